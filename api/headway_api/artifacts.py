@@ -3,8 +3,10 @@
     trajectories/train/<group id>.json.gz         the spool: a GroupRecord, durable before delivery
     trajectories/validation/<step>/<group id>.json.gz
     trajectories/evaluation/<candidate>/<group id>.json.gz
+    trajectories/preflight/<group id>.json.gz     of the untrained model, before the first gradient
     trajectories/failed/<group key>.json.gz       groups of held-out rows of which nothing was scored
     validations/000012.json                       what a finished validation came to, for a restart to read
+    judgements/<sha256>.json                      a judge's answer, by digest of judge and question
     usage/<group key>.jsonl, usage/step-000012.jsonl      immutable ledger segments
     checkpoints/000012/000003/                    resumable, of one start of the learner; report.json last
     weights/000012/                               Hugging Face layout (adapter or full); export.json
@@ -14,6 +16,9 @@
     remedies/000001.json                          a Decision to change how the job goes on
     remedies/000001-kept.json                     its watch ended, and it stays
     remedies/orders/<hash>.json                   an order of a person's that was refused
+    preflight/<group id>.json                     what the sandboxes of its episodes answered, and how fast
+    preflight.json                                what the preflight found, written when it is over
+    preflight.md                                  the same for people
     rows.sha256                                   digest of the rows that an RLEvalJob began with
     incarnations/000001                           empty: a coordinator was started
     learners/000003                               empty: a learner was started, and resumed
@@ -26,7 +31,8 @@
     logs/<candidate>.eval                         Inspect logs, of an RLEvalJob
     logs/<pod>/<container>.log                    the last of what a process has written
 
-A key is a pure function of what it holds, so writing twice is harmless.
+A key is a pure function of what it holds, so writing twice is harmless. Beside the folders of jobs lies what
+equal jobs share: `<output.uri>/<namespace>/preflight/<key>.json` is what a preflight found.
 """
 
 from __future__ import annotations
@@ -92,6 +98,29 @@ class Layout:
         return f"{self.evaluation_groups(candidate)}/{group_id}.json.gz"
 
     @property
+    def preflight_groups(self) -> str:
+        """Folder of the baseline episodes' groups."""
+        return f"{self.root}/trajectories/preflight"
+
+    def preflight_group(self, group_id: str) -> str:
+        """A finished group of baseline episodes."""
+        return f"{self.preflight_groups}/{group_id}.json.gz"
+
+    def preflight_answers(self, group_id: str) -> str:
+        """What the sandboxes of a group of baseline episodes answered, written before the group."""
+        return f"{self.root}/preflight/{group_id}.json"
+
+    @property
+    def preflight(self) -> str:
+        """What the preflight found."""
+        return f"{self.root}/preflight.json"
+
+    @property
+    def preflight_for_people(self) -> str:
+        """The same as Markdown."""
+        return f"{self.root}/preflight.md"
+
+    @property
     def validations(self) -> str:
         """Folder of the summaries of finished evaluations."""
         return f"{self.root}/validations"
@@ -108,6 +137,10 @@ class Layout:
     def failed_group(self, key: str) -> str:
         """One of them, by `GroupRecord.key`."""
         return f"{self.failed_groups}/{key}.json.gz"
+
+    def judgement(self, question: str) -> str:
+        """A judge's answer, by the digest of whom it was asked and what."""
+        return f"{self.root}/judgements/{question}.json"
 
     @property
     def usage(self) -> str:
@@ -251,6 +284,12 @@ class Layout:
     def log(self, candidate: str) -> str:
         """The Inspect log of one candidate."""
         return f"{self.logs}/{candidate}.eval"
+
+
+def shared_preflight(layout: Layout, key: str) -> str:
+    """What the preflight of a job found, by what it depends on, beside the folders of all jobs: an equal job
+    reads it back."""
+    return f"{layout.output_uri.rstrip('/')}/{layout.namespace}/preflight/{key}.json"
 
 
 def pointed(pointer: bytes) -> int:

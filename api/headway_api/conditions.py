@@ -132,6 +132,7 @@ class Reason(StrEnum):
     PENDING_DEADLINE_EXCEEDED = "PendingDeadlineExceeded"
     MAX_RESTARTS_EXCEEDED = "MaxRestartsExceeded"
     PREFLIGHT_FAILED = "PreflightFailed"
+    SAMPLING = "Sampling"
     PROCESS_FAILED = "ProcessFailed"
 
     SUCCEEDED = "Succeeded"

@@ -96,6 +96,11 @@ def conduct(prefix: str, rates: str, when: str) -> tuple[Family, ...]:
             f"Share of turns {when} whose history drifted from what was sampled.",
             "ratio",
         ),
+        Family(
+            f"{prefix}/forks_of/{{name}}",
+            f"Share of turns {when} whose history drifted for one of the reasons of docs/operations.md.",
+            "ratio",
+        ),
         Family(f"{prefix}/tool_calls/mean", f"Mean tool calls of an episode {when} that could be read."),
         Family(f"{prefix}/tool_calls/max", f"Most tool calls of an episode {when} that could be read."),
         Family(
@@ -106,6 +111,12 @@ def conduct(prefix: str, rates: str, when: str) -> tuple[Family, ...]:
         Family(
             f"{prefix}/tool_calls/malformed_share",
             f"Share of all tool calls {when} that could not be read.",
+            "ratio",
+        ),
+        Family(
+            f"{prefix}/tool_calls/malformed_share_of/{{name}}",
+            f"Share of all tool calls {when} with one kind of fault: unclosed, no_name, not_json, arguments, "
+            "structure or other.",
             "ratio",
         ),
         Family(
@@ -329,6 +340,16 @@ SIGNALS: Final = (
 REMEDIES: Final = (
     Family("remedy/changes", "Changes made to the running job, by what became of them.", labels=("state",)),
 )
+PREFLIGHT: Final = (
+    Family("preflight/episodes", "Baseline episodes that the preflight has sampled or read back."),
+    Family("preflight/wanted_episodes", "Baseline episodes that the job asks for, in whole groups."),
+    Family(
+        "preflight/verdict",
+        "1 for the verdict of a check of baseline episodes, 0 for the others it might have had.",
+        labels=("check", "verdict"),
+    ),
+    Family("preflight/value", "The number that such a check judges.", labels=("check",)),
+)
 STALENESS: Final = (
     Family("staleness/lag_mean", "Mean age of the batch's tokens when it was cut.", "steps"),
     Family("staleness/lag_max", "Age of its oldest token.", "steps"),
@@ -487,6 +508,7 @@ FAMILIES: Final = (
     *STALENESS,
     *SIGNALS,
     *REMEDIES,
+    *PREFLIGHT,
     *EPISODES,
     *USAGE,
     *SANDBOX,

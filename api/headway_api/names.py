@@ -89,6 +89,8 @@ TOKEN_KEY: Final = "token"
 ENDPOINTS_DIR: Final = "/etc/headway-endpoints"
 """In the coordinator's pod: a folder for each endpoint candidate with a Secret, and in it the Secret's key
 TOKEN_KEY as a file. Without that Secret, or that key, the folder is empty until there is one."""
+JUDGES_DIR: Final = "/etc/headway-judges"
+"""The same for each judge with a Secret."""
 EPISODE_DIR: Final = "/run/headway"
 """The one folder that code may write to which runs on the model's behalf: a volume of the container `runner`,
 whose root file system is read-only."""

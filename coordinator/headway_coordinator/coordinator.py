@@ -30,23 +30,22 @@ from headway_api.stored import read
 from headway_api.weights_format import EXPORT_FILE
 from headway_coordinator import conditions, view
 from headway_coordinator import status as status_writer
-from headway_coordinator.agents.choice import Where, agent_of, agent_url, where
+from headway_coordinator.agents.choice import Where, agent_url, where
 from headway_coordinator.engines.concurrency import Concurrency
 from headway_coordinator.engines.discovery import Discover, by_dns
 from headway_coordinator.engines.fleet import Fleet
 from headway_coordinator.engines.router import Router
-from headway_coordinator.episode import Episodes, Rules
-from headway_coordinator.gateway.core import Gateway
 from headway_coordinator.gateway.server import GatewayServer
-from headway_coordinator.gateway.turns import Backend, Places
-from headway_coordinator.group import Run
+from headway_coordinator.judges.answering import Judges
+from headway_coordinator.judges.connected import connected
 from headway_coordinator.learner_api import LearnerApi
 from headway_coordinator.ledger.usage import usage
-from headway_coordinator.metrics import mlflow
-from headway_coordinator.metrics.parameters import parameters, tags
 from headway_coordinator.metrics.prometheus import Sample
 from headway_coordinator.metrics.steps import StepFigures
+from headway_coordinator.metrics.tracking import tracker_of
 from headway_coordinator.pause import Pauses
+from headway_coordinator.players import Players
+from headway_coordinator.preflight.dynamic import Dynamic
 from headway_coordinator.preflight.run import Ready, Runner
 from headway_coordinator.process import Process
 from headway_coordinator.recurring import Recurring
@@ -127,8 +126,8 @@ class Coordinator(Process):
         self._watch: Watch | None = None
         self._fleet: Fleet | None = None
         self._beside: Beside | None = None
-        self._places: list[Places] = []
-        """Of training, and of a server for held-out rows where there is one."""
+        self._players: Players | None = None
+        self._dynamic: Dynamic | None = None
         self._restoring = True
         """What a predecessor saw is shown again, and tracked where it could not be any more."""
 
@@ -142,11 +141,16 @@ class Coordinator(Process):
         broker = await self._claimed(http, incarnation)
         if self.spec.agent.http is not None:
             await runner.agent(http, agent_url(self.job, self.spec.agent.http))
-        await runner.environment(ready, broker, incarnation)
+        judges = connected(self.spec.judges, http, self._store, self.layout)
+        await runner.judges(judges)
+        await runner.environment(ready, broker, incarnation, judges)
         await self._blocking(self._ledger.load)
         replay = await self._blocking(self._spool.replay)
+        players = await self._open(stack, http, broker, ready, judges)
+        self._dynamic = self._second_half(http, broker, ready, runner, players, incarnation)
+        await self._dynamic.run(begun=bool(replay.reports))
         self._track(stack)
-        training = await self._assemble(stack, http, broker, ready, incarnation)
+        training = self._assemble(http, broker, ready, players, incarnation)
         for lost in await self._blocking(self._figures.restore, self._spool, replay):
             self._unkept.put_nowait(lost)
         await training.restore(replay)
@@ -158,22 +162,55 @@ class Coordinator(Process):
         assert self._fleet is not None
         assert self._watch is not None
         self._background(stack, self._fleet.run())
-        self._background(stack, Concurrency(http, self._fleet.router, training.room).run())
+        key = self._keys[Key.COORDINATOR_TO_ROLLOUT]
+        self._background(stack, Concurrency(http, key, self._fleet.router, training.room).run())
         if (beside := self._beside) is not None:
             self._background(stack, beside.fleet.run())
             if beside.room is not None:
-                self._background(stack, Concurrency(http, beside.fleet.router, beside.room).run())
+                self._background(stack, Concurrency(http, key, beside.fleet.router, beside.room).run())
         self._background(stack, self._watch.run())
         self._background(stack, self._keep_figures())
         await training.run()
         await self._finish(training)
 
-    async def _assemble(
+    async def _open(
         self,
         stack: AsyncExitStack,
         http: aiohttp.ClientSession,
         broker: Broker,
         ready: Ready,
+        judges: Judges,
+    ) -> Players:
+        """What lives episodes; from now on agents outside this process may call."""
+        server = GatewayServer()
+        if not self.spec.agent.is_builtin:
+            agents = listening(server.app(), self._gateway_port, leave_with_client=True)
+            await stack.enter_async_context(agents)
+        where, faults = self._where, self._faults
+        self._players = Players(self.job, ready, broker, http, server, where, faults, judges)
+        return self._players
+
+    def _second_half(
+        self,
+        http: aiohttp.ClientSession,
+        broker: Broker,
+        ready: Ready,
+        runner: Runner,
+        players: Players,
+        incarnation: int,
+    ) -> Dynamic:
+        return Dynamic(
+            self.spec, self.layout, ready, runner, self._store, self._spool, self._ledger, broker, players,
+            http, self._keys[Key.COORDINATOR_TO_ROLLOUT], self._discover, incarnation, self._faults,
+            self._api.opened, self._status.changed, self._ended,
+        )  # fmt: skip
+
+    def _assemble(
+        self,
+        http: aiohttp.ClientSession,
+        broker: Broker,
+        ready: Ready,
+        players: Players,
         incarnation: int,
     ) -> Training:
         spec, rollout = self.spec, self.spec.rollout
@@ -182,33 +219,16 @@ class Coordinator(Process):
         fleet = self._fleet = Fleet(http, key, self._discover, on_load, self._synced)
         fleet.router.replicas = self._replicas
         room = Room(rollout.max_concurrency)
-        rules = Rules(
-            timeout_seconds=rollout.timeout_seconds,
-            sandbox_seconds=spec.environment.sandbox.deadline_seconds,
-            reward_range=(spec.reward.range[0], spec.reward.range[1]),
-            agent_field=spec.agent.field,
-        )
-        places = Places(room.follower())
-        self._places = [places]
-        server = GatewayServer()
-        if not spec.agent.is_builtin:
-            agents = listening(server.app(), self._gateway_port, leave_with_client=True)
-            await stack.enter_async_context(agents)
-
-        def played_on(sampling: Fleet, places: Places = places) -> Run:
-            gateway = Gateway(ready.renderer, sampling, ready.context_length, rollout.timeout_seconds)
-            agent = agent_of(self.job, Backend(gateway, places), server, self._where, http)
-            return Episodes(rules, agent, broker, sampling.router, self._faults.hear).run
-
+        players.places.clear()  # those of the preflight, which is over
+        episode = players.on(fleet, room)
         if spec.has_validation_server:
             own = Fleet(http, key, self._discover_validation, unannounced=NOT_VALIDATING)
             own_room = Room(spec.validation_episodes)
-            self._places.append(Places(own_room.follower()))
-            self._beside = Beside(own, played_on(own, self._places[-1]), own_room)
+            self._beside = Beside(own, players.on(own, own_room), own_room)
         elif self.job.validates_beside:
             slot = Fleet(http, key, self._discover, slot=VALIDATION, unannounced=NOT_VALIDATING)
             slot.router.replicas = self._replicas
-            self._beside = Beside(slot, played_on(slot))
+            self._beside = Beside(slot, players.sharing(slot))
         self._figures.tasks = ready.data.tasks.get("train")
         training = Training(
             spec,
@@ -216,7 +236,7 @@ class Coordinator(Process):
             fleet,
             self._spool,
             self._ledger,
-            played_on(fleet),
+            episode,
             incarnation,
             room,
             on_change=self._moved,
@@ -227,6 +247,7 @@ class Coordinator(Process):
             beside=self._beside,
             signals=self._signals,
             faults=self._faults,
+            relative=players.relative,
         )
         training.remedies.order = self._order
         self._training = training
@@ -284,6 +305,7 @@ class Coordinator(Process):
         training = self._training
         router = self._fleet.router if self._fleet else Router()
         finished = training is not None and training.state.finished is not None
+        sampled = self._dynamic is not None and self._dynamic.sampler is not None
         found = self._told.model_copy(
             update={
                 "conditions": self._said(router),
@@ -295,6 +317,8 @@ class Coordinator(Process):
             }
         )
         if training is None or self._fleet is None or self._restoring:
+            if sampled:
+                found.usage = usage(self._ledger.days, self._book, datetime.now(UTC).date())
             return found
         found.usage = usage(self._ledger.days, self._book, datetime.now(UTC).date())
         evaluations = view.curve(training.state)
@@ -316,7 +340,7 @@ class Coordinator(Process):
         """The conditions that are this process's. What a predecessor said of health stands meanwhile."""
         synced = self._conditions.current(router, time.monotonic(), self._dedicated())
         told = find(self._told.conditions, ConditionType.HEALTHY)
-        if self._restoring:
+        if self._restoring and not self._faults.standing:
             return [*synced, *([told] if told else [])]
         return [*synced, self._signals.condition(self._faults.standing)]
 
@@ -382,7 +406,10 @@ class Coordinator(Process):
         fleets = {} if self._fleet is None else {Purpose.TRAIN: self._fleet}
         if self._beside is not None and self._beside.room is not None:
             fleets[Purpose.VALIDATION] = self._beside.fleet
-        yield from view.samples(self._figures.shown(), self._training, days, cost, fleets, self._places)
+        places = [] if self._players is None else self._players.places
+        yield from view.samples(self._figures.shown(), self._training, days, cost, fleets, places)
+        if self._dynamic is not None:
+            yield from self._dynamic.samples()
         yield from self._signals.samples()
         # Changes that a predecessor made would seem to be made now, were they to follow a count of 0.
         if self._training is not None and not self._restoring:
@@ -390,19 +417,10 @@ class Coordinator(Process):
 
     def _track(self, stack: AsyncExitStack) -> None:
         """Log to MLflow, where the spec asks for it."""
-        wanted = self.spec.tracking.mlflow
-        if wanted is None:
-            return
-        experiment = wanted.experiment or f"{self.job.namespace}/{self.job.name}"
-        about = mlflow.About(
-            name=f"{self.job.name}-{self.job.uid[:8]}",
-            parameters=parameters(self.spec),
-            tags=tags(self.job, "RLTrainingJob"),
-        )
-        tracker = mlflow.connect(wanted.uri, self._store, self.layout, experiment, about)
-        self._figures.tracker = tracker
-        tracker.start()
-        stack.push_async_callback(asyncio.to_thread, tracker.close)
+        tracker = self._figures.tracker = tracker_of(self.job, self._store, self.layout)
+        if tracker is not None:
+            tracker.start()
+            stack.push_async_callback(asyncio.to_thread, tracker.close)
 
 
 def begun(told: st.RLTrainingJobStatus) -> bool:

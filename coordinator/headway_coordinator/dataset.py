@@ -61,6 +61,8 @@ class Slot:
             return f"e-{candidate}-{self.position:06d}"
         if purpose is Purpose.TRAIN:
             return f"t{self.epoch}-{self.position:06d}"
+        if purpose is Purpose.PREFLIGHT:
+            return f"p{self.epoch}-{self.position:06d}"
         return f"v{step:06d}-{self.position:06d}"
 
 

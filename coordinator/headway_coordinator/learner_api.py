@@ -39,7 +39,7 @@ class Probes:
     def __init__(self, metrics: Callable[[], bytes]) -> None:
         self._metrics = metrics
         self.ready = False
-        """Whether the preflight is over, and what a predecessor left was read."""
+        """Whether it samples episodes, or the preflight is over and what a predecessor left was read."""
 
     def app(self) -> web.Application:
         """The application to serve."""
@@ -83,6 +83,10 @@ class LearnerApi:
     @training.setter
     def training(self, training: Training) -> None:
         self._training = training
+        self._probes.ready = True
+
+    def opened(self) -> None:
+        """The process does its work before there is a learner: the preflight samples."""
         self._probes.ready = True
 
     def app(self) -> web.Application:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -21,12 +22,21 @@ from headway_api.sandbox_api import (
     AgentRequest,
     AgentState,
     AgentWait,
+    Answer,
+    Destination,
     FinishReply,
     FinishRequest,
+    GroupReply,
+    GroupRequest,
     Lease,
     LeaseRequest,
     OwnerClaim,
     PoolState,
+    ProbeReply,
+    ProbeRequest,
+    Question,
+    Questions,
+    QuestionWait,
     ResetReply,
     ResetRequest,
     ToolCall,
@@ -38,6 +48,8 @@ from headway_coordinator.http import Refused, Unreachable, call
 
 ENTRYPOINT: Final = "spec.environment.entrypoint"
 RESOURCES: Final = "spec.environment.sandbox.resources"
+IMAGE: Final = "spec.environment.image"
+NO_JUDGES: Final = "the environment's image has a server older than judges; build it on this sandbox image"
 RELEASE_SECONDS = 10.0
 ASK_SECONDS = 30.0
 PAUSE_SECONDS = 1.0
@@ -49,20 +61,38 @@ Timed = Callable[[float], None]
 _log = logging.getLogger(__name__)
 
 
+class Nothing(Record):
+    """An answer that says no more than that it is one."""
+
+
 class Tools(Protocol):
     """Whatever carries out tool calls: the episode's sandbox."""
 
     async def tool(self, name: str, arguments: dict[str, Any]) -> ToolReply: ...
 
 
+class Witness(Protocol):
+    """Whoever notes what a sandbox answered."""
+
+    def began(self, reply: ResetReply) -> None: ...
+
+    def called(self, name: str, arguments: dict[str, Any], reply: ToolReply, seconds: float) -> None: ...
+
+
 class Sandbox:
     """One episode's sandbox."""
 
     def __init__(
-        self, http: aiohttp.ClientSession, lease: Lease, timeout: float, on_tool: Timed = lambda seconds: None
+        self,
+        http: aiohttp.ClientSession,
+        lease: Lease,
+        timeout: float,
+        on_tool: Timed = lambda seconds: None,
+        witness: Witness | None = None,
     ) -> None:
         self._http = http
         self._on_tool = on_tool
+        self._witness = witness
         self.lease = lease
         self._timeout = timeout
         self.calling: str | None = None
@@ -71,15 +101,20 @@ class Sandbox:
     async def reset(self, row: dict[str, Any], seed: int) -> ResetReply:
         """Put the environment in its first state."""
         body = ResetRequest(row=row, seed=seed)
-        return await self._post("reset", body, ResetReply)
+        reply = await self._post("reset", body, ResetReply)
+        if self._witness is not None:
+            self._witness.began(reply)
+        return reply
 
     async def tool(self, name: str, arguments: dict[str, Any]) -> ToolReply:
         """Carry out one tool call."""
         body, started = ToolCall(name=name, arguments=arguments), time.monotonic()
         self.calling = name
         reply = await self._post("tool", body, ToolReply)
-        self.calling = None
-        self._on_tool(time.monotonic() - started)
+        self.calling, seconds = None, time.monotonic() - started
+        self._on_tool(seconds)
+        if self._witness is not None:
+            self._witness.called(name, arguments, reply, seconds)
         return reply
 
     async def agent(
@@ -101,16 +136,45 @@ class Sandbox:
         reported: list[float] | None = None,
         metrics: dict[str, float] | None = None,
         turns: int = 0,
+        judges: Sequence[str] = (),
     ) -> FinishReply:
-        """Have the environment judge the episode, and what its agent reported of it."""
+        """Have the environment judge the episode, and what its agent reported of it.
+
+        With `judges` it may ask them: `questions` and `answer` are to be called meanwhile.
+        """
         body = FinishRequest(
             messages=messages,
             truncated=truncated,
             reported=reported,
             reported_metrics=metrics or {},
             turns=turns,
+            judges=[*judges],
         )
         return await self._post("finish", body, FinishReply)
+
+    async def probe(self, destinations: Sequence[Destination]) -> ProbeReply:
+        """What the sandbox reaches."""
+        places = [each.model_dump(include={"address", "port"}) for each in destinations]
+        return await self._post("probe", ProbeRequest(destinations=places), ProbeReply)
+
+    async def group(self, body: GroupRequest) -> GroupReply:
+        """Have the environment reward the episodes of a group against each other."""
+        return await self._post("group", body, GroupReply)
+
+    async def questions(self, seconds: float) -> list[Question]:
+        """What the environment asks of judges: new questions, or none within so many seconds."""
+        try:
+            found = await self._post("judge/questions", QuestionWait(seconds=seconds), Questions)
+        except InfraFault as fault:
+            refused = fault.__cause__
+            if not isinstance(refused, Refused) or refused.status != 404:
+                raise
+            raise InfraFault(NO_JUDGES, Cause("JudgesUnsupported", NO_JUDGES, IMAGE)) from fault
+        return found.questions
+
+    async def answer(self, question: int, answer: Any) -> None:
+        """Bring it an answer."""
+        await self._post("judge/answer", Answer(id=question, answer=answer), Nothing)
 
     async def _post(self, path: str, body: Record, kind: type[Reply]) -> Reply:
         try:
@@ -168,6 +232,13 @@ class Broker:
         self._token = token
         self._owner = owner
         self._on_tool = on_tool
+        self._witness: Callable[[str], Witness | None] = lambda episode_id: None
+
+    def witnessed(self, by: Callable[[str], Witness]) -> Broker:
+        """The same leases, with somebody who notes what the sandbox of each episode answers."""
+        seen = copy.copy(self)
+        seen._witness = by
+        return seen
 
     async def claim(self, deadline: float) -> None:
         """Announce this process, and so free what its predecessor held. Asks again for `deadline` seconds.
@@ -211,7 +282,8 @@ class Broker:
         """
         request = LeaseRequest(lease=episode_id, owner=self._owner, deadline_seconds=deadline_seconds)
         try:
-            yield Sandbox(self._http, await self._acquire(request), timeout, self._on_tool)
+            leased, witness = await self._acquire(request), self._witness(episode_id)
+            yield Sandbox(self._http, leased, timeout, self._on_tool, witness)
         finally:
             await asyncio.shield(self._release(episode_id))
 

@@ -122,6 +122,13 @@ class Spool:
             known=self.decided.read(),
         )
 
+    def baseline(self) -> list[GroupRecord]:
+        """The groups of baseline episodes that the preflight has sampled, those of which nothing was scored
+        included; of one id there may be several, of which at most one is answered."""
+        failed = self._groups(self._written(self._layout.failed_groups))
+        answered = self._groups(self._written(self._layout.preflight_groups))
+        return [*answered, *(group for group in failed if group.purpose is Purpose.PREFLIGHT)]
+
     def evaluated(self, candidate: str) -> list[GroupRecord]:
         """The answered groups of one candidate."""
         return [*self._groups(self._written(self._layout.evaluation_groups(candidate)))]
@@ -209,6 +216,8 @@ class Spool:
     def _uri(self, group: GroupRecord) -> str:
         if group.purpose is Purpose.TRAIN:
             return self._layout.train_group(group.group_id)
+        if group.purpose is Purpose.PREFLIGHT:
+            return self._layout.preflight_group(group.group_id)
         if group.unanswered:
             return self._layout.failed_group(group.key)
         if group.candidate is not None:

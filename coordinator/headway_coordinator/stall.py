@@ -10,7 +10,7 @@ from typing import NamedTuple
 from headway_api.sandbox_api import PoolState
 from headway_coordinator.engines.router import Router
 from headway_coordinator.http import Refused, Unreachable
-from headway_coordinator.recurring import told
+from headway_coordinator.recurring import Recurring, told
 from headway_coordinator.training import Training
 
 AFTER_SECONDS = 120.0
@@ -51,17 +51,29 @@ def culprit(training: Training, router: Router, pool: PoolState | str, episode_s
     if training.batch_ready:
         words = f"learner: the batch of step {step + 1} is ready, and has not been reported as trained"
         return Culprit(words, LEARNER_SECONDS)
+    if router.problem() is None and (problem := training.validations.problem) is not None:
+        return Culprit(f"rollout servers, for the validation: {problem}", AFTER_SECONDS)
+    running = sum(training.state.in_flight.values())
+    return of_episodes(router, pool, training.faults, running, episode_seconds)
+
+
+def of_episodes(
+    router: Router, pool: PoolState | str, faults: Recurring, running: int, episode_seconds: float
+) -> Culprit:
+    """What has to move where episodes run and none ends; arguments as of `culprit`.
+
+    Args:
+        faults: why episodes failed.
+        running: episodes in flight.
+    """
     if (problem := router.problem()) is not None:
         return Culprit(f"rollout servers: {problem}", AFTER_SECONDS)
-    if (problem := training.validations.problem) is not None:
-        return Culprit(f"rollout servers, for the validation: {problem}", AFTER_SECONDS)
     if isinstance(pool, str):
         return Culprit(f"sandbox broker: {pool}", AFTER_SECONDS)
     if pool.problem is not None:
         return Culprit(f"sandboxes: {pool.problem.reason}: {pool.problem.message}", AFTER_SECONDS)
-    if standing := training.faults.standing:
+    if standing := faults.standing:
         return Culprit(told(standing), AFTER_SECONDS + (episode_seconds if pool.leased else 0.0))
-    running = sum(training.state.in_flight.values())
     words = f"{running} episodes are running and none has ended; {pool.leased} sandboxes are leased"
     return Culprit(words, AFTER_SECONDS + (episode_seconds if pool.leased else 0.0))
 

@@ -18,7 +18,8 @@ import os
 import signal
 import sys
 
-from headway_sandbox import process
+from headway_sandbox import process, reach
+from headway_sandbox.awaited import settled
 from headway_sandbox.environment import Environment
 from headway_sandbox.faults import ENTRYPOINT_FIELD, described
 from headway_sandbox.http import Refusal, Served, inherited, listen
@@ -64,7 +65,7 @@ def load(entrypoint: str, config: Mapping[str, Any]) -> Environment:
         raise NotImportable(said + instead(module_name, module))
     try:
         environment: Environment = cls(config)
-        environment.tools()
+        settled(environment.tools())
     except BaseException as error:
         raise NotImportable(f"{entrypoint} refused spec.environment.config: {described(error)}") from error
     return environment
@@ -96,6 +97,10 @@ def steps(session: Session) -> dict[str, Callable[[dict[str, Any]], dict[str, An
         "/agent": session.start_agent,
         "/agent/wait": session.wait_for_agent,
         "/finish": session.finish,
+        "/probe": reach.probe,
+        "/group": session.group,
+        "/judge/questions": session.questions,
+        "/judge/answer": session.answer,
     }
 
 

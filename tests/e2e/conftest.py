@@ -41,6 +41,7 @@ class Bench:
             "algorithm": {"batchSize": 2, "groupSize": 4},
             "evaluation": {"everySteps": 0, "atStart": False},
             "schedule": {"maxSteps": 3},
+            "preflight": {"episodes": 0},
         }
         return quickstart.job(
             self.platform.environment_image, name=name, changes=quickstart.merged(small, changes or {})

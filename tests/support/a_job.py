@@ -62,6 +62,7 @@ def spec(**algorithm: Any) -> RLTrainingJobSpec:
             "model": {"base": "s3://b/m"},
             "data": {"train": {"uri": "s3://b/t.jsonl"}, "validation": {"uri": "s3://b/v.jsonl"}},
             "environment": {"image": "i", "entrypoint": "m:C"},
+            "preflight": {"episodes": 0},
             "output": {"uri": "s3://b/o"},
             "algorithm": {"batchSize": 2, "groupSize": 2, "maxStepsOffPolicy": 1} | algorithm,
             "schedule": {"maxSteps": 4, "maxEpochs": 4},

@@ -23,6 +23,7 @@ def spec(folder: Path, **blocks: Any) -> RLTrainingJobSpec:
         "model": {"base": f"file://{folder}/model"},
         "data": {name: {"uri": f"file://{folder}/{name}.jsonl"} for name in ("train", "validation")},
         "environment": {"image": "i", "entrypoint": "m:C"},
+        "preflight": {"episodes": 0},
         "output": {"uri": f"file://{folder}/out"},
         "algorithm": {"batchSize": 2, "groupSize": 2},
         "rollout": {"sampling": {"maxTokens": 20}, "timeoutSeconds": 10},

@@ -11,6 +11,7 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 from faulty_servers import Scripted
+from role_keys import TO_COORDINATOR
 from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 
 from headway_api.config import JobConfig
@@ -41,6 +42,7 @@ def job(folder: Path, **fields: Any) -> JobConfig:
         "rollout": {"sampling": {"maxTokens": 40}, "timeoutSeconds": 20},
         "agent": {"builtin": {"maxTurns": 4}},
         "evaluation": {"passK": [1]},
+        "preflight": {"episodes": 0},
         **fields,
     }
     return JobConfig.model_validate({"name": "job", "namespace": "ns", "uid": "uid", "spec": spec})
@@ -70,12 +72,13 @@ def speaking_engine(folder: Path, speak: Speak = call_then_answer) -> Scripted:
 
 
 async def until_ready(running: asyncio.Task[None], port: int) -> None:
-    """Return once the coordinator on that port is ready; raise what it ended with."""
-    async with aiohttp.ClientSession() as http:
+    """Return once the coordinator on that port hears its learner; raise what it ended with."""
+    headers = {"Authorization": f"Bearer {TO_COORDINATOR}"}
+    async with aiohttp.ClientSession(headers=headers) as http:
         while not running.done():
             try:
-                async with http.get(f"http://127.0.0.1:{port}/readyz") as answer:
-                    if answer.status == 200:
+                async with http.get(f"http://127.0.0.1:{port}/v1/batch?step=0&wait=0") as answer:
+                    if answer.status != 503:
                         return
             except aiohttp.ClientConnectionError:
                 pass

@@ -19,7 +19,16 @@ PACKAGES = {
     "headway_sandbox": ROOT / "sandbox/headway_sandbox",
     "headway_wire": ROOT / "wire/headway_wire",
 }
-STANDARD_LIBRARY_ONLY = ("environment.py", "tools.py", "server.py", "__init__.py")
+STANDARD_LIBRARY_ONLY = (
+    "environment.py",
+    "tools.py",
+    "server.py",
+    "session.py",
+    "returns.py",
+    "awaited.py",
+    "judges.py",
+    "__init__.py",
+)
 
 
 def imports(path: Path) -> Iterator[str]:

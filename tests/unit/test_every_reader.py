@@ -15,6 +15,7 @@ from typing import Any
 
 import a_job
 import pytest
+from episodes import a_group
 from evil_replies import MIB, bomb
 from memory import flat
 
@@ -23,13 +24,15 @@ from headway_api.artifacts import Layout
 from headway_api.exits import JobError
 from headway_api.records import PolicyVersion
 from headway_api.spec.evaluation import CandidateRescore
+from headway_api.spec.model import ModelSpec
 from headway_api.status import MlflowRun, ResolvedCandidate
 from headway_api.store import FileStore, NotFound, S3Store
 from headway_api.stored import read
 from headway_coordinator.evaluation import candidates, rescore
 from headway_coordinator.faults import CandidateFault
+from headway_coordinator.judges.kept import KeptAnswer
 from headway_coordinator.ledger.segments import Ledger
-from headway_coordinator.preflight import tensors
+from headway_coordinator.preflight import evidence, keyed, start, tensors
 from headway_coordinator.remedies import journal as decided
 from headway_coordinator.spool import Spool
 from headway_trainer.checkpoint import state
@@ -103,6 +106,11 @@ def resumed(store: FileStore, layout: Layout) -> Any:
     return journal(store, layout).begin()
 
 
+def warm(uri: str) -> ModelSpec:
+    """A model that starts from weights."""
+    return ModelSpec.model_validate({"base": "s3://b/m", "warmStart": {"uri": uri}})
+
+
 READERS: dict[str, Reader] = {
     "a group to train on": Reader(lambda at: at.train_group("t0-000000"), spool(Spool.replay), True),
     "a validation's group": Reader(
@@ -116,6 +124,9 @@ READERS: dict[str, Reader] = {
     "a test's group": Reader(lambda at: at.evaluation_group("a", "e-a-000000"), spool(Spool.tested), True),
     "a run to rescore": Reader(lambda at: at.evaluation_group("a", "e-a-000000"), rescored, True),
     "a failed group to rescore": Reader(lambda at: at.failed_group("e-a-000000-0"), rescored, True),
+    "a judge's answer": Reader(
+        lambda at: at.judgement("0" * 64), lambda store, at: read(store, at.judgement("0" * 64), KeptAnswer)
+    ),
     "a validation's summary": Reader(lambda at: at.validation(3), spool(Spool.replay)),
     "a step's report": Reader(lambda at: at.step_history(3), spool(Spool.replay)),
     "the newest version": Reader(lambda at: at.step_history(3), spool(Spool.latest)),
@@ -140,6 +151,16 @@ READERS: dict[str, Reader] = {
         lambda at: f"{at.weights(3)}/export.json",
         lambda store, at: read(store, f"{at.weights(3)}/export.json", PolicyVersion),
     ),
+    "what a preflight found": Reader(
+        lambda at: at.preflight, lambda store, at: keyed.read_back(store, at, "key", begun=True)
+    ),
+    "what a group's sandboxes answered": Reader(
+        lambda at: at.preflight_answers("p0-000001"),
+        lambda store, at: evidence.answers_of(store, at, a_group("p0-000001", [1])),
+    ),
+    "weights to sample with first": Reader(
+        lambda at: at.step_history(3), lambda store, at: start.manifest(warm(at.weights(3)), store)
+    ),
     "weights to start from": Reader(
         lambda at: at.step_history(3), lambda store, at: warm_start._digests(store, at.weights(3))
     ),
@@ -161,7 +182,10 @@ WHERE = {
     "coordinator/headway_coordinator/ledger/segments.py": "a segment of the ledger",
     "coordinator/headway_coordinator/metrics/evaluations.py": "a tracked run",
     "coordinator/headway_coordinator/metrics/mlflow.py": "a tracked run",
+    "coordinator/headway_coordinator/preflight/evidence.py": "what a group's sandboxes answered",
+    "coordinator/headway_coordinator/preflight/keyed.py": "what a preflight found",
     "coordinator/headway_coordinator/preflight/run.py": "only whether there is a pointer",
+    "coordinator/headway_coordinator/preflight/start.py": "weights to sample with first",
     "coordinator/headway_coordinator/preflight/tensors.py": "`test_headers_out_of_bounds_are_refused`",
     "coordinator/headway_coordinator/remedies/journal.py": "a decision",
     "coordinator/headway_coordinator/spool.py": "a group to train on",
@@ -171,7 +195,13 @@ WHERE = {
     "trainer/headway_trainer/learner.py": "only names: `by_number`",
 }
 """Files that read the store, and what of `READERS` is theirs."""
-SAYS_LESS = ("a candidate's weights", "a checkpoint's record")
+SAYS_LESS = (
+    "a candidate's weights",
+    "a checkpoint's record",
+    "what a preflight found",
+    "what a group's sandboxes answered",
+    "weights to sample with first",
+)
 """What reads it says in words of its own that it is no use."""
 READS = re.compile(r"store\.(?:get|list|get_start)\(|\b(?:get_each|read_each)\(|\bread\((?:self\._)?store\b")
 

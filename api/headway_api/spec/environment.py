@@ -107,6 +107,14 @@ class EnvironmentSpec(SpecModel):
     """The pod each episode runs in."""
 
 
+class TrainingEnvironmentSpec(EnvironmentSpec):
+    """What an episode acts on, and what the preflight holds its tools against."""
+
+    contract: FreeForm | None = None
+    """What production's tools take and answer: an OpenAPI document, or an object with the list `tools` as MCP
+    describes them. The preflight holds the environment's tools against it. Absent: it does not."""
+
+
 class RewardSpec(SpecModel):
     """What a reward may be."""
 

@@ -5,7 +5,8 @@ from typing import Annotated, Final, Literal, get_args
 from pydantic import Field
 
 from headway_api.base import SpecModel
-from headway_api.rules import Rule, cel_literal, not_yet
+from headway_api.preflight import CHECK_IDS, Policy
+from headway_api.rules import Rule, cel_literal
 from headway_api.signals import ACTED_UPON, SignalName
 from headway_api.spec.types import sampled_as_asked
 
@@ -96,17 +97,36 @@ class EvaluationSpec(MeasureSpec):
 
 
 class PreflightSpec(SpecModel):
-    """Checks before anything heavy starts: bucket, data, model files, environment, reward, context."""
+    """Checks before the first gradient: of bucket, data, model files, environment, reward and context, and of
+    episodes that the untrained model samples on one rollout server, before a learner exists."""
 
-    policy: Literal["Enforce", "Warn", "Off"] = "Enforce"
+    policy: Policy = "Enforce"
     """Enforce fails the job where a check fails; Warn says so in the PreflightPassed condition and goes
-    on; Off leaves out the checks of environment, reward and context. Data and model files are read, and fail
-    the job, under every policy: it cannot run without them."""
+    on; Off leaves out the checks of environment, reward and context, and samples nothing. Data and model
+    files are read, and fail the job, under every policy: it cannot run without them."""
     episodes: Annotated[
-        Annotated[int, Field(ge=8, le=10000)] | None,
-        not_yet("spec.preflight.episodes is not acted upon by this version; remove it"),
-    ] = None
-    """Episodes the checks sample. Not acted upon yet."""
+        int,
+        Field(ge=0, le=10000),
+        Rule(
+            "self == 0 || self >= 8",
+            "spec.preflight.episodes must be 0, which samples none, or at least 8",
+            lambda value: value == 0 or value >= 8,
+        ),
+    ] = 100
+    """Baseline episodes, rounded up to whole groups of algorithm.groupSize. They are sampled as training
+    samples, billed as evaluation, kept in spec.output and never trained on. Fewer are sampled where a failure
+    is certain before. 0: the checks that need none."""
+    checks: Annotated[
+        dict[str, Policy],
+        Field(max_length=len(CHECK_IDS), default_factory=dict),
+        Rule(
+            f"self.all(check, check in [{', '.join(map(cel_literal, CHECK_IDS))}])",
+            f"spec.preflight.checks names a check that there is not; there are {', '.join(CHECK_IDS)}",
+            lambda value: all(check in CHECK_IDS for check in value),
+        ),
+    ]
+    """Another policy for single checks of baseline episodes, by the check's name, as in {foothold: Warn};
+    docs/preflight.md has them all. Of no effect where policy is Off."""
 
 
 class CollapseSpec(SpecModel):

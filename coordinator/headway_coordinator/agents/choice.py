@@ -105,6 +105,7 @@ def _prompts(job: Job) -> Callable[[Purpose, dict[str, Any]], str]:
             Purpose.TRAIN: data.train,
             Purpose.VALIDATION: data.validation,
             Purpose.EVALUATION: data.test,
+            Purpose.PREFLIGHT: data.train,
         }
         dataset = splits[purpose]
         return prompt_of(row, dataset.prompt_column if dataset else None)

@@ -23,7 +23,8 @@ from headway_api.status import Preflight
 from headway_api.store import Denied, NotFound, Store, bucket_unavailable
 from headway_coordinator import dataset
 from headway_coordinator.dataset import Data, Row
-from headway_coordinator.preflight import checks, overlaps, tensors
+from headway_coordinator.judges.answering import Judges
+from headway_coordinator.preflight import calls, checks, overlaps, tensors
 from headway_coordinator.preflight.checklist import Checklist, said_of
 from headway_coordinator.sandboxes import Broker
 from headway_coordinator.trajectory import render
@@ -39,6 +40,8 @@ class Ready:
     data: Data
     renderer: render.Renderer
     context_length: int
+    model: Path
+    """Folder with the base model's configuration and tokenizer."""
 
 
 class Runner(Checklist):
@@ -90,6 +93,7 @@ class Runner(Checklist):
             lambda: checks.context_length(folder, spec.model.base, spec.model.context_length),
             lambda n: f"{n} tokens",
         )
+        self._need("Weights", lambda: tensors.whole(spec.model, folder, store), str)
         modules: list[str] | None = None
         lora, start = spec.model.effective_lora, spec.model.warm_start
         # Like the learner: what a job began with is never asked for again, and may be gone.
@@ -109,7 +113,7 @@ class Runner(Checklist):
             )
         parser = spec.agent.effective_builtin.tool_call_parser
         chosen = self._need("Tokenizer", lambda: render.load(folder, parser)[0], checks.renderer)
-        return Ready(data, chosen, length)
+        return Ready(data, chosen, length, folder)
 
     def _tasks(self, data: Data) -> None:
         """Each row has a task where a column names it; figures tell of so many tasks.
@@ -166,8 +170,16 @@ class Runner(Checklist):
                 raise bucket_unavailable(self.layout.latest, error) from error
         return True
 
-    async def environment(self, ready: Ready, broker: Broker, incarnation: int) -> None:
-        """One real sandbox: import, reset and judgement, then the arithmetic that needs its prompt.
+    @property
+    def samples(self) -> bool:
+        """Whether baseline episodes are judged too, before the preflight is over."""
+        return self.spec.preflight.policy != "Off" and self.spec.preflight.episodes > 0
+
+    async def environment(
+        self, ready: Ready, broker: Broker, incarnation: int, judges: Judges | None = None
+    ) -> None:
+        """One real sandbox: import, reset and judgement, then the arithmetic that needs its prompt. With that
+        the preflight is over, unless it `samples`.
 
         Raises:
             JobError: a check failed and the policy is Enforce, or no sandbox was to be had.
@@ -175,14 +187,18 @@ class Runner(Checklist):
         if self.spec.preflight.policy == "Off":
             self.report(Preflight(state="Skipped", checks=self.results))
             return
-        found = await self._visit(ready.data.train[0], broker, incarnation)
+        found = await self._visit(ready.data.train[0], broker, incarnation, judges)
         if found is not None:
             first, reply = found
             self._try("Reward", lambda: checks.reward(reply, self.spec))
+            parser = self.spec.agent.effective_builtin.tool_call_parser
+            self._try("ToolCalls", lambda: calls.readable(first.tools, ready.renderer, parser))
             self._try(
                 "Context", lambda: checks.context(first, ready.renderer, ready.context_length, self.spec)
             )
-        self._conclude(enforce=self.spec.preflight.policy == "Enforce")
+        enforce = self.spec.preflight.policy == "Enforce"
+        if not self.samples or (enforce and self.failed):
+            self.conclude(enforce=enforce)
 
 
 def _told(named: Sequence[str]) -> str:

@@ -33,6 +33,21 @@ def _held_out(validation: dict[str, Any]) -> str:
     return f"{float(validation['externalScore']):.0%} (step {validation['step']})"
 
 
+def preflight_lines(job: Job) -> list[str]:
+    """What the checks of baseline episodes came to, once they are over; a line each."""
+    found = job.get("status", {}).get("preflight", {})
+    if "findings" not in found:
+        return []
+    episodes = f"{found.get('episodes', 0)} baseline episodes"
+    lines = [f"preflight: {found['state']} after {episodes}: {found.get('summary', '')}"]
+    return lines + [_finding(each) for each in found["findings"]]
+
+
+def _finding(found: dict[str, Any]) -> str:
+    number = f" {found['value']}" if "value" in found else ""
+    return f"  {found['verdict']:7} {found['check']}{number}: {found.get('message', '')}"
+
+
 def condition(job: Job, kind: str) -> dict[str, Any] | None:
     """The condition of this type, if the status has it."""
     found = (c for c in job.get("status", {}).get("conditions", []) if c["type"] == kind)
@@ -58,7 +73,7 @@ def follow(
     kube: Kube, namespace: str, name: str, *, deadline_s: float, show: Callable[[str], None] = print
 ) -> Job:
     """Show progress until the job is Complete; KubeError with its conditions if it fails or is late."""
-    started, shown = time.monotonic(), ""
+    started, shown, checked = time.monotonic(), "", False
     while True:
         job = kube.get("rltrainingjob", name, "-n", namespace)
         elapsed = time.monotonic() - started
@@ -66,6 +81,10 @@ def follow(
         if line != shown:
             show(f"{elapsed:6.0f} s  {line}")
             shown = line
+        if not checked and (lines := preflight_lines(job)):
+            checked = True
+            for text in lines:
+                show(f"{elapsed:6.0f} s  {text}")
         if is_true(job, "Complete"):
             return job
         if is_true(job, "Failed"):

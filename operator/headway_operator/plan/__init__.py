@@ -2,6 +2,7 @@
 
 waiting     nothing, while it needs the weights of another job that is not so far
 preparing   identity, settings, policies, coordinator, broker; the coordinator checks the job
+sampling    and one rollout server: the untrained model of an RLTrainingJob is sampled before a learner exists
 running     and what needs accelerators, once its preflight has passed: none before. Of an RLTrainingJob
             learner and rollout servers; of an RLEvalJob the sets of servers that are needed now
 suspending  no workload; what costs nothing stays. So too where the job is paused
@@ -180,8 +181,9 @@ def _alive(
         return Plan(status=status.of(subject, context, situation), held=True, again_seconds=0)
     # A coordinator that was restarted checks again; what runs goes on meanwhile.
     begun = subject.begun(observed) or (refusal is None and subject.preflight_passed(context.job))
+    first = not begun and refusal is None and subject.samples_first(context.job, observed)
     seen = subject.in_use(context, observed)
-    roles = _roles(subject, context, seen, begun)
+    roles = _roles(subject, context, seen, begun, first)
     end = failure(context, seen, roles) or _deadline(subject, context, observed.now)
     complete = end is None and is_complete(observed.workload(names.COORDINATOR))
     goes_on = end is None and not complete
@@ -202,7 +204,7 @@ def _alive(
     again = _again(context, observed, situation)
     if refusal is not None:
         return Plan(status=told, again_seconds=again)
-    wanted = tuple(_base(subject, context) + _workloads(subject, context, begun))
+    wanted = tuple(_base(subject, context) + _workloads(subject, context, begun, first))
     return Plan(wanted, _surplus(observed, wanted), told, held=True, again_seconds=again)
 
 
@@ -214,20 +216,26 @@ def _base(subject: Subject, context: Context) -> list[Wanted]:
     ]
 
 
-def _workloads(subject: Subject, context: Context, begun: bool) -> list[Wanted]:
-    first = coordinator.objects(context) + broker.objects(context)
-    return first + (subject.heavy(context) if begun else [])
+def _workloads(subject: Subject, context: Context, begun: bool, first: bool) -> list[Wanted]:
+    light = coordinator.objects(context) + broker.objects(context)
+    if begun:
+        return light + subject.heavy(context)
+    return light + (subject.first_servers(context) if first else [])
 
 
-def _roles(subject: Subject, context: Context, observed: Observed, begun: bool) -> list[RoleHealth]:
+def _roles(
+    subject: Subject, context: Context, observed: Observed, begun: bool, first: bool
+) -> list[RoleHealth]:
     restarts = {role.name: role.restarts for role in context.job.status.roles}
-    first = [
+    light = [
         _coordinator(
             context, role_health(observed, names.COORDINATOR, 1, restarts.get(names.COORDINATOR, 0))
         ),
         _brokers(context, observed, restarts.get(names.BROKER, 0)),
     ]
-    return first + (subject.heavy_roles(context, observed, restarts) if begun else [])
+    if begun:
+        return light + subject.heavy_roles(context, observed, restarts)
+    return light + (subject.first_roles(context, observed, restarts) if first else [])
 
 
 def _brokers(context: Context, observed: Observed, restarts: int) -> RoleHealth:

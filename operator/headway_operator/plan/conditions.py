@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from headway_api import names
 from headway_api.conditions import Condition, ConditionType, Reason, condition, find
+from headway_api.status import Preflight
 from headway_operator.plan import pause as pauses
 from headway_operator.plan.context import Context, Job
 from headway_operator.plan.health import Trouble
@@ -22,11 +23,14 @@ def preflight(job: Job) -> Condition:
     kind, found = ConditionType.PREFLIGHT_PASSED, job.status.preflight
     if found is None or found.state == "Pending":
         return condition(kind, None, Reason.PENDING)
-    failed = [check for check in found.checks if not check.passed]
-    text = "; ".join(f"{check.field}: {check.message}" if check.field else check.message for check in failed)
+    text = "; ".join(_failed(found))
     match found.state:
         case "Running":
             return condition(kind, None, Reason.RUNNING)
+        case "Sampling":
+            # No numbers: the condition would be another at every episode.
+            text = "the untrained model samples episodes; see status.preflight"
+            return condition(kind, None, Reason.SAMPLING, text)
         case "Failed":
             return condition(kind, False, Reason.CHECK_FAILED, text)
         case "Warned":
@@ -35,8 +39,17 @@ def preflight(job: Job) -> Condition:
             return condition(kind, None, Reason.SKIPPED, "spec.preflight.policy is Off")
         case _:
             warned = [check.message for check in found.checks if check.warning]
-            text = "; warning: ".join([f"{len(found.checks)} checks passed", *warned])
+            warned += [f"{each.check}: {each.message}" for each in found.findings if each.verdict == "Warn"]
+            passed = len(found.checks) + sum(each.verdict == "Pass" for each in found.findings)
+            text = "; warning: ".join([f"{passed} checks passed", *warned])
             return condition(kind, True, Reason.PASSED, text)
+
+
+def _failed(found: Preflight) -> list[str]:
+    """What each failed check says, with its name where it is one of baseline episodes."""
+    static = [check for check in found.checks if not check.passed]
+    said = [f"{check.field}: {check.message}" if check.field else check.message for check in static]
+    return said + [f"{each.check}: {each.message}" for each in found.findings if each.verdict == "Fail"]
 
 
 def suspended(context: Context, situation: Situation) -> Condition:
@@ -115,8 +128,8 @@ def first_reason(situation: Situation) -> str:
 
 def waiting_for(situation: Situation) -> str:
     """Roles that cannot do their work, and why. A coordinator that waits for a sandbox is ready after it."""
-    if situation.sandbox_trouble:
-        return "; ".join(trouble.message for trouble in situation.troubles)
+    if situation.sandbox_trouble:  # of sandboxes that are never made the coordinator says the same
+        return "; ".join(dict.fromkeys(trouble.message for trouble in situation.troubles))
     short = [health for health in situation.roles if health.pending_since or not health.ready]
     texts = [
         health.trouble.message

@@ -19,6 +19,17 @@ def of_training(context: Context) -> list[Wanted]:
     return objects(context, names.TRAINING_SET) + objects(context, names.VALIDATION_SET)
 
 
+def of_preflight(context: Context) -> list[Wanted]:
+    """One server of those that sample for training, before a learner exists; it stays when they are scaled
+    up."""
+    spec = context.training.spec
+    made = objects(context, names.TRAINING_SET if spec.has_validation_server else None)
+    for item in made:
+        if item.body["kind"] == "Deployment":
+            item.body["spec"]["replicas"] = 1
+    return made
+
+
 def scaled(context: Context) -> dict[str, str]:
     """Labels of the servers that spec.rollout.replicas counts."""
     spec = context.spec

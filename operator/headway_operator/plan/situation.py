@@ -59,7 +59,12 @@ class Situation:
     @property
     def running(self) -> bool:
         """Whether every role can do its work."""
-        return self.begun and all(health.pending_since is None and health.ready for health in self.roles)
+        return self.begun and self.all_ready
+
+    @property
+    def all_ready(self) -> bool:
+        """Whether every role that is wanted now has the pods that it needs."""
+        return all(health.pending_since is None and health.ready for health in self.roles)
 
     @property
     def at_work(self) -> bool:
@@ -111,9 +116,11 @@ def stalls_at(context: Context, situation: Situation) -> datetime | None:
 
 def no_progress(context: Context, situation: Situation) -> str | None:
     """What to say of a job that runs and gets nowhere; the coordinator knows best."""
-    progress = context.job.status.progress
+    progress, checks = context.job.status.progress, context.job.status.preflight
     if situation.running and progress and progress.stalled:
         return progress.stalled
+    if situation.all_ready and checks and checks.state == "Sampling" and checks.waits_for:
+        return checks.waits_for.message
     moment = stalls_at(context, situation)
     if moment is None or situation.now < moment:
         return None

@@ -170,7 +170,7 @@ def _state(
     if state := subject.coming_up(context, situation):
         return state, progressing
     checks = context.job.status.preflight
-    if checks and checks.state == "Running" and not situation.troubles:
+    if checks and checks.state in ("Running", "Sampling") and not situation.troubles:
         return "Preflight", _reason(known, ConditionType.PREFLIGHT_PASSED)
     return "Pending", progressing
 

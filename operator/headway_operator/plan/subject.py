@@ -76,6 +76,18 @@ class Subject(ABC):
     def begun(self, observed: Observed) -> bool:
         """Whether accelerators have been asked for already."""
 
+    def samples_first(self, job: Job, observed: Observed) -> bool:
+        """Whether the preflight needs servers before what else it holds back."""
+        return False
+
+    def first_servers(self, context: Context) -> list[Wanted]:
+        """The servers that the preflight needs."""
+        return []
+
+    def first_roles(self, context: Context, observed: Observed, restarts: dict[str, int]) -> list[RoleHealth]:
+        """Their health; `restarts` counts those of each role before."""
+        return []
+
     @abstractmethod
     def heavy(self, context: Context) -> list[Wanted]:
         """The workloads that wait for the preflight."""

@@ -76,6 +76,19 @@ class Training(Subject):
     def begun(self, observed: Observed) -> bool:
         return observed.workload(names.LEARNER) is not None
 
+    def samples_first(self, job: Job, observed: Observed) -> bool:
+        assert isinstance(job, RLTrainingJob)
+        state = job.status.preflight.state if job.status.preflight is not None else None
+        # A coordinator that was restarted makes its static checks again; the server stays meanwhile.
+        again = state == "Running" and observed.workload(names.ROLLOUT) is not None
+        return state == "Sampling" or again
+
+    def first_servers(self, context: Context) -> list[Wanted]:
+        return rollout.of_preflight(context)
+
+    def first_roles(self, context: Context, observed: Observed, restarts: dict[str, int]) -> list[RoleHealth]:
+        return [role_health(observed, names.ROLLOUT, 1, restarts.get(names.ROLLOUT, 0))]
+
     def heavy(self, context: Context) -> list[Wanted]:
         return learner.objects(context) + rollout.of_training(context)
 

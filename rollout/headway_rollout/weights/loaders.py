@@ -187,9 +187,10 @@ class LoraLoader:
 
 
 class FullLoader:
-    """Every weight replaced in place: the requests in flight wait, then go on under the new ones."""
+    """Every weight replaced in place: the requests in flight wait, then go on under the new ones. Until then
+    it is the base model."""
 
-    kinds: tuple[str, ...] = ("full", "delta", "direct")
+    kinds: tuple[str, ...] = ("full", "delta", "direct", "base")
 
     def __init__(
         self, engine: Engine, expected: dict[str, TensorHeader], learner: Learner | None = None
@@ -202,6 +203,12 @@ class FullLoader:
         self._previous: Held | None = None
 
     def holds(self, manifest: WeightsManifest) -> bool:
+        if manifest.kind == "base":
+            if self._held is not None:
+                raise Unusable(
+                    f"weights {self._held.version} have replaced the base model; start the server again"
+                )
+            return True
         return self._held is not None and manifest.version == self._held.version
 
     async def fetch(self, store: Store, manifest: WeightsManifest, folder: Path) -> None:

@@ -19,13 +19,16 @@ from lease_service import free_port, lease_service
 from role_keys import KEYS, TO_BROKER, TO_COORDINATOR
 from rollout_server import RolloutServer, job_config, publish_adapter, version
 from scripted_learner import ScriptedLearner
+from speaking_job import until_ready
 from tiny_model import write_model
 
 from headway_api.artifacts import Layout
+from headway_api.preflight import CHECK_IDS
 from headway_api.records import WeightsManifest
 from headway_api.store import FileStore
 from headway_coordinator.coordinator import Coordinator
 from headway_coordinator.engines.router import Endpoint
+from headway_coordinator.preflight.start import BEFORE_TRAINING
 from headway_coordinator.spool import decode
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -72,13 +75,13 @@ def case_ids() -> list[str]:
 class Job:
     """A coordinator and what surrounds it."""
 
-    def __init__(self, server: RolloutServer, folder: Path, broker_url: str) -> None:
+    def __init__(self, server: RolloutServer, folder: Path, broker_url: str, **blocks: Any) -> None:
         self.folder = folder
         self.server = server
         self.config = job_config(
             folder,
             server.log.parent / "base",
-            **spec(server.log.parent),
+            **spec(server.log.parent) | blocks,
             output={"uri": f"file://{folder}/store"},
         )
         self.config = self.config.model_copy(update={"uid": folder.name})
@@ -229,3 +232,39 @@ async def test_a_restart_replays_what_was_spooled(server: RolloutServer, tmp_pat
     assert counted["tokens"]["sample"] == usage["sampleTokens"]
     assert counted["tokens"]["train"] == usage["trainTokens"]
     assert counted["cost"] == usage["cost"]
+
+
+async def test_the_base_model_samples_before_the_learner_speaks(
+    server: RolloutServer, tmp_path: Path
+) -> None:
+    """On the server that then trains: it takes the learner's weights in place of the base model's."""
+    asked = {"policy": "Warn", "episodes": 8}
+    async with lease_service(ENVIRONMENT, "environment:RefundDesk", TO_BROKER) as leases:
+        job = Job(server, tmp_path, leases.url, preflight=asked)
+        learner = job.learner()
+        running = asyncio.create_task(job.coordinator().run())
+        async with asyncio.timeout(300):
+            while not job.store.list(job.layout.preflight):
+                await asyncio.sleep(0.1)
+                if running.done():
+                    running.result()
+        assert learner.finished is None, "nothing was asked of it yet"
+        await until_ready(running, job.port)
+        await asyncio.gather(learner.run(), running)
+
+    groups = [decode(job.store.get(uri)) for uri in job.store.list(job.layout.preflight_groups)]
+    assert sum(len(group.scored) for group in groups) == 8
+    spans = [s for g in groups for e in g.scored for row in e.rows for s in row.versions]
+    assert {span.version for span in spans} == {BEFORE_TRAINING}
+    trained = [decode(job.store.get(uri)) for uri in job.store.list(job.layout.train_groups)]
+    spans = [s for g in trained for e in g.scored for row in e.rows for s in row.versions]
+    assert BEFORE_TRAINING not in {span.version for span in spans}
+
+    found = {each["check"]: each["verdict"] for each in job.status[-1]["preflight"]["findings"]}
+    assert set(found) == set(CHECK_IDS)
+    assert found["deterministic"] == "Pass"
+    assert found["foothold"] != "Pass", "a random model succeeds at nothing"
+    played = json.loads(job.store.get(job.layout.preflight))["document"]
+    assert played["episodes"]["sampled"] == 8
+    counted = job.recount()
+    assert counted["tokens"]["evaluation"] == job.status[-1]["usage"]["evaluationTokens"]

@@ -47,6 +47,19 @@ def expected(folder: str, tokens: list[int]) -> list[float]:
     )
 
 
+def base_model(step: int) -> WeightsManifest:
+    return WeightsManifest(version=version(step, 10**9), kind="base", uri="file:///base", files=[])
+
+
+def test_until_it_takes_others_it_is_the_base_model(server: RolloutServer, store: Path, tied: bool) -> None:
+    state = server.post(base_model(0))
+    assert (state.ready, state.version, state.error) == (True, version(0, 10**9), None)
+    assert server.post(publish_full(store, version(0), seed=9, tied=tied)).version == version(0)
+    refused = server.post(base_model(1))
+    assert refused.version == version(0), "what it holds stays"
+    assert "replaced the base model" in (refused.error or "")
+
+
 def test_new_weights_give_the_log_probabilities_of_a_plain_forward(
     server: RolloutServer, store: Path, tied: bool
 ) -> None:

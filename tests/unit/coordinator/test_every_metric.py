@@ -21,8 +21,9 @@ from typing import Any, cast
 import learner_rig
 import pytest
 from a_job import manifest, publishing
+from aiohttp import web
 from episodes import a_group
-from faulty_servers import Scripted, after, broker, fail, first, sandbox, serving, weights_slot
+from faulty_servers import Fault, Scripted, broker, fail, first, sandbox, serving, weights_slot
 from lease_service import free_port
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
@@ -61,12 +62,24 @@ ELSEWHERE = ("operator/", "job/")
 """Produced by the operator."""
 
 
+def of_validation(fault: Fault) -> Fault:
+    """A fault at held-out rows alone: what the preflight tries goes well."""
+
+    async def answer(request: web.Request) -> web.StreamResponse | None:
+        body = await request.json()
+        return await fault(request) if body["row"]["prompt"].startswith("validation") else None
+
+    return answer
+
+
 def weight_agent_that_fails_once() -> Scripted:
     """It finds the first weights it is given to be others than those described."""
     held: dict[str, Any] = {"version": None, "ready": False}
 
     def take(body: Any) -> Any:
-        if "error" not in held:
+        if body["kind"] == "base":
+            held.update(version=body["version"], ready=True)
+        elif "error" not in held:
             held.update(error="Corrupt: another digest", reason="VerificationFailed")
         else:
             held.update(version=body["version"], ready=True, error=None, reason=None, canary_error=1e-6)
@@ -84,6 +97,7 @@ def with_tasks(config: JobConfig) -> JobConfig:
     Path(uri.removeprefix("file://")).write_text("".join(json.dumps(row) + "\n" for row in rows))
     content["spec"]["data"]["test"] = {"uri": uri}
     content["spec"]["algorithm"]["groupSize"] = 3
+    content["spec"]["preflight"] = {"policy": "Warn", "episodes": 8, "checks": {"splits": "Off"}}
     for block in ("train", "validation", "test"):
         content["spec"]["data"][block]["taskColumn"] = "task"
     return JobConfig.model_validate(content)
@@ -99,7 +113,7 @@ async def coordinators(folder: Path) -> set[str]:
         return {"reward": reward, "score": reward, "metrics": {"parts": reward}}
 
     box.answers = {**box.answers, "POST /finish": judged}
-    box.faults["POST /reset"] = after(1, first(1, fail(500)))  # the preflight's goes well
+    box.faults["POST /reset"] = of_validation(first(1, fail(500)))
     async with AsyncExitStack() as stack:
         engine = await stack.enter_async_context(serving(speaking_engine(folder)))
         agent = await stack.enter_async_context(serving(weight_agent_that_fails_once()))

@@ -14,8 +14,8 @@ from sandbox_server import Server
 
 from headway_api import sandbox_api
 from headway_api.exits import PERMANENT
-from headway_api.sandbox_api import FinishReply, Problem, ToolReply
-from headway_sandbox import session
+from headway_api.sandbox_api import FinishReply, ProbeReply, Problem, ToolReply
+from headway_sandbox import reach, session
 
 
 @pytest.fixture
@@ -196,3 +196,25 @@ def test_an_agent_that_took_no_turn_is_judged_as_a_whole(server: Server) -> None
 
 def test_both_sides_allow_the_same_rounding() -> None:
     assert session.TURN_REWARDS_TOLERANCE == sandbox_api.TURN_REWARDS_TOLERANCE
+
+
+def test_it_tells_what_it_reaches(server: Server) -> None:
+    server.begin()
+    with socket.create_server(("127.0.0.1", 0)) as listening, socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        ports = [listening.getsockname()[1], closed.getsockname()[1]]
+        places = [{"address": "127.0.0.1", "port": port} for port in ports]
+        status, body = server.post("/probe", {"destinations": places})
+    assert status == 200
+    assert ProbeReply.model_validate(body).reached == [True, False]
+
+
+@pytest.mark.parametrize(
+    "destinations",
+    [None, [1], [{"address": "127.0.0.1"}], [{"address": "h", "port": 0}], [{"address": "h", "port": 1}] * 9],
+)
+def test_destinations_out_of_bounds_are_refused(server: Server, destinations: object) -> None:
+    server.begin()
+    status, body = server.post("/probe", {"destinations": destinations})
+    assert (status, body["reason"]) == (400, "BadRequest")
+    assert reach.DESTINATIONS == sandbox_api.MAX_DESTINATIONS

@@ -1,0 +1,31 @@
+"""Names that job, coordinator and documentation share for the checks over baseline episodes.
+
+What each check finds is in `headway_analysis.preflight`, which this package does not import.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+CHECK_IDS: Final = (
+    "deterministic",
+    "isolated",
+    "foothold",
+    "reward-range",
+    "reward-variance",
+    "scorer-agrees",
+    "constant-guess",
+    "scorer-mutants",
+    "prompt-labels",
+    "context-fits",
+    "tools-like-production",
+    "tool-calls-parse",
+    "splits",
+    "throughput",
+)
+"""Every check, in the order in which they are reported."""
+
+Verdict = Literal["Pass", "Warn", "Fail", "Unknown"]
+"""What a check came to. Unknown: too few episodes to tell, or what it needs was not given."""
+Policy = Literal["Enforce", "Warn", "Off"]
+"""What a failed check does to its job."""

@@ -1,0 +1,76 @@
+"""What lives the episodes of a training job: its agent, over servers that are chosen later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import aiohttp
+
+from headway_api.config import JobConfig
+from headway_coordinator.agents.choice import Where, agent_of
+from headway_coordinator.engines.fleet import Fleet
+from headway_coordinator.episode import Episodes, Rules
+from headway_coordinator.gateway.core import Gateway
+from headway_coordinator.gateway.server import GatewayServer
+from headway_coordinator.gateway.turns import Backend, Places
+from headway_coordinator.group import Run
+from headway_coordinator.judges.answering import Judges
+from headway_coordinator.preflight.run import Ready
+from headway_coordinator.recurring import Recurring
+from headway_coordinator.relative import Relative
+from headway_coordinator.room import Room
+from headway_coordinator.sandboxes import Broker, Witness
+
+
+@dataclass
+class Players:
+    """Makes what lives episodes, for each set of servers that samples them."""
+
+    job: JobConfig
+    ready: Ready
+    broker: Broker
+    http: aiohttp.ClientSession
+    server: GatewayServer
+    """Where agents outside this process call."""
+    where: Where
+    faults: Recurring
+    """Hears why episodes failed."""
+    judges: Judges = field(default_factory=Judges)
+    """Whom the environment may ask."""
+    places: list[Places] = field(default_factory=list)
+    """Of each set of servers."""
+    relative: Relative = field(init=False)
+    """Rewards the episodes of a group against each other, where the environment does."""
+
+    def __post_init__(self) -> None:
+        self.relative = Relative(self._rules, self.broker, self.judges, self.faults)
+
+    def on(self, fleet: Fleet, room: Room, witness: Callable[[str], Witness] | None = None) -> Run:
+        """What lives episodes that `fleet` samples, whose turns find place as `room` has it.
+
+        Args:
+            witness: who notes what the sandbox of an episode answers, by the episode's id.
+        """
+        self.places.append(Places(room.follower()))
+        return self.sharing(fleet, witness)
+
+    def sharing(self, fleet: Fleet, witness: Callable[[str], Witness] | None = None) -> Run:
+        """The same, in another slot of the servers that are known last: turns share their places."""
+        places = self.places[-1]
+        seconds = self.job.spec.rollout.timeout_seconds
+        gateway = Gateway(self.ready.renderer, fleet, self.ready.context_length, seconds)
+        agent = agent_of(self.job, Backend(gateway, places), self.server, self.where, self.http)
+        broker = self.broker if witness is None else self.broker.witnessed(witness)
+        heard = (self.faults.hear, self.judges, self.relative.hear)
+        return Episodes(self._rules, agent, broker, fleet.router, *heard).run
+
+    @property
+    def _rules(self) -> Rules:
+        spec = self.job.spec
+        return Rules(
+            timeout_seconds=spec.rollout.timeout_seconds,
+            sandbox_seconds=spec.environment.sandbox.deadline_seconds,
+            reward_range=(spec.reward.range[0], spec.reward.range[1]),
+            agent_field=spec.agent.field,
+        )

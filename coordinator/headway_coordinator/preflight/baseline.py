@@ -1,0 +1,234 @@
+"""Samples the baseline: groups of training rows by the untrained model, with training's own sampling.
+
+A group is durable once it is in the spool and in the ledger, as in training; a successor does not sample it
+again. Nothing of it is trained on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from typing import Final
+
+from headway_analysis.preflight.definition import Finding
+from headway_analysis.preflight.evidence import Baseline, Facts, Sampled
+from headway_api import logs
+from headway_api.artifacts import Layout
+from headway_api.records import EpisodeRecord, GroupRecord, Purpose
+from headway_api.spec.training import RLTrainingJobSpec
+from headway_api.store import Store
+from headway_coordinator import group as groups
+from headway_coordinator.bounds import LOST_LIMIT, lost
+from headway_coordinator.dataset import Data, tasks_of
+from headway_coordinator.episode import Task
+from headway_coordinator.gateway.core import Sampling
+from headway_coordinator.ledger.segments import Ledger
+from headway_coordinator.mixing import order_of
+from headway_coordinator.one_at_a_time import OneAtATime
+from headway_coordinator.preflight.evidence import GroupAnswers, Notebook, answers_of, sampled
+from headway_coordinator.recurring import Recurring, given_up
+from headway_coordinator.room import Room
+from headway_coordinator.spool import Spool
+from headway_coordinator.trajectory.render import Renderer
+
+LONG_TEXT: Final = 200_000
+"""Characters beyond which a text's tokens are estimated."""
+CHARACTERS_A_TOKEN: Final = 4
+LOOKS: Final = 16
+"""A look for a certain failure follows once the episodes are more by this part of them: it reads them all."""
+_log = logging.getLogger(__name__)
+
+
+class Certain(Exception):
+    """A check fails, and no later episode would change that."""
+
+    def __init__(self, finding: Finding) -> None:
+        super().__init__(finding.check)
+        self.finding = finding
+
+
+@dataclass
+class Sampler:
+    """Samples the baseline of one job. All of its state is changed on the event loop only."""
+
+    spec: RLTrainingJobSpec
+    data: Data
+    facts: Facts
+    renderer: Renderer
+    layout: Layout
+    store: Store
+    spool: Spool
+    ledger: Ledger
+    incarnation: int
+    room: Room
+    episode: groups.Run
+    notebook: Notebook
+    faults: Recurring
+    certain: Callable[[Baseline], Finding | None]
+    """Whether a check that may stop the job fails for certain."""
+    changed: Callable[[], None]
+    """Told of every group, and of every episode."""
+    on_episode: Callable[[EpisodeRecord], None] = lambda record: None
+    finished: dict[str, list[Sampled]] = field(default_factory=dict)
+    """Finished groups by id."""
+    ended: int = 0
+    """Episodes that have ended for good."""
+    in_flight: int = 0
+    moved_at: float = field(default_factory=time.monotonic)
+    """When an episode last got a reward, or a group ended, monotonic."""
+    counts: Counter[str] = field(default_factory=Counter)
+    """Episodes of this process by outcome."""
+    _lost_in_a_row: int = 0
+    _looked: int = 0
+    """Episodes at the last look for a certain failure."""
+    _blocking: OneAtATime = field(default_factory=OneAtATime)
+
+    @property
+    def size(self) -> int:
+        """Episodes of a group."""
+        return self.spec.algorithm.group_size
+
+    @property
+    def wanted(self) -> int:
+        """Episodes in all: whole groups."""
+        return -(-self.spec.preflight.episodes // self.size) * self.size
+
+    @property
+    def baseline(self) -> Baseline:
+        """What there is so far."""
+        found = [one for _, members in sorted(self.finished.items()) for one in members]
+        begun = min((one.record.started_at for one in found), default=0.0)
+        over = max((one.record.finished_at for one in found), default=0.0)
+        at_once = min(self.wanted, self.room.ceiling)
+        return Baseline(self.facts, found, self.wanted, (), over - begun, at_once)
+
+    async def restore(self) -> None:
+        """Take up what a predecessor sampled: none of it is sampled again, and all of it is billed."""
+        for group in await self._blocking(self.spool.baseline):
+            await self._blocking(self.ledger.group, group)
+            if group.group_id in self.plans and group.scored:
+                self._add(group, await self._blocking(answers_of, self.store, self.layout, group))
+        logs.event(_log, "baseline-restored", episodes=self.ended, wanted=self.wanted)
+
+    async def run(self) -> Finding | None:
+        """Sample what is not there yet; returns the finding by which it ended before, if any.
+
+        Raises:
+            JobError: `EpisodesFailing`, `Superseded`, or the reason of a fault that ends every episode.
+        """
+        ended: Finding | None = None
+        try:
+            self._ask(await asyncio.to_thread(self.certain, self.baseline))
+            async with asyncio.TaskGroup() as tasks:
+                for group_id, plan in self.plans.items():
+                    if group_id not in self.finished:
+                        tasks.create_task(self._one(plan))
+        except* Certain as found:
+            ended = _first(found).finding
+        return ended
+
+    def _ask(self, finding: Finding | None) -> None:
+        if finding is not None:
+            raise Certain(finding)
+
+    @cached_property
+    def plans(self) -> dict[str, groups.Plan]:
+        """Every group by its id, in the order in which training visits the rows."""
+        spec, sampling = self.spec, self.spec.rollout.sampling
+        named = tasks_of(self.data.train, spec.data.train.task_column)
+        order = order_of(len(self.data.train), named, spec.data.task_weights, spec.seed, spec.data.shuffle)
+        slots = [order.slot(position) for position in range(self.wanted // self.size)]
+        made = [
+            groups.Plan(
+                slot=slot,
+                purpose=Purpose.PREFLIGHT,
+                step=0,
+                row=self.data.train[slot.row],
+                size=self.size,
+                sampling=Sampling(sampling.temperature, sampling.top_p, sampling.max_tokens),
+                job_seed=spec.seed,
+            )
+            for slot in slots
+        ]
+        return {plan.group_id: plan for plan in made}
+
+    async def _one(self, plan: groups.Plan) -> None:
+        """Run a group, make it and its usage durable, and ask whether a failure is certain by now."""
+        group = await groups.run(
+            plan,
+            self._counted,
+            self.room,
+            incarnation=self.incarnation,
+            max_retries=self.spec.rollout.max_retries,
+        )
+        answers = self.notebook.taken(group)
+        own, group = group, await self._blocking(self._keep, group, answers)
+        await self._blocking(self.ledger.group, group)
+        if group is not own:
+            answers = await self._blocking(answers_of, self.store, self.layout, group)
+        self._lost_in_a_row = 0 if group.scored else self._lost_in_a_row + 1
+        if self._lost_in_a_row >= LOST_LIMIT:
+            found = self.faults.of_most()
+            raise lost(group) if found is None else given_up(found, begun=False)
+        self._add(group, answers)
+        self.changed()
+        if self.ended >= self._looked + max(self.size, self._looked // LOOKS):
+            self._looked = self.ended
+            self._ask(await asyncio.to_thread(self.certain, self.baseline))
+
+    def _keep(self, group: GroupRecord, answers: GroupAnswers) -> GroupRecord:
+        """The answers first: a group that is there has them."""
+        self.spool.refuse_superseded(self.incarnation)
+        self.store.put_new(self.layout.preflight_answers(group.key), answers.model_dump_json().encode())
+        return self.spool.put(group)
+
+    def _add(self, group: GroupRecord, answers: GroupAnswers) -> None:
+        plan = self.plans[group.group_id]
+        drawn = plan.task(0, 0).environment_seed
+        self.finished[group.group_id] = [*sampled(group, answers, plan.row, drawn, self._tokens)]
+        self.ended, self.moved_at = sum(map(len, self.finished.values())), time.monotonic()
+
+    @cached_property
+    def _tokens(self) -> Callable[[str], int]:
+        """Tokens of a text, beside what stands around it in a conversation."""
+        renderer = self.renderer
+
+        @lru_cache(maxsize=1024)
+        def rendered(text: str) -> int:
+            return len(renderer.render([{"role": "user", "content": text}], []))
+
+        def tokens(text: str) -> int:
+            if len(text) > LONG_TEXT:
+                return len(text) // CHARACTERS_A_TOKEN
+            return max(0, rendered(text) - rendered(""))
+
+        return tokens
+
+    async def _counted(self, task: Task) -> EpisodeRecord:
+        self.in_flight += 1
+        try:
+            record = await self.episode(task)
+        finally:
+            self.in_flight -= 1
+        self.counts[record.outcome.value] += 1
+        self.on_episode(record)
+        at_once, scored = 1 + self.in_flight, record.reward is not None
+        self.moved_at = time.monotonic() if scored else self.moved_at
+        if self.faults.ended(record.episode_id, scored=scored, at_once=at_once):
+            self.changed()
+        if (found := self.faults.hopeless) is not None:
+            raise given_up(found, begun=False)
+        return record
+
+
+def _first(found: BaseExceptionGroup[Certain]) -> Certain:
+    error: BaseException = found
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, Certain)
+    return error

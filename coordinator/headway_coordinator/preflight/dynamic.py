@@ -1,0 +1,299 @@
+"""The preflight's second half: baseline episodes of the untrained model, and what the checks make of them.
+
+kept            a result of this job, or of an equal one, is read back: nothing is sampled
+sampling        one rollout server, brought up by the operator while status says so, samples groups of rows,
+                until there are enough or a failure is certain
+playing         what the checks want tried is played in sandboxes, without a model
+over            findings are kept, told, and held against the policy; only then is a learner made
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+import aiohttp
+
+from headway_analysis.preflight import report, run
+from headway_analysis.preflight.definition import Finding
+from headway_analysis.preflight.evidence import Baseline, Facts
+from headway_api import logs
+from headway_api.artifacts import Layout
+from headway_api.exits import JobError
+from headway_api.records import EpisodeRecord, Purpose
+from headway_api.sandbox_api import PoolState
+from headway_api.spec.training import RLTrainingJobSpec
+from headway_api.status import Check, Preflight
+from headway_api.store import Store
+from headway_coordinator.engines.concurrency import Concurrency
+from headway_coordinator.engines.discovery import Discover
+from headway_coordinator.engines.fleet import Fleet
+from headway_coordinator.engines.router import Router
+from headway_coordinator.evaluation.servers import proven
+from headway_coordinator.faults import CandidateFault
+from headway_coordinator.ledger.segments import Ledger
+from headway_coordinator.metrics.prometheus import Sample
+from headway_coordinator.players import Players
+from headway_coordinator.preflight import keyed, parsers, probes, shown, start
+from headway_coordinator.preflight.baseline import Sampler
+from headway_coordinator.preflight.evidence import Notebook
+from headway_coordinator.preflight.run import Ready, Runner
+from headway_coordinator.preflight.scripted import Player
+from headway_coordinator.recurring import Recurring
+from headway_coordinator.room import Room
+from headway_coordinator.sandboxes import Broker
+from headway_coordinator.spool import Spool
+from headway_coordinator.stall import Culprit, Watch, of_episodes
+
+ISOLATED: Final = "isolated"
+FAILED: Final = "PreflightFailed"
+NOT_ASKED: Final = "the preflight samples nothing now"
+READ_BACK: Final = "read back from an equal preflight"
+CUT_SHORT: Final = "sampling ended early"
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class Dynamic:
+    """The second half of one job's preflight. All of its state is changed on the event loop only."""
+
+    spec: RLTrainingJobSpec
+    layout: Layout
+    ready: Ready
+    runner: Runner
+    """The static checks, which are over."""
+    store: Store
+    spool: Spool
+    ledger: Ledger
+    broker: Broker
+    players: Players
+    http: aiohttp.ClientSession
+    key: str
+    """That rollout servers know the coordinator by."""
+    discover: Discover
+    incarnation: int
+    faults: Recurring
+    opened: Callable[[], None]
+    """Told when sampling begins: this process answers from then on."""
+    changed: Callable[[], None]
+    """Told of whatever status and metrics show."""
+    on_episode: Callable[[EpisodeRecord], None] = lambda record: None
+    sampler: Sampler | None = None
+    findings: list[Finding] = field(default_factory=list)
+    kept: keyed.Kept | None = None
+    _watch: Watch | None = None
+
+    async def run(self, *, begun: bool) -> None:
+        """Return once the job may train. `begun`: it trains already, so nothing is sampled any more.
+
+        Raises:
+            JobError: `PreflightFailed`, naming the checks; whatever ends every episode.
+        """
+        if not self.runner.samples:
+            return
+        key = await asyncio.to_thread(
+            keyed.key_of, self.spec, self.ready.data, self.ready.model, self.layout.uid
+        )
+        kept = await asyncio.to_thread(keyed.read_back, self.store, self.layout, key, begun=begun)
+        if kept is not None and kept.cut and not begun and not self._stops(kept.findings):
+            kept = None
+        read_back = kept is not None
+        if kept is None and begun:
+            self.runner.conclude(enforce=False)
+            return
+        if kept is None:
+            kept = await self._made(key)
+        else:
+            logs.event(_log, "preflight-read-back", key=kept.key, job=kept.job)
+        if not read_back or kept.job != self._name:
+            kept = kept.model_copy(update={"key": key})
+            await asyncio.to_thread(keyed.keep, self.store, self.layout, kept, report.markdown(kept.document))
+        self._conclude(kept, READ_BACK if kept.job != self._name else None, begun=begun)
+
+    @property
+    def _name(self) -> str:
+        return f"{self.layout.namespace}/{self.layout.name}/{self.layout.uid}"
+
+    async def _made(self, key: str) -> keyed.Kept:
+        """Sample, play and judge."""
+        manifest, note = await asyncio.to_thread(start.manifest, self.spec.model, self.store)
+        fleet = Fleet(self.http, self.key, self.discover, unannounced=NOT_ASKED)
+        await fleet.want(manifest)
+        room, notebook = Room(self.spec.validation_episodes), Notebook()  # one server's share
+        sampler = self.sampler = Sampler(
+            self.spec, self.ready.data, self._facts, self.ready.renderer, self.layout, self.store, self.spool,
+            self.ledger, self.incarnation, room, self.players.on(fleet, room, notebook.of), notebook,
+            self.faults, self._certain, self._moved, self.on_episode,
+        )  # fmt: skip
+        await sampler.restore()
+        self.opened()
+        self._moved()
+        async with self._served(fleet, room):
+            cut = await sampler.run()
+        baseline = await self._read_again(sampler.baseline)
+        if cut is None:
+            findings = await self._judged(baseline, room)
+        else:
+            logs.event(_log, "preflight-certain", check=cut.check, episodes=sampler.ended)
+            note = "; ".join(filter(None, [note, CUT_SHORT]))
+            findings = await asyncio.to_thread(self._so_far, baseline, cut)
+        document = await asyncio.to_thread(report.document, baseline, findings)
+        return keyed.Kept(
+            key=key,
+            job=self._name,
+            episodes=sampler.ended,
+            wanted=sampler.wanted,
+            note=note,
+            cut=cut is not None,
+            findings=keyed.storable(findings),
+            document=dict(document),
+        )
+
+    @asynccontextmanager
+    async def _served(self, fleet: Fleet, room: Room) -> AsyncIterator[None]:
+        """While the block runs, the server is looked after; it begins once one holds the weights."""
+        self._watch = self._watched(fleet.router)
+        running = [
+            asyncio.create_task(fleet.run()),
+            asyncio.create_task(Concurrency(self.http, fleet.router, room).run()),
+            asyncio.create_task(self._watch.run()),
+        ]
+        try:
+            try:
+                await proven("", fleet, lambda: True)
+            except CandidateFault as fault:
+                raise JobError(fault.reason, str(fault), field="spec.model.base", permanent=False) from fault
+            yield
+        finally:
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+            self._watch = None
+
+    def _watched(self, router: Router) -> Watch:
+        """Looks whether episodes end, and names what they wait for where they do not."""
+        assert self.sampler is not None
+        sampler, seconds = self.sampler, self.spec.rollout.timeout_seconds
+
+        def blame(pool: PoolState | str) -> Culprit:
+            return of_episodes(router, pool, self.faults, sampler.in_flight, seconds)
+
+        def idle() -> float:
+            return time.monotonic() - sampler.moved_at
+
+        return Watch(idle, blame, self.broker.pool, self._moved)
+
+    async def _judged(self, baseline: Baseline, room: Room) -> list[Finding]:
+        own, lease = self.spec.preflight.checks, f"preflight-probe-{self.incarnation}"
+        if own.get(ISOLATED) != "Off":
+            tried = await probes.probe(self.spec, self.broker, lease, probes.destinations())
+            baseline = dataclasses.replace(baseline, probes=tried)
+        scripts = await asyncio.to_thread(run.scripts_of, baseline, own)
+        logs.event(_log, "preflight-scripts", scripts=len(scripts))
+        name = f"preflight-script-{self.incarnation}"
+        player = Player(self.spec, self.broker, room, name, self.players.judges)
+        played = await player.play(scripts)
+        await asyncio.to_thread(self.ledger.judgements, name, player.judgements, time.time())
+        return await asyncio.to_thread(run.findings, baseline, played, own)
+
+    async def _read_again(self, baseline: Baseline) -> Baseline:
+        """The baseline with what other parsers make of calls that could not be read."""
+        own = baseline.facts.tool_call_parser
+        found = await asyncio.to_thread(parsers.would_read, self.ready.model, own, baseline.sampled)
+        return dataclasses.replace(baseline, facts=dataclasses.replace(baseline.facts, other_parsers=found))
+
+    def _so_far(self, baseline: Baseline, cut: Finding) -> list[Finding]:
+        """What the episodes alone say, where they ended early: why nothing succeeds may be among it."""
+        found = run.findings(baseline, (), self.spec.preflight.checks)
+        return [cut if each.check == cut.check else each for each in found]
+
+    def _certain(self, baseline: Baseline) -> Finding | None:
+        """A failure that no later episode would change, and that ends the job."""
+        asked = self.spec.preflight
+        if "Enforce" not in (asked.policy, *asked.checks.values()):
+            return None
+        found = run.certain_failure(baseline, asked.checks)
+        return found if found is not None and self._stops([found]) else None
+
+    def _stops(self, findings: list[Finding]) -> list[Finding]:
+        policy = self.spec.preflight
+        return list(run.verdict(findings, policy.policy, policy.checks).stops)
+
+    def _moved(self) -> None:
+        assert self.sampler is not None
+        self.runner.report(
+            Preflight(
+                state="Sampling",
+                checks=self.runner.results,
+                episodes=self.sampler.ended,
+                wanted_episodes=self.sampler.wanted,
+                waits_for=self._waits_for,
+            )
+        )
+        self.changed()
+
+    @property
+    def _waits_for(self) -> Check | None:
+        stalled = self._watch.stalled if self._watch is not None else None
+        return None if stalled is None else Check(name="Baseline", passed=False, message=stalled[:1024])
+
+    def _conclude(self, kept: keyed.Kept, how: str | None, *, begun: bool) -> None:
+        """Say that the preflight is over.
+
+        Raises:
+            JobError: `PreflightFailed`, where a check failed whose failure ends the job.
+        """
+        self.kept, self.findings = kept, list(kept.findings)
+        stops = self._stops(self.findings)
+        failed = any(finding.verdict == "Fail" for finding in self.findings) or bool(self.runner.failed)
+        state = "Failed" if stops and not begun else "Warned" if failed else "Passed"
+        self.runner.report(
+            Preflight(
+                state=state,
+                checks=self.runner.results,
+                episodes=kept.episodes,
+                wanted_episodes=kept.wanted,
+                findings=shown.lines(self.findings),
+                summary=shown.summary(self.findings, kept.note, how),
+            )
+        )
+        self.changed()
+        if state == "Failed":
+            said = [f"{each.check}: {shown.sentence(each)}" for each in run.gravest_first(stops)]
+            raise JobError(FAILED, "; ".join(said), field=stops[0].field)
+
+    @property
+    def _facts(self) -> Facts:
+        spec, data = self.spec, self.ready.data
+        low, high = spec.reward.range
+        return Facts(
+            rows=data.train,
+            validation=data.validation,
+            test=data.test,
+            prompt_column=spec.data.train.prompt_column,
+            group_size=spec.algorithm.group_size,
+            batch_size=spec.algorithm.batch_size,
+            max_steps=spec.schedule.max_steps,
+            success_threshold=spec.evaluation.success_threshold,
+            reward_range=(low, high),
+            max_turns=spec.agent.turn_limit,
+            max_tokens=spec.rollout.sampling.max_tokens,
+            context_length=self.ready.context_length,
+            contract=spec.environment.contract,
+            seed=spec.seed,
+            tool_call_parser=spec.agent.effective_builtin.tool_call_parser,
+        )
+
+    def samples(self) -> Iterator[Sample]:
+        """What Prometheus is shown."""
+        if self.kept is not None:
+            yield from shown.samples(self.findings, self.kept.episodes, self.kept.wanted)
+        elif self.sampler is not None:
+            yield from shown.samples([], self.sampler.ended, self.sampler.wanted)
+            yield Sample("episodes/in_flight", self.sampler.in_flight, {"purpose": Purpose.PREFLIGHT})

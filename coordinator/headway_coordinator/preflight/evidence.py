@@ -1,0 +1,146 @@
+"""What the checks are given of baseline episodes: a group's record, and what its sandboxes answered.
+
+An episode's record does not hold which tools the environment offered, nor how long each call took. Both are
+noted while the episode runs, and kept beside its group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from pydantic import Field
+
+from headway_analysis.preflight.evidence import Sampled, ToolResult
+from headway_api.artifacts import Layout
+from headway_api.exits import JobError
+from headway_api.record import Record
+from headway_api.records import EpisodeRecord, GroupRecord
+from headway_api.sandbox_api import ResetReply, ToolReply
+from headway_api.store import NotFound, Store
+from headway_api.stored import read
+
+MOST_CALLS: Final = 512
+"""Tool calls of an episode that are kept."""
+
+Json = dict[str, Any]
+Count = Callable[[str], int]
+"""Tokens of a text, by the model's own tokenizer."""
+
+
+class Answer(Record):
+    """What a tool answered."""
+
+    name: str
+    arguments: Json
+    content: str
+    seconds: float = Field(ge=0)
+    done: bool = False
+
+
+class Answers(Record):
+    """What the sandbox of one episode answered."""
+
+    tools: list[Json] = Field(default_factory=list)
+    """OpenAI tool specs that the environment offered."""
+    results: list[Answer] = Field(default_factory=list, max_length=MOST_CALLS)
+
+
+class GroupAnswers(Record):
+    """What the sandboxes of a group answered, by the episode's id."""
+
+    episodes: dict[str, Answers] = Field(default_factory=dict)
+
+
+class Notes:
+    """Notes what the sandbox of one episode answers."""
+
+    def __init__(self) -> None:
+        self.tools: list[Json] = []
+        self.results: list[Answer] = []
+
+    def began(self, reply: ResetReply) -> None:
+        """The environment is in its first state."""
+        self.tools = list(reply.tools)
+
+    def called(self, name: str, arguments: Json, reply: ToolReply, seconds: float) -> None:
+        """A tool was carried out."""
+        if len(self.results) < MOST_CALLS:
+            self.results.append(
+                Answer(
+                    name=name, arguments=arguments, content=reply.content, seconds=seconds, done=reply.done
+                )
+            )
+
+    @property
+    def answers(self) -> Answers:
+        """All of it."""
+        return Answers(tools=self.tools, results=self.results)
+
+
+class Notebook:
+    """The notes of all episodes of this process."""
+
+    def __init__(self) -> None:
+        self._notes: dict[str, Notes] = {}
+
+    def of(self, episode_id: str) -> Notes:
+        """Whoever notes what one episode's sandbox answers."""
+        return self._notes.setdefault(episode_id, Notes())
+
+    def taken(self, group: GroupRecord) -> GroupAnswers:
+        """What the sandboxes of a group answered; forgotten here from now on."""
+        known = {episode.episode_id: self._notes.pop(episode.episode_id, None) for episode in group.episodes}
+        return GroupAnswers(episodes={name: notes.answers for name, notes in known.items() if notes})
+
+
+def answers_of(store: Store, layout: Layout, group: GroupRecord) -> GroupAnswers:
+    """What was kept of a group's sandboxes; nothing where it is lost, or nobody can read it. Blocking."""
+    try:
+        return read(store, layout.preflight_answers(group.key), GroupAnswers)
+    except (NotFound, JobError):
+        return GroupAnswers()
+
+
+def sampled(
+    group: GroupRecord,
+    answers: GroupAnswers,
+    row: Mapping[str, Any],
+    environment_seed: int,
+    tokens: Count,
+) -> Iterator[Sampled]:
+    """Each episode of a group, as the checks are given it. Tokens stay only where they are read again."""
+    episodes = [without_tokens(episode) for episode in group.episodes]
+    group = group.model_copy(update={"episodes": episodes, "discarded": []})
+    for episode in episodes:
+        known = answers.episodes.get(episode.episode_id, Answers())
+        results = [
+            ToolResult(each.name, each.arguments, each.content, each.seconds, each.done)
+            for each in known.results
+        ]
+        yield Sampled(
+            record=episode,
+            group=group,
+            row=row,
+            environment_seed=environment_seed,
+            tools=known.tools,
+            results=results,
+            tool_tokens=[tokens(each.content) for each in results],
+            prompt_tokens=episode.turns[0].prompt_tokens if episode.turns else 0,
+            malformed=malformed(episode),
+        )
+
+
+def without_tokens(episode: EpisodeRecord) -> EpisodeRecord:
+    """The episode without its training rows, unless a call in them could not be read: there may be thousands
+    of episodes, and a number takes more memory than a word."""
+    unread = any(turn.malformed_tool_calls for turn in episode.turns)
+    return episode if unread else episode.model_copy(update={"rows": []})
+
+
+def malformed(episode: EpisodeRecord) -> Sequence[str]:
+    """Text of the turns whose tool calls could not be read, as far as the conversation still shows it."""
+    said = [message for message in episode.messages if message.get("role") == "assistant"]
+    delivered = [turn for turn in episode.turns if turn.delivered]
+    pairs = zip(delivered, said, strict=False)
+    return [str(message.get("content") or "") for turn, message in pairs if turn.malformed_tool_calls]

@@ -1,0 +1,148 @@
+"""What a preflight found, kept by what it depends on: a restart reads it back, and so does an equal job.
+
+An environment's image counts as the same where its name pins it. One whose name may mean another image
+tomorrow, and an agent that is a service, are known to the job alone: another job checks them again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import Field
+
+from headway_analysis.preflight.definition import Finding
+from headway_api.artifacts import Layout, shared_preflight
+from headway_api.base_model import WEIGHTS
+from headway_api.exits import JobError
+from headway_api.record import Record
+from headway_api.spec.training import RLTrainingJobSpec
+from headway_api.store import NotFound, Store
+from headway_api.stored import read
+from headway_coordinator.dataset import Data, digest
+
+VERSION: Final = 1
+"""Of the checks: raise it with a change by which the same episodes are judged otherwise."""
+PINNED: Final = "@sha256:"
+Json = dict[str, Any]
+
+
+class Kept(Record):
+    """What a preflight found."""
+
+    key: str = Field(max_length=64)
+    job: str = Field(max_length=512)
+    """Whose preflight it was."""
+    episodes: int = Field(ge=0)
+    wanted: int = Field(ge=0)
+    note: str | None = Field(default=None, max_length=1024)
+    """What else to say of it: what was sampled, where that is not what the job starts from."""
+    cut: bool = False
+    """Sampling ended early, since a failure was certain: it stands for jobs that end by that."""
+    findings: list[Finding]
+    document: Json = Field(default_factory=dict)
+    """The whole report."""
+
+
+def key_of(spec: RLTrainingJobSpec, data: Data, model: Path, uid: str) -> str:
+    """What a preflight depends on, as SHA-256 in hex.
+
+    Args:
+        spec: the job's.
+        data: its rows.
+        model: folder with the base model's configuration and tokenizer.
+        uid: the job's: part of what is known to it alone.
+    """
+    said = spec.as_object()
+    environment = said["environment"]
+    parts = {
+        "version": VERSION,
+        "model": {name: said["model"].get(name) for name in ("base", "revision", "dtype", "contextLength")},
+        "start": said["model"].get("warmStart"),
+        "adapter": said["model"].get("lora") if spec.model.warm_start else None,
+        "files": _files(model),
+        "data": said["data"],
+        "rows": [digest(rows) for rows in (data.train, data.validation, data.test)],
+        "environment": {
+            name: environment.get(name) for name in ("image", "entrypoint", "config", "contract", "sandbox")
+        },
+        "agent": said["agent"],
+        "reward": said["reward"],
+        "sampling": said["rollout"]["sampling"],
+        "timeout": spec.rollout.timeout_seconds,
+        "training": [spec.algorithm.group_size, spec.algorithm.batch_size, spec.schedule.max_steps],
+        "success": spec.evaluation.success_threshold,
+        "episodes": spec.preflight.episodes,
+        "off": sorted(name for name, policy in spec.preflight.checks.items() if policy == "Off"),
+        "seed": spec.seed,
+        "alone": uid if is_alone(spec) else None,
+    }
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def is_alone(spec: RLTrainingJobSpec) -> bool:
+    """Whether something that the preflight depends on is known to this job alone."""
+    environment = spec.environment
+    name = environment.image.rpartition("/")[2]
+    moves = environment.image_pull_policy == "Always" or ":" not in name or name.endswith(":latest")
+    return spec.agent.http is not None or (moves and PINNED not in environment.image)
+
+
+def _files(model: Path) -> dict[str, str]:
+    """Digest of each file of the model but its weights."""
+    found = [path for path in sorted(model.rglob("*")) if path.is_file()]
+    small = [path for path in found if not path.match(WEIGHTS)]
+    return {str(path.relative_to(model)): hashlib.sha256(path.read_bytes()).hexdigest() for path in small}
+
+
+def read_back(store: Store, layout: Layout, key: str, *, begun: bool) -> Kept | None:
+    """What this job's preflight found, or that of an equal job. Blocking: run it in a thread.
+
+    Args:
+        begun: the job trains already: what its preflight found stands, whatever has changed since.
+    """
+    own = _kept(store, layout.preflight)
+    if own is not None and (begun or own.key == key):
+        return own
+    shared = _kept(store, shared_preflight(layout, key))
+    return shared if shared is not None and shared.key == key else None
+
+
+def keep(store: Store, layout: Layout, kept: Kept, markdown: str) -> None:
+    """Write it down, for people, for this job and for equal ones. Blocking: run it in a thread."""
+    data = kept.model_dump_json().encode()
+    store.put(layout.preflight_for_people, markdown.encode())
+    store.put(layout.preflight, data)
+    store.put(shared_preflight(layout, kept.key), data)
+
+
+def _kept(store: Store, uri: str) -> Kept | None:
+    """None where there is none, or where another version of this program wrote it otherwise."""
+    try:
+        return read(store, uri, Kept)
+    except (NotFound, JobError):
+        return None
+
+
+def storable(findings: Sequence[Finding]) -> list[Finding]:
+    """The findings with finite numbers alone: JSON has no others."""
+
+    def finite(value: float | None) -> float | None:
+        return value if value is not None and math.isfinite(value) else None
+
+    return [
+        replace(
+            found,
+            value=finite(found.value),
+            threshold=finite(found.threshold),
+            low=finite(found.low),
+            high=finite(found.high),
+            figures=tuple((name, float(value)) for name, value in found.figures if math.isfinite(value)),
+        )
+        for found in findings
+    ]

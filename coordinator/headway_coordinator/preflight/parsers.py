@@ -1,0 +1,70 @@
+"""Whether another parser would have read the tool calls that the job's own could not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Final, get_args
+
+from headway_analysis.preflight.evidence import Sampled
+from headway_api.exits import JobError
+from headway_api.records import EpisodeRecord, Row, Turn
+from headway_api.spec.agent import ToolCallParser
+from headway_coordinator.trajectory.render import Renderer, load
+
+MOST_TURNS: Final = 200
+"""Turns that are read again."""
+
+
+def would_read(model: Path, own: str, sampled: Sequence[Sampled]) -> dict[str, int]:
+    """Parser -> calls that it would have read, of those that `own` could not. Blocking: run it in a thread.
+
+    Args:
+        model: folder with the model's configuration and tokenizer.
+        own: the job's `toolCallParser`.
+        sampled: baseline episodes.
+    """
+    turns = [*islice(((one, *told) for one in sampled for told in _unread(one.record)), MOST_TURNS)]
+    found: dict[str, int] = {}
+    for name in get_args(ToolCallParser) if turns else ():
+        renderer = None if name == own else _renderer(model, name)
+        if renderer is None:
+            continue
+        read = sum(
+            turn.malformed_tool_calls
+            for one, turn, ids, prompt in turns
+            if _reads(renderer, one, ids, prompt)
+        )
+        found |= {name: read} if read else {}
+    return found
+
+
+def _renderer(model: Path, parser: str) -> Renderer | None:
+    try:
+        return load(model, parser)[0]
+    except JobError:  # this model could never be read so
+        return None
+
+
+def _unread(episode: EpisodeRecord) -> Iterator[tuple[Turn, list[int], list[int]]]:
+    """Each turn with a call that could not be read: what was sampled, and what stood before it."""
+    turns = {turn.index: turn for turn in episode.turns if turn.malformed_tool_calls}
+    for row in episode.rows:
+        for number, start, end in _spans(row):
+            if number in turns:
+                yield turns.pop(number), row.tokens[start:end], row.tokens[:start]
+
+
+def _spans(row: Row) -> Iterator[tuple[int, int, int]]:
+    if row.turns:
+        yield from ((span.turn, span.start, span.end) for span in row.turns)
+        return
+    places = [place for place, trained in enumerate(row.mask) if trained]
+    if places:
+        yield 0, places[0], places[-1] + 1
+
+
+def _reads(renderer: Renderer, one: Sampled, sampled: list[int], prompt: list[int]) -> bool:
+    calls = renderer.parse(sampled, prompt, [dict(tool) for tool in one.tools]).calls
+    return bool(calls) and all(call.problem is None for call in calls)

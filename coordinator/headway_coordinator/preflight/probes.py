@@ -1,0 +1,63 @@
+"""What a sandbox tries to reach, and must not: the evidence that the network's wall stands."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from headway_analysis.preflight.evidence import Probe
+from headway_api import logs
+from headway_api.sandbox_api import Destination
+from headway_api.spec.training import RLTrainingJobSpec
+from headway_coordinator.faults import InfraFault
+from headway_coordinator.sandboxes import Broker
+
+SANDBOXES: Final = 2
+"""Sandboxes that try: the one that waited longest, and one that was started in its place or with it."""
+METADATA: Final = Destination(name="metadata address", address="169.254.169.254", port=80)
+INTERNET: Final = Destination(name="internet", address="1.1.1.1", port=443)
+RESOLVER: Final = Path("/etc/resolv.conf")
+_log = logging.getLogger(__name__)
+
+
+def destinations(environ: Mapping[str, str] = os.environ, resolver: Path = RESOLVER) -> list[Destination]:
+    """Where a sandbox tries to get: what a cloud and a cluster have, as this process knows them."""
+    found = [METADATA]
+    if (api := environ.get("KUBERNETES_SERVICE_HOST")) is not None:
+        port = int(environ.get("KUBERNETES_SERVICE_PORT", "443"))
+        found.append(Destination(name="API server", address=api, port=port))
+    try:
+        lines = [line.split() for line in resolver.read_text().splitlines()]
+    except OSError:
+        lines = []
+    servers = [line[1] for line in lines if len(line) > 1 and line[0] == "nameserver"]
+    found += [Destination(name="DNS", address=server, port=53) for server in servers[:1]]
+    return [*found, INTERNET]
+
+
+async def probe(
+    spec: RLTrainingJobSpec, broker: Broker, lease: str, wanted: list[Destination]
+) -> list[Probe]:
+    """What sandboxes reach; nothing of one that cannot say, as that of an image with an older server.
+
+    Raises:
+        JobError: `Superseded`: another coordinator has claimed the sandboxes.
+    """
+
+    async def one(number: int) -> list[Probe]:
+        seconds, limit = spec.environment.sandbox.deadline_seconds, spec.rollout.timeout_seconds
+        try:
+            async with asyncio.timeout(limit), broker.lease(f"{lease}-{number}", seconds, limit) as sandbox:
+                said = await sandbox.probe(wanted)
+        except (InfraFault, TimeoutError) as fault:
+            logs.event(_log, "not-probed", level=logging.WARNING, error=str(fault))
+            return []
+        pairs = zip(wanted, said.reached, strict=False)
+        return [Probe(each.name, f"{each.address}:{each.port}", hit, said.age) for each, hit in pairs]
+
+    found = await asyncio.gather(*map(one, range(SANDBOXES)))
+    return [each for probes in found for each in probes]

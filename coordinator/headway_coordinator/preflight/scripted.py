@@ -1,0 +1,152 @@
+"""Plays episodes that need no model: a script's tool calls and its last message, in a sandbox of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from headway_analysis.preflight import playing
+from headway_analysis.preflight.evidence import Played, Script
+from headway_api import logs
+from headway_api.records import Judgement
+from headway_api.sandbox_api import FinishReply, FinishRequest, ResetRequest, ToolCall
+from headway_api.spec.training import RLTrainingJobSpec
+from headway_coordinator.agents.builtin import opening
+from headway_coordinator.faults import InfraFault
+from headway_coordinator.judges.answering import Judges
+from headway_coordinator.preflight.checks import lowest_report
+from headway_coordinator.room import Room
+from headway_coordinator.sandboxes import Broker, Sandbox
+
+TRIES: Final = 2
+"""Of a script whose sandbox was lost by no fault of the environment."""
+ERROR_LENGTH: Final = 2000
+_log = logging.getLogger(__name__)
+
+
+class _Lost(Exception):
+    """The platform failed, and not the environment; `so_far` is what the script came to."""
+
+    def __init__(self, so_far: Played) -> None:
+        super().__init__(so_far.error)
+        self.so_far = so_far
+
+
+@dataclass
+class Player:
+    """Plays scripts. What the environment says of them is the only thing that comes of it."""
+
+    spec: RLTrainingJobSpec
+    broker: Broker
+    room: Room
+    """Where each script takes a place."""
+    lease: str
+    """What the names of its leases begin with."""
+    judges: Judges = field(default_factory=Judges)
+    """Whom the environment may ask."""
+    judgements: list[Judgement] = field(default_factory=list)
+    """What its questions have cost."""
+
+    async def play(self, scripts: Sequence[Script]) -> list[Played]:
+        """Play all of them, each after the one that it names; returns them in their order.
+
+        Raises:
+            JobError: `Superseded`: another coordinator has claimed the sandboxes.
+        """
+        over = {(script.check, script.label): asyncio.Event() for script in scripts}
+        async with asyncio.TaskGroup() as tasks:
+            running = [
+                tasks.create_task(self._in_turn(number, script, over))
+                for number, script in enumerate(scripts)
+            ]
+        return [task.result() for task in running]
+
+    async def _in_turn(
+        self, number: int, script: Script, over: Mapping[tuple[str, str], asyncio.Event]
+    ) -> Played:
+        before = over.get((script.check, script.after)) if script.after is not None else None
+        if before is not None and script.after != script.label:
+            await before.wait()
+        try:
+            async with self.room:
+                return await self._once_more(f"{self.lease}-{number}", script)
+        finally:
+            over[script.check, script.label].set()
+
+    async def _once_more(self, lease: str, script: Script) -> Played:
+        """A script, and again where its sandbox was lost by no fault of the environment."""
+        found = Played(script)
+        for attempt in range(TRIES):
+            try:
+                return await self._leased(f"{lease}-{attempt}", script)
+            except _Lost as lost:
+                found = lost.so_far
+                logs.event(_log, "script-failed", level=logging.WARNING, error=str(lost))
+        return found
+
+    async def _leased(self, lease: str, script: Script) -> Played:
+        """A script in a sandbox of its own.
+
+        Raises:
+            _Lost: it ended by what is not the environment's.
+        """
+        rollout, began = self.spec.rollout, time.monotonic()
+        seconds = self.spec.environment.sandbox.deadline_seconds
+        try:
+            waiting = asyncio.timeout(rollout.timeout_seconds)
+            leased = self.broker.lease(lease, seconds, rollout.timeout_seconds)
+            async with waiting, leased as sandbox:
+                waiting.reschedule(None)
+                waited = time.monotonic() - began
+                return dataclasses.replace(await self._played(sandbox, script), waited=waited)
+        except TimeoutError:
+            text = f"no sandbox within {rollout.timeout_seconds:g} s"
+            raise _Lost(Played(script, error=text, waited=time.monotonic() - began)) from None
+        except InfraFault as fault:
+            raise _Lost(Played(script, error=str(fault)[:ERROR_LENGTH])) from fault
+
+    async def _played(self, sandbox: Sandbox, script: Script) -> Played:
+        """What the environment says of a script.
+
+        Raises:
+            _Lost: the sandbox was lost.
+        """
+        seconds = self.spec.rollout.timeout_seconds
+        play, ends = playing.played(script, time.monotonic), time.monotonic() + seconds
+        request, infrastructure = next(play), False
+        try:
+            while True:
+                try:
+                    async with asyncio.timeout(ends - time.monotonic()):
+                        reply = await self._asked(sandbox, request)
+                except (InfraFault, TimeoutError) as fault:
+                    infrastructure = isinstance(fault, InfraFault) and fault.cause is None
+                    said = str(fault) or f"no end within {seconds:g} s"
+                    request = play.throw(playing.Failed(said[:ERROR_LENGTH]))
+                else:
+                    request = play.send(reply)
+        except StopIteration as end:
+            found: Played = end.value
+        if infrastructure:
+            raise _Lost(found)
+        # What an agent reports of itself, no script does: there is no reward then.
+        return dataclasses.replace(found, reward=None) if lowest_report(self.spec) else found
+
+    async def _asked(self, sandbox: Sandbox, request: playing.Request) -> playing.Reply:
+        if isinstance(request, ResetRequest):
+            return await sandbox.reset(request.row, request.seed)
+        if isinstance(request, ToolCall):
+            return await sandbox.tool(request.name, request.arguments)
+        assert isinstance(request, FinishRequest)
+        messages = opening(request.messages, self.spec.agent.effective_builtin.system_prompt)
+        reported = lowest_report(self.spec)
+
+        async def finish(judges: list[str]) -> FinishReply:
+            return await sandbox.finish(messages, request.truncated, reported, None, request.turns, judges)
+
+        return await self.judges.finished(sandbox, finish, self.judgements.append)

@@ -1,0 +1,42 @@
+"""Which weights baseline episodes are sampled with: those that the job starts from."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from headway_api.exits import JobError
+from headway_api.records import PolicyVersion, StepReport, WeightsManifest
+from headway_api.spec.model import ModelSpec
+from headway_api.store import Denied, NotFound, Store
+from headway_api.stored import read
+from headway_api.warm_start import OF_A_JOB
+
+BEFORE_TRAINING: Final = PolicyVersion(incarnation=10**9, step=0)
+"""Of weights that no learner has announced: a version that no learner ever has, so that a server which holds
+them takes the learner's first ones."""
+NOT_THE_START: Final = "sampled by the base model, not by the weights of spec.model.warmStart"
+
+
+def manifest(model: ModelSpec, store: Store) -> tuple[WeightsManifest, str | None]:
+    """What the server is to hold, and what to say where that is not what the job starts from.
+
+    The weights of another job can be proved to have arrived, by its learner's own word. Others cannot, and an
+    adapter that is to be merged is not what the job starts from. Blocking: run it in a thread.
+    """
+    base = WeightsManifest(version=BEFORE_TRAINING, kind="base", uri=model.base, files=[])
+    if model.warm_start is None:
+        return base, None
+    uri = (model.warm_start.uri or "").rstrip("/")
+    found = OF_A_JOB.fullmatch(uri)
+    published = None if found is None else _published(store, found["root"], int(found["step"]))
+    kind = "full" if model.effective_lora is None else "lora"
+    if published is None or published.kind != kind or published.uri.rstrip("/") != uri:
+        return base, NOT_THE_START
+    return published.model_copy(update={"version": BEFORE_TRAINING, "direct": None}), None
+
+
+def _published(store: Store, root: str, step: int) -> WeightsManifest | None:
+    try:
+        return read(store, f"{root}/steps/{step:06d}.json", StepReport).weights
+    except (NotFound, Denied, JobError):
+        return None

@@ -1,0 +1,63 @@
+"""What this pod reaches, tried from inside: nobody else sees whether a NetworkPolicy holds.
+
+Standard library only, like all of the server.
+"""
+
+from __future__ import annotations
+
+import _thread
+import socket
+import time
+
+from headway_sandbox.http import Refusal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+DESTINATIONS = 8
+"""Equal to `headway_api.sandbox_api.MAX_DESTINATIONS`."""
+SECONDS = 2.0
+"""Longest that a connection is tried for: what a policy drops never answers."""
+BEGAN = time.monotonic()
+"""When this process began, which is when its pod did."""
+
+
+def probe(body: dict[str, Any]) -> dict[str, Any]:
+    """Try to connect to each destination; which of them answered, and how old the pod was then.
+
+    Raises:
+        Refusal: it is no list of destinations, or too long.
+    """
+    wanted = body.get("destinations")
+    if not isinstance(wanted, list) or len(wanted) > DESTINATIONS:
+        text = f"destinations is no list of at most {DESTINATIONS}; write [{{address, port}}, ...]"
+        raise Refusal(400, "BadRequest", text)
+    places = [_place(each) for each in wanted]
+    age, reached = time.monotonic() - BEGAN, [False] * len(places)
+    over = [_thread.allocate_lock() for _ in places]
+    for number, place in enumerate(places):
+        over[number].acquire()
+        _thread.start_new_thread(_try, (place, number, reached, over[number]))
+    for lock in over:
+        lock.acquire()
+    return {"reached": reached, "age": age}
+
+
+def _place(one: Any) -> tuple[str, int]:
+    address = one.get("address") if isinstance(one, dict) else None
+    port = one.get("port") if isinstance(one, dict) else None
+    if not isinstance(address, str) or type(port) is not int or not 0 < port < 65536:
+        text = "a destination has no address, or no port from 1 to 65535; write {address, port}"
+        raise Refusal(400, "BadRequest", text)
+    return address, port
+
+
+def _try(place: tuple[str, int], number: int, reached: list[bool], over: _thread.LockType) -> None:
+    try:
+        socket.create_connection(place, SECONDS).close()
+        reached[number] = True
+    except (OSError, ValueError, OverflowError):
+        pass
+    finally:
+        over.release()

@@ -1,0 +1,10 @@
+"""The names of checks that a job's spec may say are those of the checks there are."""
+
+from __future__ import annotations
+
+from headway_analysis.preflight.catalogue import CHECKS
+from headway_api.preflight import CHECK_IDS
+
+
+def test_spec_and_catalogue_name_the_same_checks() -> None:
+    assert tuple(check.id for check in CHECKS) == CHECK_IDS

@@ -1,0 +1,33 @@
+"""What the demo shows of a job that it follows."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "hack" / "demo"))
+
+from headway_demo.watch import preflight_lines
+
+
+def a_job(**preflight: Any) -> dict[str, Any]:
+    return {"status": {"preflight": preflight}}
+
+
+def test_verdicts_are_shown_once_there_are_some() -> None:
+    findings = [
+        {"check": "foothold", "verdict": "Warn", "value": "0.03 (0 to 0.1)", "message": "1 of 32 succeed"},
+        {"check": "splits", "verdict": "Pass", "message": "no row twice"},
+    ]
+    told = {"state": "Passed", "episodes": 32, "summary": "1 warned, 1 passed", "findings": findings}
+    assert preflight_lines(a_job(**told)) == [
+        "preflight: Passed after 32 baseline episodes: 1 warned, 1 passed",
+        "  Warn    foothold 0.03 (0 to 0.1): 1 of 32 succeed",
+        "  Pass    splits: no row twice",
+    ]
+
+
+def test_nothing_is_shown_before_or_without_them() -> None:
+    assert preflight_lines(a_job(state="Sampling", episodes=8)) == []
+    assert preflight_lines({}) == []
