@@ -114,7 +114,7 @@ TRAPS = (
     Trap(
         "desk-answers-cut", "context-fits",
         "An answer takes more tokens than a turn may have.",
-        task=DESK, facts={"max_tokens": 12},
+        task=DESK, facts={"max_tokens": 8},
     ),
     Trap(
         "desk-another-production", "tools-like-production",

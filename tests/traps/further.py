@@ -92,7 +92,7 @@ FURTHER = (
     ),
     Trap(
         "loses-episodes", "throughput",
-        "A tool breaks on one order of five, so that its episodes are lost.",
+        "A tool breaks on one order of two, so that its episodes are lost.",
         task=ORDERS, entrypoint="further:LosesEpisodes",
     ),
 )  # fmt: skip

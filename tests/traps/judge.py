@@ -21,14 +21,13 @@ EPISODES = 64
 ALARMS = ("Fail", "Warn")
 
 
-def facts_of(task: Task, trap: Trap | None, seed: int) -> Facts:
+def facts_of(task: Task, trap: Trap | None, seed: int, group_size: int) -> Facts:
     """What job and data say."""
     splits = task.split(seed)
     train, validation, test = trap.rows(splits) if trap else splits
     more = dict(task.facts) | dict(trap.facts if trap else {})
-    return Facts(
-        train, validation, test, prompt_column=task.prompt_column, seed=seed, **{"batch_size": 4} | more
-    )
+    fixed = {"prompt_column": task.prompt_column, "seed": seed, "batch_size": 4, "group_size": group_size}
+    return Facts(train, validation, test, **fixed | more)
 
 
 def judged(
@@ -36,6 +35,7 @@ def judged(
     trap: Trap | None = None,
     *,
     seed: int = 0,
+    group_size: int = 8,
     episodes: int | None = None,
     checks: Collection[str] = ALL,
     model: Model | None = None,
@@ -51,7 +51,7 @@ def judged(
         player = Player(Sandboxes(entrypoint, config, [TASKS, *task.folders], packages=False), workers)
         agent = model or pupil(task.name, trap.skill if trap else None, trap.habit if trap else "")
         number = (trap and trap.episodes) or episodes or EPISODES
-        measured = baseline(player, agent, facts_of(task, trap, seed), number, tokens)
+        measured = baseline(player, agent, facts_of(task, trap, seed, group_size), number, tokens)
         if trap and trap.probes:
             measured = dataclasses.replace(measured, probes=trap.probes)
         asked = [check for check in CHECKS if check.id in checks]

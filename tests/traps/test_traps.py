@@ -18,12 +18,12 @@ from tests.traps.trap import Task, Trap
 TRAPS = (*FROM_THE_GUIDE, *FURTHER)
 SEEDS = range(10)
 FEW = 32
-"""Episodes that are enough for a warning, in seconds; `make test-traps` takes twice as many."""
+"""Episodes that are enough for a warning, in groups of 4; `make test-traps` takes twice as many, of 8."""
 
 
 @pytest.mark.parametrize("trap", TRAPS, ids=lambda trap: trap.name)
 def test_a_trap_is_named_by_its_check(trap: Trap) -> None:
-    report = judged(trap.task, trap, episodes=FEW, checks={trap.check})
+    report = judged(trap.task, trap, episodes=FEW, group_size=4, checks={trap.check})
     assert report.of(trap.check).verdict in ALARMS, f"{trap.says}\n{report}"
 
 

@@ -32,7 +32,7 @@ from typing import Any
 from headway_analysis.preflight import run
 from headway_analysis.preflight.catalogue import CHECKS
 from headway_analysis.preflight.evidence import Call, Facts, Json, Played, Script, ToolResult
-from headway_analysis.preflight.playing import Cut, each
+from headway_analysis.preflight.playing import Cut, Failed, each
 from headway_sandbox.environment import Environment
 from headway_sandbox.testing.playing import (
     Malformed,
@@ -137,6 +137,7 @@ def examine(
 
     Raises:
         ValueError: neither an agent nor recorded episodes are given, or a check is unknown.
+        AssertionError: the environment cannot be imported, or refuses its configuration.
     """
     if unknown := set(checks) - {check.id for check in CHECKS}:
         raise ValueError(f"checks: {', '.join(sorted(unknown))}: there are no such checks")
@@ -144,6 +145,10 @@ def examine(
         raise ValueError("give an agent or recorded episodes: the checks judge what they come to")
     known = with_rows(facts or Facts(rows), rows, validation, test)
     player = Player(sandboxes_of(environment, **more), workers)
+    try:
+        player.start()
+    except Failed as failure:
+        raise AssertionError(str(failure)) from None
     if agent is not None:
         measured = baseline(player, agent, known, episodes, tokens)
     else:

@@ -7,7 +7,7 @@ import json
 import os
 import random
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
@@ -28,6 +28,8 @@ from headway_api.sandbox_api import ResetReply
 from headway_sandbox.testing.sandbox import Sandboxes
 
 CHARACTERS_A_TOKEN: Final = 4
+SOME: Final = 8
+"""Episodes that tell whether any ends well: each of the others could take all its time, too."""
 UNTRAINED: Final = PolicyVersion(incarnation=0, step=0)
 
 
@@ -140,10 +142,19 @@ class Player:
                 done.update(zip(now, pool.map(self.play, [scripts[place] for place in now]), strict=True))
         return [done[place] for place in range(len(scripts))]
 
-    def episodes(self, wanted: Iterable[tuple[Script, Agent]]) -> list[Played]:
-        """Agents' episodes, in the order given."""
+    def start(self) -> None:
+        """Start one sandbox and end it: what cannot be had is told once. Raises Failed."""
+        with self._sandboxes.start() as sandbox:
+            sandbox.lease()
+
+    def episodes(self, wanted: Sequence[tuple[Script, Agent]]) -> list[Played]:
+        """Agents' episodes, in the order given; where all of the first fail, those alone."""
+        some = max(SOME, self.workers)
         with ThreadPoolExecutor(self.workers) as pool:
-            return list(pool.map(lambda each: self.play(*each), wanted))
+            found = list(pool.map(lambda one: self.play(*one), wanted[:some]))
+            if all(one.error is not None for one in found):
+                return found
+            return found + list(pool.map(lambda one: self.play(*one), wanted[some:]))
 
 
 def baseline(player: Player, model: Model, facts: Facts, episodes: int, tokens: Tokens = about) -> Baseline:
@@ -184,6 +195,7 @@ def _baseline(
         drawn = random.Random(f"model/{facts.seed}/{number}")
         wanted.append((script, _limited(model, facts, drawn, script.row, tokens)))
     played = player.episodes(wanted)
+    asked = asked[: len(played)]
     sampled: list[Sampled] = []
     start = 0
     while start < len(asked):
@@ -195,7 +207,7 @@ def _baseline(
     return Baseline(
         facts,
         sampled,
-        wanted=len(asked),
+        wanted=len(wanted),
         seconds=time.monotonic() - began,
         concurrency=player.workers,
     )

@@ -117,12 +117,12 @@ class SlowTool(orders.Orders):
 
 
 class LosesEpisodes(orders.Orders):
-    """A tool breaks on one order of five."""
+    """A tool breaks on one order of two."""
 
     @tool
     def get_plan(self, order: str) -> dict[str, Any]:
         """Plan of the customer."""
-        if sum(map(ord, order)) % 5 == 0:
+        if sum(map(ord, order)) % 2 == 0:
             raise KeyError(order)
         return {"plan": self.known(order)["plan"]}
 

@@ -14,7 +14,7 @@ from headway_analysis.preflight.catalogue import BY_ID
 from headway_analysis.preflight.checks import prompt_labels
 from headway_analysis.preflight.definition import Finding
 from headway_analysis.preflight.evidence import Baseline, Call
-from headway_sandbox.environment import Environment
+from headway_sandbox.environment import Environment, Transcript
 
 Row = Mapping[str, Any]
 
@@ -37,6 +37,14 @@ class DottedDesk(Desk):
     def prompt(self) -> str:
         example = '<answer>{"action": "..."}</answer>'
         return f"Look the case up. It has an action and a limit. Answer like this: {example}"
+
+
+class KeywordDesk(Desk):
+    """The reward counts words of the system message in the answer."""
+
+    def reward(self, transcript: Transcript) -> float:
+        words = ("work", "look", "repair", "case")
+        return sum(word in transcript.answer.lower() for word in words) / len(words)
 
 
 class NotedDesk(Desk):
@@ -91,3 +99,9 @@ def test_dots_in_a_values_place_leave_no_field_out() -> None:
 )
 def test_an_example_leaves_fields_out_by_dots_of_their_own(shown: str, elided: bool) -> None:
     assert prompt_labels._elided(shown) is elided
+
+
+def test_the_prompt_repeated_has_its_system_message() -> None:
+    said = found("constant-guess", KeywordDesk, desk_baseline(KeywordDesk, skill=0.3))
+    assert said.verdict == "Fail"
+    assert "prompt repeated" in said.saw

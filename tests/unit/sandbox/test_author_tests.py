@@ -182,6 +182,18 @@ def test_a_faulty_environment_fails_with_method_and_row() -> None:
         check_environment(OF, rows, clerk, facts=Facts(rows, group_size=2), episodes=8, checks=())
 
 
+def test_an_environment_that_cannot_be_had_is_told_once() -> None:
+    with pytest.raises(AssertionError, match="tests_of_desk:Desks cannot be imported"):
+        check_environment(Sandboxes("tests_of_desk:Desks", folders=OF.folders), ROWS, clerk)
+
+
+def test_where_all_fail_not_all_are_tried() -> None:
+    """An environment that hangs would take the time of each."""
+    rows = [{"key": f"k{number}", "break": "reset"} for number in range(20)]
+    measured = baseline(Player(OF, 2), clerk, Facts(rows, group_size=2), 20)
+    assert (len(measured.sampled), measured.wanted) == (8, 20)
+
+
 def test_a_report_tells_the_worst_first_and_what_to_change() -> None:
     findings = [
         Finding("a", "Pass", "fine"),

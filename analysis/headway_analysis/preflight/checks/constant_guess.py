@@ -53,9 +53,9 @@ def scripts(baseline: Baseline) -> Sequence[Script]:
         if guess:
             found.append(replay(ID, f"{FREQUENT}: {at}", one, answer=guess))
     for at, one in enumerate(rows[:FEW_ROWS]):
-        last = next((text_of(m) for m in reversed(prompt_messages(one)) if m.get("role") == "user"), "")
+        prompt = "\n".join(map(text_of, prompt_messages(one)))
         found.append(replay(ID, f"{EMPTY}: {at}", one, answer="", calls=()))
-        found.append(replay(ID, f"prompt repeated: {at}", one, answer=last, calls=()))
+        found.append(replay(ID, f"prompt repeated: {at}", one, answer=prompt, calls=()))
         if one.tools:
             calls = _random(one.tools, f"{baseline.facts.seed}/{at}")
             found.append(replay(ID, f"{CALLING}: {at}", one, answer="", calls=calls))
