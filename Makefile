@@ -59,6 +59,10 @@ dashboards: venv ## write the Grafana dashboards of the chart from the metric fa
 dashboard-pictures: venv ## draw docs/dashboards/*.png from a job that is run for it (2 minutes)
 	PYTHONPATH=hack/dashboards:tests/support $(PY) -m headway_dashboards.pictures docs/dashboards
 
+.PHONY: models
+models: venv ## write docs/models.md: how the tool calls of each model family are read, by the same code as a job's
+	PYTHONPATH=tests/support $(PY) tests/support/models_page.py docs/models.md
+
 .PHONY: troubleshooting
 troubleshooting: venv ## write docs/troubleshooting.md from the catalogue of faults
 	$(PY) -m headway_analysis.faults.page
@@ -73,7 +77,11 @@ signals: venv ## write docs/signals.md, the runbooks of signals and the chart's 
 test-signals: venv ## when each symptom of the recorded runs is raised, and how often nothing is wrong: bench/results/signals.md (a minute)
 	PYTHONPATH=. $(PY) -m tests.signals.page --write
 
-.PHONY: test test-unit test-oracles test-integration test-e2e test-long test-chaos test-hostile test-remedies
+.PHONY: test-traps
+test-traps: venv ## what the preflight's checks find in tasks with one fault each, and in clean ones over ten seeds: bench/results/traps.md (minutes)
+	PYTHONPATH=.:tests/support $(PY) -m tests.traps.page --write
+
+.PHONY: test test-unit test-oracles test-integration test-e2e test-long test-chaos test-hostile test-remedies test-faults
 test: export CHAOS_KILLS ?= 1
 test: venv ## unit, integration, end to end; the cluster is stopped again if it was started here (LONG=ci: those that .ci/run adds too, LONG=all: all)
 	$(TOGETHER) -m "$(MARKS_$(LONG))" tests
@@ -94,10 +102,12 @@ test-chaos: venv ## coordinator, servers, agents, sandboxes and learners killed 
 test-hostile: export HOSTILE_COUNT ?= 10000
 test-hostile: export HOSTILE_CASES ?= 1000
 test-hostile: export HOSTILE_SEED ?= $(shell date +%s)
-test-hostile: venv ## what strangers send, drawn anew: HOSTILE_COUNT custom resources, HOSTILE_CASES messages (HOSTILE_SEED: the same again)
+test-hostile: venv ## what strangers send, drawn anew: HOSTILE_COUNT custom resources, HOSTILE_CASES messages, as many of each route by schemathesis (HOSTILE_SEED: the same again)
 	$(TOGETHER) -m hostile tests
-test-remedies: venv ## each remedy ordered of a running job on a cluster, and a process killed in the middle of it (a quarter of an hour)
+test-remedies: venv ## each remedy ordered of a running job on a cluster, and a process killed in the middle of it (half an hour)
 	$(PYTEST) tests/e2e/test_remedies.py
+test-faults: venv ## every fault of docs/troubleshooting.md on a cluster; ten of them need learner and servers, one job after another (a quarter of an hour)
+	$(PYTEST) tests/e2e/test_faults.py
 
 .PHONY: bench-rollout bench-learner bench-learning bench-eval bench-remedies bench-preflight
 bench-rollout: venv ## what the gateway, asynchrony and weight updates cost and gain: bench/results/rollout.md (half an hour; ONLY=gateway: a section)

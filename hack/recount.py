@@ -12,6 +12,7 @@ and follows the rules that the documentation states:
   in a validation or an evaluation these three are of the evaluation classes;
 * of a group that an endpoint sampled (`sampled_by`), every turn of every episode is `endpointPrompt` and
   `endpointSample`, those of retried and lost episodes too; nothing of it is discarded, and it has no rows;
+* what an episode asked of judges is `judgePrompt` and `judgeSample`, whatever became of it;
 * of a group that nobody sampled, whose episodes were scored again, no token is counted;
 * an episode that was retried or stayed InfraError, and every episode of a training group with fewer than two
   scored ones, is not billed; what it prefilled and sampled is `discarded`;
@@ -47,6 +48,8 @@ PRICES: dict[str, str | None] = {
     "evaluationSample": "0.40",
     "endpointPrompt": None,
     "endpointSample": None,
+    "judgePrompt": None,
+    "judgeSample": None,
 }
 """US dollars a million tokens: the default price book's, unless told otherwise. None is not in the cost."""
 STATUS = {
@@ -57,6 +60,7 @@ STATUS = {
     "discarded": "discardedTokens",
     "evaluation": "evaluationTokens",
     "endpoint": "endpointTokens",
+    "judge": "judgeTokens",
 }
 INFRA_ERROR = "InfraError"
 BY_REWARDS = ("group_based", "gpg", "opo", "rloo")
@@ -98,6 +102,7 @@ class Bucket:
 def count_group(group: dict[str, Any], counted: Counter[str]) -> None:
     """Add one group's turns."""
     sampled_by = group.get("sampled_by", "servers")
+    count_judgements(group, counted)
     if sampled_by == "endpoint":
         count_elsewhere(group, counted)
     if sampled_by != "servers":
@@ -110,6 +115,14 @@ def count_group(group: dict[str, Any], counted: Counter[str]) -> None:
         count_episode(episode, counted, billed=billed, evaluation=evaluation)
     for episode in group["discarded"]:
         count_episode(episode, counted, billed=False, evaluation=evaluation)
+
+
+def count_judgements(group: dict[str, Any], counted: Counter[str]) -> None:
+    """Add what the group and its episodes asked of judges."""
+    for asker in [group, *group["episodes"], *group["discarded"]]:
+        for asked in asker.get("judgements", []):
+            counted["judgePrompt"] += asked["prompt_tokens"]
+            counted["judgeSample"] += asked["sampled_tokens"]
 
 
 def count_elsewhere(group: dict[str, Any], counted: Counter[str]) -> None:
@@ -187,6 +200,7 @@ def summary(counted: Counter[str], prices: Mapping[str, str | None]) -> dict[str
     tokens = {name: counted[name] for name in ("prefill", "cachedPrefill", "sample", "train", "discarded")}
     tokens["evaluation"] = sum(counted[name] for name in evaluation)
     tokens["endpoint"] = counted["endpointPrompt"] + counted["endpointSample"]
+    tokens["judge"] = counted["judgePrompt"] + counted["judgeSample"]
     known = {name: Decimal(price) for name, price in prices.items() if price is not None}
     costs = {name: known[name] * counted[name] / 1_000_000 for name in PRICES if name in known}
     return {

@@ -6,6 +6,7 @@
     trajectories/preflight/<group id>.json.gz     of the untrained model, before the first gradient
     trajectories/failed/<group key>.json.gz       groups of held-out rows of which nothing was scored
     validations/000012.json                       what a finished validation came to, for a restart to read
+    judgements/<sha256>.json                      a judge's answer, by digest of judge and question
     usage/<group key>.jsonl, usage/step-000012.jsonl      immutable ledger segments
     checkpoints/000012/000003/                    resumable, of one start of the learner; report.json last
     weights/000012/                               Hugging Face layout (adapter or full); export.json
@@ -136,6 +137,10 @@ class Layout:
     def failed_group(self, key: str) -> str:
         """One of them, by `GroupRecord.key`."""
         return f"{self.failed_groups}/{key}.json.gz"
+
+    def judgement(self, question: str) -> str:
+        """A judge's answer, by the digest of whom it was asked and what."""
+        return f"{self.root}/judgements/{question}.json"
 
     @property
     def usage(self) -> str:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -15,6 +18,8 @@ HUB: Final = "hf://"
 UNWANTED: Final = ("*.bin", "*.pt", "*.pth", "*.gguf", "*.onnx", "*.msgpack", "*.h5", "original/*")
 """Other formats of the same weights; safetensors are what is read."""
 WEIGHTS: Final = "*.safetensors"
+FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+"""How a write fails where a volume has no room."""
 
 
 class Source(Protocol):
@@ -37,7 +42,29 @@ def fetch(model: Source, store: Store, cache: Path, *, weights: bool = True, fie
     Raises:
         JobError: `ModelUnavailable`, when there is nothing at that address or it may not be read.
             `ModelNotFetched`, retriable, when the hub does not answer.
+            `DiskFull`, retriable, when `cache` has no room for it.
     """
+    with _room(model.base):
+        return _fetched(model, store, cache, weights, field)
+
+
+@contextmanager
+def _room(base: str) -> Iterator[None]:
+    """Around writes of a model's files."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        raise JobError(
+            "DiskFull",
+            f"cacheSizeLimit of the chart's values: the volume for models has no room for {base} "
+            f"({error.strerror}); have it raised, or give the nodes larger disks",
+            permanent=False,
+        ) from error
+
+
+def _fetched(model: Source, store: Store, cache: Path, weights: bool, field: str) -> Path:
     if model.base.startswith(HUB):
         return _from_hub(model, cache, weights, field)
     digest = hashlib.sha256(model.base.encode()).hexdigest()[:16]
@@ -91,6 +118,8 @@ def _from_hub(model: Source, cache: Path, weights: bool, field: str) -> Path:
             field=field,
         ) from error
     except OSError as error:  # all that huggingface_hub raises where the hub does not answer
+        if error.errno in FULL:
+            raise
         known, first = ERRNO.search(str(error)), str(error).partition("\n")[0]
         said = known[1].strip() if known else f"{type(error).__name__}: {first}"
         raise JobError(

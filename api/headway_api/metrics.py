@@ -96,6 +96,11 @@ def conduct(prefix: str, rates: str, when: str) -> tuple[Family, ...]:
             f"Share of turns {when} whose history drifted from what was sampled.",
             "ratio",
         ),
+        Family(
+            f"{prefix}/forks_of/{{name}}",
+            f"Share of turns {when} whose history drifted for one of the reasons of docs/operations.md.",
+            "ratio",
+        ),
         Family(f"{prefix}/tool_calls/mean", f"Mean tool calls of an episode {when} that could be read."),
         Family(f"{prefix}/tool_calls/max", f"Most tool calls of an episode {when} that could be read."),
         Family(
@@ -106,6 +111,12 @@ def conduct(prefix: str, rates: str, when: str) -> tuple[Family, ...]:
         Family(
             f"{prefix}/tool_calls/malformed_share",
             f"Share of all tool calls {when} that could not be read.",
+            "ratio",
+        ),
+        Family(
+            f"{prefix}/tool_calls/malformed_share_of/{{name}}",
+            f"Share of all tool calls {when} with one kind of fault: unclosed, no_name, not_json, arguments, "
+            "structure or other.",
             "ratio",
         ),
         Family(

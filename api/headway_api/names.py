@@ -89,6 +89,8 @@ TOKEN_KEY: Final = "token"
 ENDPOINTS_DIR: Final = "/etc/headway-endpoints"
 """In the coordinator's pod: a folder for each endpoint candidate with a Secret, and in it the Secret's key
 TOKEN_KEY as a file. Without that Secret, or that key, the folder is empty until there is one."""
+JUDGES_DIR: Final = "/etc/headway-judges"
+"""The same for each judge with a Secret."""
 EPISODE_DIR: Final = "/run/headway"
 """The one folder that code may write to which runs on the model's behalf: a volume of the container `runner`,
 whose root file system is read-only."""
@@ -125,6 +127,8 @@ ENV_ENTRYPOINT: Final = "HEADWAY_ENTRYPOINT"
 """In the sandbox pod: `module:Class` of the environment."""
 ENV_ENVIRONMENT_CONFIG: Final = "HEADWAY_ENVIRONMENT_CONFIG"
 """In the sandbox pod: `spec.environment.config` as JSON."""
+ENV_SANDBOX_SOCKET: Final = "HEADWAY_SANDBOX_SOCKET"
+"""Descriptor of a socket at which the sandbox's server answers, as its parent opened it: without a pod."""
 ENV_EPISODE_FILE: Final = "HEADWAY_EPISODE_FILE"
 """Of a sandboxed agent: the path of its episode file. Of the sandbox's server: where to write that file
 instead of at EPISODE_FILE, for running one without a pod."""

@@ -28,6 +28,9 @@ QUOTA: Final = "free some of it, lower what the job asks for, or have the Resour
 ACCOUNT: Final = re.compile(r'serviceaccount "[^"]+" not found')
 RUNTIME: Final = re.compile(r'RuntimeClass "[^"]+" not found')
 PRIORITY: Final = "no PriorityClass with name"
+VOLUME: Final = re.compile(r'Usage of EmptyDir volume "(?P<volume>[^"]+)" exceeds the limit')
+LIMITS: Final = {"cache": "cacheSizeLimit", "tmp": "cacheSizeLimit", "shm": "shmSizeLimit"}
+"""Volumes of each pod whose limit is one of the chart's values."""
 RANGE: Final = re.compile(r"(?:maximum|minimum) \S+ usage per (?:Container|Pod)")
 
 
@@ -49,6 +52,15 @@ def of_memory(role: str | None, pod: str, container: str, limit: str | None) -> 
     at = f" at its limit of {limit}" if limit else ""
     killed = f"container {container} of pod {pod} was OOMKilled{at}"
     return f"{_field(role, 'resources')}{killed}; raise its memory (limits.memory)"
+
+
+def of_eviction(pod: str, said: str) -> str:
+    """Why the kubelet or the scheduler puts an end to a pod."""
+    found = VOLUME.search(said)
+    limit = LIMITS.get(found["volume"]) if found else None
+    if limit is None:
+        return f"pod {pod}: {said}"
+    return f"{limit} of the chart's values: pod {pod}: {said.rstrip('. ')}; have it raised"
 
 
 def of_creation(role: str | None, said: str) -> str:

@@ -45,6 +45,10 @@ class Prices(SpecModel):
     """A million prompt tokens at an endpoint outside the job. Absent: each service has prices of its own."""
     endpoint_sample: Money | None = None
     """A million tokens sampled at an endpoint outside the job. Absent: as above."""
+    judge_prompt: Money | None = None
+    """A million tokens of questions to judges. Absent: as above."""
+    judge_sample: Money | None = None
+    """A million tokens of judges' answers. Absent: as above."""
     sandbox_seconds: Money = "0"
     """A second of one sandbox in use."""
     accelerator_seconds: Money = "0"

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from functools import total_ordering
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
@@ -117,6 +117,11 @@ class Row(Record):
         return sum(self.mask)
 
 
+MalformedKind = Literal["unclosed", "no_name", "not_json", "arguments", "structure", "other"]
+"""What is wrong with a call that cannot be read: it has no end; it names no tool; it is not the JSON that it
+should be; its arguments are no object, or no values; its parts are not where they belong; anything else."""
+
+
 class Turn(Record):
     """One model call: what it cost and how it ended. The tokens themselves are in the episode's rows."""
 
@@ -128,12 +133,69 @@ class Turn(Record):
     sampled_tokens: int = Field(ge=0)
     finish_reason: str
     malformed_tool_calls: int = Field(default=0, ge=0)
+    malformed_kinds: dict[MalformedKind, int] = Field(default_factory=dict)
+    """How many of them are of which kind."""
     policy_version: PolicyVersion
     delivered: bool = True
     """Whether it reached the agent. One that did not is billed, and its tokens are in no row: they had no
     part in the reward."""
     counted: bool = True
     """Whether an endpoint said what it cost. Where it did not, the tokens are 0 here and not known."""
+
+
+class Judgement(Record):
+    """A question that an episode put to a judge, and what its answer cost."""
+
+    judge: str
+    """Name of one of spec.judges."""
+    question: str = Field(pattern=r"^[0-9a-f]{64}$")
+    """Digest of what was asked, and of whom: the answer lies in the store under it where it is kept."""
+    cached: bool = False
+    """The answer was there already, and cost nothing."""
+    prompt_tokens: int = Field(default=0, ge=0)
+    """As the judge's endpoint counts them, of every answer that it gave, those that could not be used too."""
+    sampled_tokens: int = Field(default=0, ge=0)
+    counted: bool = True
+    """Whether the endpoint said what it cost. Where it did not, the tokens are 0 here and not known."""
+
+
+ForkReason = Literal[
+    "tools",
+    "system",
+    "dropped",
+    "inserted",
+    "role",
+    "calls",
+    "arguments",
+    "call_id",
+    "whitespace",
+    "content",
+    "again",
+    "cut_off",
+    "thought",
+    "template",
+]
+"""How a history left what was sampled.
+
+By the agent: other tools; another system prompt; messages left out or put in; another role; other tool
+calls; other arguments of one; another id of the call that a tool answers; other blanks; other words; the
+same history asked again. By the model's chat template: a turn that was cut off cannot be gone on from;
+thoughts are dropped; the history is written otherwise.
+"""
+FORK_REASONS: tuple[ForkReason, ...] = get_args(ForkReason)
+
+
+class Drift(Record):
+    """Turns of an episode whose history left what was sampled for one reason, and where the first did."""
+
+    reason: ForkReason
+    count: int = Field(ge=1)
+    turn: int = Field(ge=0)
+    """Which of the episode's turns the first was, in the order in which they were asked for."""
+    message: int | None = Field(default=None, ge=0)
+    """The first message of that turn's request that differs, from 0. None: no message does."""
+    role: str | None = Field(default=None, max_length=32)
+    """Its role in the request."""
 
 
 class EpisodeRecord(Record):
@@ -158,12 +220,16 @@ class EpisodeRecord(Record):
     """The strict external score, separate from the reward; success is score >= successThreshold."""
     metrics: dict[str, float] = Field(default_factory=dict)
     """The reward's own parts (completion, field accuracy...)."""
+    judgements: list[Judgement] = Field(default_factory=list)
+    """What its reward and score asked of judges, in the order of the answers; of a lost episode too."""
     messages: list[dict[str, Any]]
     """The conversation as a person reads it (OpenAI chat form)."""
     turns: list[Turn]
     rows: list[Row]
     forks: int = Field(default=0, ge=0)
     """Turns whose history was not one that had been sampled: each makes a row more."""
+    drifts: list[Drift] = Field(default_factory=list, max_length=len(FORK_REASONS))
+    """Why they were not, one for each reason. Their counts add up to `forks`; records of before have none."""
     sandbox_seconds: float = Field(ge=0)
     started_at: float
     finished_at: float
@@ -171,10 +237,11 @@ class EpisodeRecord(Record):
 
 SampledBy = Literal["servers", "endpoint", "nobody"]
 """Who sampled a group's tokens; `nobody`: stored episodes that were scored again."""
-AbandonReason = Literal["TooFewScored", "NoStepLeft", "TooOld", "RolledBack"]
-"""Why a training group is not trained: too many of its episodes failed for good; no step can take it; its
-tokens are older than may be trained by now, since a predecessor of the coordinator wrote it, or a remedy has
-lowered the bound or the batch; or a remedy went back behind the policy that sampled it."""
+AbandonReason = Literal["TooFewScored", "NotJudged", "NoStepLeft", "TooOld", "RolledBack"]
+"""Why a training group is not trained: too many of its episodes failed for good; its environment rewards
+whole groups, and could not judge this one; no step can take it; its tokens are older than may be trained by
+now, since a predecessor of the coordinator wrote it, or a remedy has lowered the bound or the batch; or a
+remedy went back behind the policy that sampled it."""
 
 
 class Abandoned(Record):
@@ -208,6 +275,8 @@ class GroupRecord(Record):
     abandoned group may lack some: it had not begun them."""
     discarded: list[EpisodeRecord] = Field(default_factory=list)
     """Earlier attempts that were retried: counted as discarded, never scored or trained."""
+    judgements: list[Judgement] = Field(default_factory=list)
+    """What the reward of the whole group asked of judges."""
     abandoned: Abandoned | None = None
     """Why nothing of it is trained, where that is so."""
     dropped: dict[str, str] = Field(default_factory=dict)
@@ -449,6 +518,9 @@ class UsageClass(StrEnum):
     ENDPOINT_PROMPT = "endpointPrompt"
     """Tokens at an endpoint outside the job, as the endpoint counts them."""
     ENDPOINT_SAMPLE = "endpointSample"
+    JUDGE_PROMPT = "judgePrompt"
+    """Tokens of questions to judges, as their endpoints count them."""
+    JUDGE_SAMPLE = "judgeSample"
     SANDBOX_SECONDS = "sandboxSeconds"
 
 

@@ -18,6 +18,9 @@ Sandbox (the lease's own token, bound by the first `POST /lease`):
     POST   /agent/wait        AgentWait -> AgentState, once the program has ended or the time is over
     POST   /probe             ProbeRequest -> ProbeReply: what the pod reaches
     POST   /finish            FinishRequest -> FinishReply; a program that still runs is killed first
+    POST   /group             GroupRequest -> GroupReply | 409 where an episode was; it is over then
+    POST   /judge/questions   QuestionWait -> Questions: what is asked of judges while /finish or /group runs
+    POST   /judge/answer      Answer -> {} | 409 if no such question is open
 Every refusal is a `Problem`. The server in the pod is standard library only and reads and writes the same
 JSON without these models; `tests/unit/sandbox` holds the two against each other.
 """
@@ -41,6 +44,12 @@ PROOF_PREFIX: Final = "headway-lease:"
 MAX_DESTINATIONS: Final = 8
 MAX_AGENT_WAIT: Final = 60
 """Seconds that one `POST /agent/wait` may take."""
+MOST_GROUP: Final = 64
+"""Episodes of one group; `spec.algorithm.groupSize` is 32 at most."""
+MAX_QUESTION_WAIT: Final = 60
+"""Seconds that one `POST /judge/questions` may take."""
+MAX_QUESTIONS: Final = 64
+"""Questions to judges of one episode."""
 TURN_REWARDS_TOLERANCE: Final = 1e-6
 """Distance that the sum of rewards of turns may have to the reward."""
 
@@ -140,6 +149,8 @@ class ResetReply(Record):
     """OpenAI chat messages to begin with (system and user)."""
     tools: Tools
     """OpenAI tool specs (`{"type": "function", "function": {...}}`)."""
+    grouped: bool = False
+    """The environment rewards whole groups too: `/group`."""
 
 
 class ToolCall(Record):
@@ -223,6 +234,78 @@ class FinishRequest(Record):
     """The parts of it that the agent sent along."""
     turns: int = Field(default=0, ge=0)
     """Turns that reached the agent: so many rewards of turns the environment may give."""
+    judges: list[str] = Field(default_factory=list)
+    """Names of the judges that reward and score may ask. Whoever asks then answers, by `/judge/questions`."""
+
+
+class GroupEpisode(Record):
+    """A finished episode, as the others of its group are held against it."""
+
+    messages: list[dict[str, Any]]
+    truncated: bool
+    turns: int = Field(ge=0)
+    """Turns that reached the agent."""
+    reward: float
+    """What `/finish` said of it alone."""
+    metrics: dict[str, float] = Field(default_factory=dict)
+
+
+class GroupRequest(Record):
+    """A group is over; the environment rewards its episodes against each other."""
+
+    row: dict[str, Any]
+    seed: int
+    episodes: list[GroupEpisode] = Field(min_length=1)
+    judges: list[str] = Field(default_factory=list)
+    """As in `FinishRequest`."""
+
+
+class GroupReward(Record):
+    """Of one episode; in the place of what `/finish` said."""
+
+    reward: float
+    metrics: Metrics = Field(default_factory=dict)
+    turn_rewards: TurnRewards | None = None
+
+
+class GroupReply(Record):
+    """One reward for each episode, in their order."""
+
+    rewards: Annotated[list[GroupReward], Field(max_length=MOST_GROUP, fail_fast=True)]
+
+
+class QuestionWait(Record):
+    """Wait for questions to judges."""
+
+    seconds: float = Field(ge=0, le=MAX_QUESTION_WAIT)
+    """Longest wait; then there are none."""
+
+
+class Question(Record):
+    """What reward or score asks of a judge."""
+
+    id: int = Field(ge=0, lt=MAX_QUESTIONS)
+    """Of this episode."""
+    name: str = Field(min_length=1, max_length=bounds.NAME)
+    """Of the judge."""
+    messages: Messages = Field(min_length=1)
+    """OpenAI chat messages."""
+    answer_schema: dict[str, Any] | None = Field(default=None, alias="schema")
+    """JSON schema that the answer is to hold to; None: it is text."""
+
+
+class Questions(Record):
+    """New questions; each is told once."""
+
+    questions: Annotated[list[Question], Field(max_length=MAX_QUESTIONS, fail_fast=True)]
+
+
+class Answer(Record):
+    """A judge's answer to one of them."""
+
+    id: int
+    answer: Any
+    """Text, or JSON where the question has a schema."""
 
 
 class FinishReply(Record):

@@ -141,6 +141,8 @@ class Usage(StatusModel):
     """Tokens of validation episodes: of prompts, with what the servers had cached, and sampled."""
     endpoint_tokens: Count = 0
     """Tokens of prompts and answers at endpoints outside the job, as those count them."""
+    judge_tokens: Count = 0
+    """Tokens of questions to judges and of their answers, as their endpoints count them."""
     sandbox_seconds: Decimal | None = None
     """Seconds sandboxes were in use."""
     accelerator_seconds: Decimal | None = None

@@ -71,6 +71,9 @@ class Store(Protocol):
     def get_start(self, uri: str, size: int) -> bytes:
         """The first `size` bytes of an object, or all where it has fewer; raises as `get` does."""
 
+    def size(self, uri: str) -> int:
+        """Bytes of an object; raises as `get` does."""
+
     def put(self, uri: str, data: bytes) -> None:
         """Write an object whole, replacing what was there."""
 
@@ -107,6 +110,12 @@ class FileStore:
         try:
             with self._path(uri).open("rb") as stream:
                 return stream.read(min(size, os.fstat(stream.fileno()).st_size))
+        except FileNotFoundError:
+            raise NotFound(uri) from None
+
+    def size(self, uri: str) -> int:
+        try:
+            return self._path(uri).stat().st_size
         except FileNotFoundError:
             raise NotFound(uri) from None
 
@@ -183,6 +192,11 @@ class S3Store:
             if status_of(error) == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:  # the object is empty
                 return b""
             raise
+
+    def size(self, uri: str) -> int:
+        bucket, key = self._split(uri)
+        with _translated(uri):
+            return int(self._s3.head_object(Bucket=bucket, Key=key)["ContentLength"])
 
     def put(self, uri: str, data: bytes) -> None:
         bucket, key = self._split(uri)

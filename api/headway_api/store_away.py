@@ -73,6 +73,9 @@ class Patient:
     def get_start(self, uri: str, size: int) -> bytes:
         return self._patiently(self._store.get_start, uri, size)
 
+    def size(self, uri: str) -> int:
+        return self._patiently(self._store.size, uri)
+
     def put(self, uri: str, data: bytes) -> None:
         self._patiently(self._store.put, uri, data)
 

@@ -34,6 +34,8 @@ class Settings:
 
     url: str
     """vLLM's, up to and including /v1."""
+    key: str
+    """What its port asks for."""
     model: str
     rows: int
     places: int
@@ -111,7 +113,7 @@ def task(rows: int) -> Task:
 
 async def prime(settings: Settings, first: Sample) -> None:
     """Have vLLM cache how all episodes begin, as it does for the other sides before their clocks start."""
-    model = get_model(f"vllm/{settings.model}", base_url=settings.url, memoize=False)
+    model = get_model(f"vllm/{settings.model}", base_url=settings.url, api_key=settings.key, memoize=False)
     assert not isinstance(first.input, str)
     short = GenerateConfig(temperature=0.0, max_tokens=1)
     await model.generate(first.input, tools=[next_step()], config=short)
@@ -124,7 +126,7 @@ def run(settings: Settings) -> dict[str, Any]:
     asyncio.run(prime(settings, measured.dataset[0]))
     [log] = eval(
         measured,
-        model=get_model(f"vllm/{settings.model}", base_url=settings.url, config=config),
+        model=get_model(f"vllm/{settings.model}", base_url=settings.url, api_key=settings.key, config=config),
         max_samples=settings.places,
         log_dir=settings.folder,
         display="none",

@@ -27,17 +27,21 @@ class Settings:
     """What is asked of whom."""
 
     url: str
+    key: str
+    """What its port asks for."""
     plan: str
     """File with bodies and the tokens that they are answered with, by episode and turn."""
     places: int
     """Episodes at once."""
 
 
-async def episode(http: aiohttp.ClientSession, url: str, bodies: list[bytes]) -> list[bytes]:
+async def episode(
+    http: aiohttp.ClientSession, url: str, headers: dict[str, str], bodies: list[bytes]
+) -> list[bytes]:
     """Answers to one episode's requests, one after the other."""
     found = []
     for body in bodies:
-        async with http.post(url, data=body, headers=JSON_BODY) as answer:
+        async with http.post(url, data=body, headers=headers) as answer:
             text = await answer.read()
             assert answer.status == 200, text
             found.append(text)
@@ -49,13 +53,14 @@ async def run(settings: Settings, plan: list[list[dict[str, Any]]]) -> dict[str,
     encoded = [[json.dumps(turn["body"]).encode() for turn in turns] for turns in plan]
     left: Iterator[tuple[int, list[bytes]]] = iter([*enumerate(encoded)])
     answers: dict[int, list[bytes]] = {}
+    headers = JSON_BODY | {"Authorization": f"Bearer {settings.key}"}
     in_episodes = 0.0
 
     async def place() -> None:
         nonlocal in_episodes
         for number, bodies in left:
             begun = time.monotonic()
-            answers[number] = await episode(http, settings.url, bodies)
+            answers[number] = await episode(http, settings.url, headers, bodies)
             in_episodes += time.monotonic() - begun
 
     connector = aiohttp.TCPConnector(limit=0)

@@ -17,7 +17,7 @@ from typing import Any
 
 import aiohttp
 import psutil
-from role_keys import TO_BROKER
+from role_keys import TO_BROKER, TO_ROLLOUT
 from rollout_server import RolloutServer, free_port
 
 from bench.evaluation import clerk, replay
@@ -145,13 +145,14 @@ class Stand:
         path = self._folder / f"plan-{next(self._numbers)}.json"
         path.write_text(json.dumps(asked))
         url = f"{self._server.url}/inference/v1/generate"
-        settings = {"url": url, "plan": str(path), "places": PLACES}
+        settings = {"url": url, "key": TO_ROLLOUT, "plan": str(path), "places": PLACES}
         return Ran(side="limit", **await self._process("limit_side", settings, replay.SALT))
 
     async def inspect(self, rows: int | None = None) -> Ran:
         """The same task by Inspect AI, or its first `rows`."""
         settings = {
             "url": f"{self._server.url}/v1",
+            "key": TO_ROLLOUT,
             "model": BASE_MODEL,
             "rows": self._rows if rows is None else rows,
             "places": PLACES,
@@ -189,7 +190,8 @@ class Stand:
         return found | spent
 
     async def _ask(self, path: str, body: Any = None) -> None:
-        async with aiohttp.ClientSession() as http, http.post(self._server.url + path, json=body) as answer:
+        url, headers = self._server.url + path, {"Authorization": f"Bearer {TO_ROLLOUT}"}
+        async with aiohttp.ClientSession() as http, http.post(url, json=body, headers=headers) as answer:
             assert answer.status == 200, await answer.text()
 
     def _engine_seconds(self) -> float:

@@ -14,8 +14,9 @@ from typing import Any, Final
 from tests.signals.demo import Settings, quickstart
 from tests.signals.rig import SEED
 
-from bench.remedies import curves, job
+from bench.remedies import curves, job, replay
 from bench.remedies.job import Curve
+from bench.support import machine
 from bench.support.report import Goal, Row, Section, Table, prose
 from headway_api.signals import ACTED_UPON
 
@@ -26,6 +27,7 @@ LAG: Final = 4
 STEPS: Final = 150
 EVERY: Final = 5
 """Steps between validations, and between checkpoints."""
+RESULTS: Final = machine.ROOT / "bench" / "results"
 LAST: Final = 3
 """Validations whose mean is how a job ended: one of them alone is luck."""
 SETTINGS: Final[Mapping[str, Any]] = {
@@ -60,9 +62,10 @@ def measure(seed: int, folder: Path) -> Section:
     same = agree(*found.values())
     for one in rows:
         one["same weights as the other until step"] = same
-    made = section(seed, rows)
+    recorded = json.dumps(curves.recorded(found), indent=1) + "\n"
+    made = section(seed, rows, recorded)
     made.files = {
-        f"remedies-seed-{seed}.json": json.dumps(curves.recorded(found), indent=1) + "\n",
+        curves_of(seed): recorded,
         f"remedies-seed-{seed}.svg": curves.drawn(found, f"CISPO collapse, seed {seed}"),
     }
     return made
@@ -112,8 +115,14 @@ def row(policy: str, curve: Curve, seconds: float) -> Row:
     }
 
 
-def section(seed: int, rows: list[Row]) -> Section:
-    """Table and goals."""
+def curves_of(seed: int) -> str:
+    """The file that has them."""
+    return f"remedies-seed-{seed}.json"
+
+
+def section(seed: int, rows: list[Row], recorded: str | None = None) -> Section:
+    """Table and goals. `recorded`: the curves as their file has them; None: those on record."""
+    figures = json.loads(recorded or (RESULTS / curves_of(seed)).read_text())
     by_policy = {each["policy"]: each for each in rows}
     read = prose(f"""
         Scores are the mean external score of 64 held-out cases, sampled as training samples. *Best before* is
@@ -122,7 +131,10 @@ def section(seed: int, rows: list[Row]) -> Section:
 
         ![Held-out score and reward of both jobs](remedies-seed-{seed}.svg)
 
-        [All figures](remedies-seed-{seed}.json)
+        [All figures]({curves_of(seed)})
+
+        Judged again by the signals of today, the figures of `Alert` raise these:
+        {replay.told(figures["Alert"], LAG)}.
     """)
     left, changed = (by_policy[policy] for policy in POLICIES)
     return Section(

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import aiohttp
+from role_keys import TO_ROLLOUT
 from rollout_server import free_port
 
 from bench.support.engine import Server, running
@@ -202,7 +203,8 @@ class Rig:
         }
 
     async def _ask(self, method: str, url: str, body: Any = None) -> Any:
-        async with self._http.request(method, url, json=body) as answer:
+        headers = {"Authorization": f"Bearer {TO_ROLLOUT}"} if url == self._engine else {}
+        async with self._http.request(method, url, json=body, headers=headers) as answer:
             assert answer.status == 200, await answer.text()
             return await answer.json()
 

@@ -152,7 +152,8 @@ async def _stream(http: aiohttp.ClientSession, server: Server, found: Found) -> 
         "stream": True,
     }
     while True:
-        async with http.post(f"{server.process.url}/v1/completions", json=body) as answer:
+        headers = {"Authorization": f"Bearer {TO_ROLLOUT}"}
+        async with http.post(f"{server.process.url}/v1/completions", json=body, headers=headers) as answer:
             assert answer.status == 200, await answer.text()
             async for line in answer.content:
                 if line.startswith(b"data: {"):

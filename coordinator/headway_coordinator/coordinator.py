@@ -36,6 +36,8 @@ from headway_coordinator.engines.discovery import Discover, by_dns
 from headway_coordinator.engines.fleet import Fleet
 from headway_coordinator.engines.router import Router
 from headway_coordinator.gateway.server import GatewayServer
+from headway_coordinator.judges.answering import Judges
+from headway_coordinator.judges.connected import connected
 from headway_coordinator.learner_api import LearnerApi
 from headway_coordinator.ledger.usage import usage
 from headway_coordinator.metrics.prometheus import Sample
@@ -139,10 +141,12 @@ class Coordinator(Process):
         broker = await self._claimed(http, incarnation)
         if self.spec.agent.http is not None:
             await runner.agent(http, agent_url(self.job, self.spec.agent.http))
-        await runner.environment(ready, broker, incarnation)
+        judges = connected(self.spec.judges, http, self._store, self.layout)
+        await runner.judges(judges)
+        await runner.environment(ready, broker, incarnation, judges)
         await self._blocking(self._ledger.load)
         replay = await self._blocking(self._spool.replay)
-        players = await self._open(stack, http, broker, ready)
+        players = await self._open(stack, http, broker, ready, judges)
         self._dynamic = self._second_half(http, broker, ready, runner, players, incarnation)
         await self._dynamic.run(begun=bool(replay.reports))
         self._track(stack)
@@ -158,25 +162,32 @@ class Coordinator(Process):
         assert self._fleet is not None
         assert self._watch is not None
         self._background(stack, self._fleet.run())
-        self._background(stack, Concurrency(http, self._fleet.router, training.room).run())
+        key = self._keys[Key.COORDINATOR_TO_ROLLOUT]
+        self._background(stack, Concurrency(http, key, self._fleet.router, training.room).run())
         if (beside := self._beside) is not None:
             self._background(stack, beside.fleet.run())
             if beside.room is not None:
-                self._background(stack, Concurrency(http, beside.fleet.router, beside.room).run())
+                self._background(stack, Concurrency(http, key, beside.fleet.router, beside.room).run())
         self._background(stack, self._watch.run())
         self._background(stack, self._keep_figures())
         await training.run()
         await self._finish(training)
 
     async def _open(
-        self, stack: AsyncExitStack, http: aiohttp.ClientSession, broker: Broker, ready: Ready
+        self,
+        stack: AsyncExitStack,
+        http: aiohttp.ClientSession,
+        broker: Broker,
+        ready: Ready,
+        judges: Judges,
     ) -> Players:
         """What lives episodes; from now on agents outside this process may call."""
         server = GatewayServer()
         if not self.spec.agent.is_builtin:
             agents = listening(server.app(), self._gateway_port, leave_with_client=True)
             await stack.enter_async_context(agents)
-        self._players = Players(self.job, ready, broker, http, server, self._where, self._faults)
+        where, faults = self._where, self._faults
+        self._players = Players(self.job, ready, broker, http, server, where, faults, judges)
         return self._players
 
     def _second_half(
@@ -236,6 +247,7 @@ class Coordinator(Process):
             beside=self._beside,
             signals=self._signals,
             faults=self._faults,
+            relative=players.relative,
         )
         training.remedies.order = self._order
         self._training = training

@@ -22,11 +22,13 @@ from pydantic import ValidationError
 from headway_api import bounds, logs
 from headway_api.exits import JobError
 from headway_api.record import explained
-from headway_api.records import EpisodeRecord, Outcome, Purpose, Turn
-from headway_api.sandbox_api import TURN_REWARDS_TOLERANCE, FinishReply
+from headway_api.records import EpisodeRecord, Judgement, Outcome, Purpose, Turn
+from headway_api.sandbox_api import TURN_REWARDS_TOLERANCE, FinishReply, ResetReply
+from headway_api.spec.judge import field_of as judge_field
 from headway_coordinator.agents.agent import Agent, Played, Stage
 from headway_coordinator.faults import AgentFault, CandidateFault, Cause, InfraFault
 from headway_coordinator.gateway.core import Sampling, Session
+from headway_coordinator.judges.answering import Judges
 from headway_coordinator.recurring import AGENT_FAILED, HANGS
 from headway_coordinator.sandboxes import ENTRYPOINT, Broker, Sandbox
 from headway_coordinator.stop import Stop
@@ -101,6 +103,9 @@ class _Progress:
     """When the agent began, monotonic."""
     sandbox_seconds: float = 0.0
     sandbox: Sandbox | None = None
+    judge: str | None = None
+    """The judge that has not answered."""
+    judgements: list[Judgement] = field(default_factory=list)
 
     @property
     def tool(self) -> str | None:
@@ -144,8 +149,13 @@ class Episodes:
         broker: Broker,
         sessions: Sessions,
         on_cause: Callable[[str, Cause], None] = lambda episode_id, cause: None,
+        judges: Judges | None = None,
+        on_first: Callable[[ResetReply], None] = lambda first: None,
     ) -> None:
-        """`on_cause`: what of the job's own parts failed in an episode, told before it is returned."""
+        """`on_cause`: what of the job's own parts failed in an episode, told before it is returned.
+        `on_first`: how the environment begins each."""
+        self._judges = judges or Judges()
+        self._on_first = on_first
         self._rules = rules
         self._on_cause = on_cause
         self._agent = agent
@@ -163,6 +173,8 @@ class Episodes:
         progress = _Progress(session=session, started_at=time.time())
         try:
             async with task.stop.guard():
+                await self._judges.ready()
+                progress.started_at = time.time()
                 ending = await self._live(task, progress)
         except TimeoutError:
             ending = self._out_of_time(progress)
@@ -197,6 +209,9 @@ class Episodes:
         if tool is not None:
             said = f"tool {tool} has not returned by the end of the episode's time"
             cause = Cause(HANGS, said, ENTRYPOINT)
+        elif progress.judge is not None:
+            text += f", which waits for judge {progress.judge}"
+            cause = Cause("JudgeSlow", text, judge_field(progress.judge))
         elif progress.stage == AGENT and rules.agent_field is not None:
             cause = Cause("AgentHangs", text, rules.agent_field)
         return _Ending(Outcome.INFRA_ERROR, text, cause, timed_out=True)
@@ -214,6 +229,7 @@ class Episodes:
                 async with _within(limit):
                     progress.stage = "the environment's reset"
                     first = await sandbox.reset(task.row, task.environment_seed)
+                    self._on_first(first)
                     progress.stage, progress.acting_since = AGENT, time.monotonic()
                     stage = Stage(
                         session=progress.session,
@@ -246,7 +262,15 @@ class Episodes:
         """What the environment makes of an episode whose agent has ended."""
         progress.stage, progress.why = "the environment's judgement", played.why
         unfinished, taken = outcome is not Outcome.COMPLETED, progress.session.taken
-        reply = await sandbox.finish(progress.messages, unfinished, played.reported, played.metrics, taken)
+
+        async def finish(judges: list[str]) -> FinishReply:
+            reported = (played.reported, played.metrics)
+            return await sandbox.finish(progress.messages, unfinished, *reported, taken, judges)
+
+        def waits(judge: str | None) -> None:
+            progress.judge = judge
+
+        reply = await self._judges.finished(sandbox, finish, progress.judgements.append, waits)
         check_reward(reply, self._rules.reward_range, taken)
         check_sizes(reply)
         cause = self._agents(played.why or "") if outcome is Outcome.AGENT_ERROR else None
@@ -287,10 +311,12 @@ class Episodes:
             turn_rewards=by_index(reply.turn_rewards, turns) if reply and reply.turn_rewards else None,
             score=reply.score if reply else None,
             metrics=reply.metrics if reply else {},
+            judgements=progress.judgements,
             messages=progress.messages,
             turns=turns,
             rows=linearize(progress.session.graph, progress.session.unseen),
             forks=progress.session.forks,
+            drifts=list(progress.session.drifts.values()),
             sandbox_seconds=progress.sandbox_seconds,
             started_at=progress.started_at,
             finished_at=time.time(),

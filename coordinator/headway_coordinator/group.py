@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Container
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from headway_api.records import Abandoned, EpisodeRecord, GroupRecord, Outcome, Purpose
 from headway_coordinator.bounds import doomed
@@ -81,6 +81,18 @@ def is_retry(attempt: int) -> bool:
     return attempt % ATTEMPTS_PER_INCARNATION > 0
 
 
+class Relative(Protocol):
+    """Whatever rewards the episodes of a group against each other."""
+
+    async def judged(self, plan: Plan, group: GroupRecord, attempts: range) -> GroupRecord:
+        """The group with its episodes' rewards for good, or abandoned; as it is, where there is no such
+        reward.
+
+        Args:
+            attempts: their numbers.
+        """
+
+
 Places = AbstractAsyncContextManager[None]
 """Where each episode of a group takes a place: a room, or a lane of one. It is entered once an episode."""
 
@@ -93,6 +105,7 @@ async def run(
     incarnation: int,
     max_retries: int,
     settled: Container[str] = (),
+    relative: Relative | None = None,
 ) -> GroupRecord:
     """Run every episode of a group, `room` at a time over all groups, and seal it.
 
@@ -126,7 +139,7 @@ async def run(
     async with asyncio.TaskGroup() as tasks:
         running = [tasks.create_task(tries(index)) for index in range(plan.size)]
     attempts = [task.result() for task in running]
-    return GroupRecord(
+    group = GroupRecord(
         group_id=plan.group_id,
         purpose=plan.purpose,
         row=plan.slot.row,
@@ -139,3 +152,6 @@ async def run(
         discarded=[record for records in attempts for record in records[:-1]],
         abandoned=plan.stop.why,
     )
+    if relative is None:
+        return group
+    return await relative.judged(plan, group, range(first, first + max_retries + 1))

@@ -15,8 +15,10 @@ from headway_coordinator.gateway.core import Gateway
 from headway_coordinator.gateway.server import GatewayServer
 from headway_coordinator.gateway.turns import Backend, Places
 from headway_coordinator.group import Run
+from headway_coordinator.judges.answering import Judges
 from headway_coordinator.preflight.run import Ready
 from headway_coordinator.recurring import Recurring
+from headway_coordinator.relative import Relative
 from headway_coordinator.room import Room
 from headway_coordinator.sandboxes import Broker, Witness
 
@@ -34,8 +36,15 @@ class Players:
     where: Where
     faults: Recurring
     """Hears why episodes failed."""
+    judges: Judges = field(default_factory=Judges)
+    """Whom the environment may ask."""
     places: list[Places] = field(default_factory=list)
     """Of each set of servers."""
+    relative: Relative = field(init=False)
+    """Rewards the episodes of a group against each other, where the environment does."""
+
+    def __post_init__(self) -> None:
+        self.relative = Relative(self._rules, self.broker, self.judges, self.faults)
 
     def on(self, fleet: Fleet, room: Room, witness: Callable[[str], Witness] | None = None) -> Run:
         """What lives episodes that `fleet` samples, whose turns find place as `room` has it.
@@ -53,7 +62,8 @@ class Players:
         gateway = Gateway(self.ready.renderer, fleet, self.ready.context_length, seconds)
         agent = agent_of(self.job, Backend(gateway, places), self.server, self.where, self.http)
         broker = self.broker if witness is None else self.broker.witnessed(witness)
-        return Episodes(self._rules, agent, broker, fleet.router, self.faults.hear).run
+        heard = (self.faults.hear, self.judges, self.relative.hear)
+        return Episodes(self._rules, agent, broker, fleet.router, *heard).run
 
     @property
     def _rules(self) -> Rules:

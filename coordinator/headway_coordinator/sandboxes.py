@@ -22,15 +22,21 @@ from headway_api.sandbox_api import (
     AgentRequest,
     AgentState,
     AgentWait,
+    Answer,
     Destination,
     FinishReply,
     FinishRequest,
+    GroupReply,
+    GroupRequest,
     Lease,
     LeaseRequest,
     OwnerClaim,
     PoolState,
     ProbeReply,
     ProbeRequest,
+    Question,
+    Questions,
+    QuestionWait,
     ResetReply,
     ResetRequest,
     ToolCall,
@@ -42,6 +48,8 @@ from headway_coordinator.http import Refused, Unreachable, call
 
 ENTRYPOINT: Final = "spec.environment.entrypoint"
 RESOURCES: Final = "spec.environment.sandbox.resources"
+IMAGE: Final = "spec.environment.image"
+NO_JUDGES: Final = "the environment's image has a server older than judges; build it on this sandbox image"
 RELEASE_SECONDS = 10.0
 ASK_SECONDS = 30.0
 PAUSE_SECONDS = 1.0
@@ -51,6 +59,10 @@ Timed = Callable[[float], None]
 """Told how many seconds something took."""
 
 _log = logging.getLogger(__name__)
+
+
+class Nothing(Record):
+    """An answer that says no more than that it is one."""
 
 
 class Tools(Protocol):
@@ -124,14 +136,19 @@ class Sandbox:
         reported: list[float] | None = None,
         metrics: dict[str, float] | None = None,
         turns: int = 0,
+        judges: Sequence[str] = (),
     ) -> FinishReply:
-        """Have the environment judge the episode, and what its agent reported of it."""
+        """Have the environment judge the episode, and what its agent reported of it.
+
+        With `judges` it may ask them: `questions` and `answer` are to be called meanwhile.
+        """
         body = FinishRequest(
             messages=messages,
             truncated=truncated,
             reported=reported,
             reported_metrics=metrics or {},
             turns=turns,
+            judges=[*judges],
         )
         return await self._post("finish", body, FinishReply)
 
@@ -139,6 +156,25 @@ class Sandbox:
         """What the sandbox reaches."""
         places = [each.model_dump(include={"address", "port"}) for each in destinations]
         return await self._post("probe", ProbeRequest(destinations=places), ProbeReply)
+
+    async def group(self, body: GroupRequest) -> GroupReply:
+        """Have the environment reward the episodes of a group against each other."""
+        return await self._post("group", body, GroupReply)
+
+    async def questions(self, seconds: float) -> list[Question]:
+        """What the environment asks of judges: new questions, or none within so many seconds."""
+        try:
+            found = await self._post("judge/questions", QuestionWait(seconds=seconds), Questions)
+        except InfraFault as fault:
+            refused = fault.__cause__
+            if not isinstance(refused, Refused) or refused.status != 404:
+                raise
+            raise InfraFault(NO_JUDGES, Cause("JudgesUnsupported", NO_JUDGES, IMAGE)) from fault
+        return found.questions
+
+    async def answer(self, question: int, answer: Any) -> None:
+        """Bring it an answer."""
+        await self._post("judge/answer", Answer(id=question, answer=answer), Nothing)
 
     async def _post(self, path: str, body: Record, kind: type[Reply]) -> Reply:
         try:

@@ -88,10 +88,12 @@ class Training:
         beside: Beside | None = None,
         signals: Signals | None = None,
         faults: Recurring | None = None,
+        relative: groups.Relative | None = None,
     ) -> None:
         """`paused` says whether nothing more is to be trained or begun, of which `on_change` may decide.
         `beside`: what samples validations while training goes on; None where training waits for them.
-        `signals`: what may call for a remedy. `faults`: hears why episodes failed."""
+        `signals`: what may call for a remedy. `faults`: hears why episodes failed. `relative`: rewards
+        the episodes of a group against each other."""
         algorithm, schedule = spec.algorithm, spec.schedule
         self._spec = spec
         self._data = data
@@ -103,6 +105,7 @@ class Training:
         self._on_change = on_change
         self._on_episode = on_episode
         self.faults = faults or Recurring()
+        self._relative = relative
         self._beside = beside
         self.paused = paused
         self._order = order_of(
@@ -536,7 +539,7 @@ class Training:
         self._count_abandoned(group, why)
         self.sampler.abandoned(position)
         self._stop_doomed()
-        if why.reason == "TooFewScored":
+        if why.reason in ("TooFewScored", "NotJudged"):
             self._lost_in_a_row += 1
             if self._lost_in_a_row >= max(LOST_LIMIT, self.sampler.slots):
                 raise self._given_up(group)
@@ -565,6 +568,7 @@ class Training:
             self.room if plan.purpose is Purpose.TRAIN else self._validation_room,
             incarnation=self._incarnation,
             max_retries=self._spec.rollout.max_retries,
+            relative=self._relative,
         )
         own, group = group, await self._store(self._put, group)
         if group is not own and (why := self._untrainable(group)) is not None:

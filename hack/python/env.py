@@ -49,6 +49,7 @@ CPU = ("--overrides", "requirements/overrides.txt", "--excludes", "requirements/
 GUESTS: dict[str, tuple[str, ...]] = {
     "openai": (),
     "sagemaker": (),
+    "schemathesis": (),
     "strands": (),
     "suite": ("-c", "requirements/all.txt"),
     # torch and what comes with it is gigabytes: the versions that are there already.

@@ -11,13 +11,16 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field
 
 from headway_api import names
 from headway_api.base import Model
 from headway_api.spec.types import Quantity, Resources
+from headway_operator.addresses import check_pattern
 
 ENV_FILE = "HEADWAY_OPERATOR_CONFIG"
+API_SERVER = "KUBERNETES_SERVICE_HOST"
+"""Set in every pod by the kubelet."""
 DEFAULT_MANAGER = "headway.dev/operator"
 DEFAULT_FILE = "/etc/headway-operator/config.yaml"
 PodRole = Literal["coordinator", "broker", "learner", "rollout"]
@@ -48,6 +51,18 @@ class Caps(Model):
     learner_nodes: Annotated[int, Field(ge=1)] = 16
     sandboxes: Annotated[int, Field(ge=1)] = 1024
     """Most sandboxes of one job at once; the broker is held to it by the spec it is given."""
+
+
+class Policy(Model):
+    """What a job may name. Empty lists: anything but what no job may."""
+
+    agent_urls: tuple[Annotated[str, AfterValidator(check_pattern)], ...] = ()
+    """Addresses of agents and of candidates' endpoints, as `addresses.check_pattern` has them. One without
+    `*.` also opens an address that no job may name otherwise."""
+    secret_names: tuple[Annotated[str, Field(pattern=r"^[a-z0-9.*-]+$", max_length=253)], ...] = ()
+    """Names of Secrets; `*` stands for any characters."""
+    api_server: str = ""
+    """Address of the API server in the cluster, which no job may name: as the pod's environment says."""
 
 
 def _resources(cpu: str, memory: str, *, cpu_limit: str | None = None) -> Resources:
@@ -112,6 +127,7 @@ class OperatorConfig(Model):
     """The leader is unhealthy when no watch delivered anything, bookmarks included, for so long: two
     watch windows."""
     caps: Caps = Caps()
+    policy: Policy = Policy()
 
     def resources_of(self, role: str) -> Resources:
         """Default resources of a role's main container."""
@@ -126,7 +142,9 @@ def load(environ: Mapping[str, str]) -> OperatorConfig:
         pydantic.ValidationError: it does not hold what the model asks for.
     """
     text = Path(environ.get(ENV_FILE, DEFAULT_FILE)).read_text()
-    return OperatorConfig.model_validate(_without_null(yaml.safe_load(text)))
+    found = OperatorConfig.model_validate(_without_null(yaml.safe_load(text)))
+    at = found.policy.api_server or environ.get(API_SERVER, "")
+    return found.model_copy(update={"policy": found.policy.model_copy(update={"api_server": at})})
 
 
 def _without_null(settings: Any) -> Any:

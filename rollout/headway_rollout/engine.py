@@ -52,9 +52,11 @@ class Exposition(NamedTuple):
 class Engine:
     """vLLM, as the weight agent talks to it."""
 
-    def __init__(self, http: aiohttp.ClientSession, url: str) -> None:
+    def __init__(self, http: aiohttp.ClientSession, url: str, key: str | None = None) -> None:
+        """Of the one at `url`; `key`: what its port asks for."""
         self._http = http
         self._url = url
+        self._headers = {} if key is None else {"Authorization": f"Bearer {key}"}
         self.held = False
         """It is not to compute what it is asked for: it is paused, or its workers meet the learner."""
 
@@ -96,7 +98,7 @@ class Engine:
         Raises:
             EngineRefused: it did not, or says more.
         """
-        limit, plain = aiohttp.ClientTimeout(total=seconds), {"Accept-Encoding": "identity"}
+        limit, plain = aiohttp.ClientTimeout(total=seconds), self._headers | {"Accept-Encoding": "identity"}
         url = f"{self._url}/metrics"
         try:
             async with self._http.get(url, timeout=limit, headers=plain, allow_redirects=False) as response:
@@ -192,7 +194,12 @@ class Engine:
         limit = aiohttp.ClientTimeout(total=seconds, sock_connect=5)
         try:
             async with self._http.post(
-                f"{self._url}{path}", json=body, timeout=limit, auto_decompress=False
+                f"{self._url}{path}",
+                json=body,
+                headers=self._headers,
+                timeout=limit,
+                auto_decompress=False,
+                allow_redirects=False,
             ) as response:
                 data = await content(response, bounds.ANSWER)
                 if response.status != 200:

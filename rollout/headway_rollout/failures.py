@@ -23,6 +23,10 @@ CONSEQUENCES: Final = (
 )
 """Errors of the front process that only say that the engine behind it failed."""
 
+LOADABLE: Final = (
+    "give a complete Hugging Face folder (config.json, safetensors weights) of a model that this vLLM loads"
+)
+LOGGED: Final = "its log has the rest"
 PASSING: Final = (
     "Address already in use",
     "failed to be inspected",
@@ -68,11 +72,8 @@ def before_ready(code: int, lines: Sequence[str], field: str = FIELD) -> JobErro
     error = last_error(lines)
     if error is not None and any(mark in error for mark in PASSING):
         return JobError("EngineNotStarted", error, permanent=False)
-    return JobError(
-        "ModelNotLoadable",
-        error or f"vLLM ended with exit code {code} and no error message; its log has the rest",
-        field=field,
-    )
+    said = error.rstrip(". ") if error else f"vLLM ended with exit code {code} and no error message"
+    return JobError("ModelNotLoadable", f"{said}; {LOADABLE if error else LOGGED}", field=field)
 
 
 def after_ready(code: int, lines: Sequence[str]) -> JobError:

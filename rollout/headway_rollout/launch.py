@@ -15,6 +15,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
 from headway_api.model_names import BASE_MODEL
+from headway_rollout.door import ENV_DIGEST, digest
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,6 +34,9 @@ LORA_WORKER: Final = "headway_rollout.cpu_lora.LoraWorker"
 PLAIN_WORKER: Final = "headway_rollout.worker.Worker"
 """What vLLM's workers import before they load the model: to take full weights, adapters or none."""
 
+DOOR: Final = "headway_rollout.door.Door"
+"""What vLLM's front process puts before all its routes."""
+
 LORA_RANKS: Final = (1, 8, 16, 32, 64, 128, 256)
 """Ranks vLLM reserves slots for; an adapter of a rank between takes the next one."""
 
@@ -42,7 +46,14 @@ LARGEST_CACHE: Final = 512 * MEBIBYTE
 """On a CPU, past this only a single sequence of full length makes the cache larger."""
 
 BYTES: Final = {"float32": 4, "bfloat16": 2}
-PRIVATE: Final = ("AWS_", "HEADWAY_", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "KUBERNETES_")
+PRIVATE: Final = (
+    "AWS_",
+    "HEADWAY_",
+    "HF_TOKEN",
+    "HUGGING_FACE_HUB_TOKEN",
+    "KUBERNETES_",
+    "VLLM_API_KEY",
+)
 """Prefixes of variables that the engine has no business with."""
 
 
@@ -84,7 +95,12 @@ class Launch:
 
 
 def launch(
-    model: ServedModel, folder: Path, config: Mapping[str, Any], host: Host, parent: Mapping[str, str]
+    model: ServedModel,
+    folder: Path,
+    config: Mapping[str, Any],
+    host: Host,
+    parent: Mapping[str, str],
+    key: str,
 ) -> Launch:
     """How to start vLLM for `model` on `host`.
 
@@ -92,13 +108,14 @@ def launch(
         folder: where the base model lies.
         config: content of its config.json.
         parent: environment of this process.
+        key: who asks vLLM has this one.
     """
     argv = [host.python, "-m", "vllm.entrypoints.openai.api_server"]
     argv += ["--model", str(folder), "--served-model-name", BASE_MODEL]
     argv += ["--host", host.address, "--port", str(host.port)]
     argv += ["--dtype", model.dtype, "--seed", str(model.seed)]
     argv += ["--logprobs-mode", "processed_logprobs", "--enable-scale-out", "--enable-prompt-tokens-details"]
-    argv += ["--uvicorn-log-level", "warning"]
+    argv += ["--middleware", DOOR, "--uvicorn-log-level", "warning"]
     if model.context_length is not None:
         argv += ["--max-model-len", str(model.context_length)]
     argv += _weights(model)
@@ -108,7 +125,7 @@ def launch(
     if not host.accelerator:
         argv += _cpu(model, config)
     argv += model.rollout.engine.extra_args
-    return Launch(argv=tuple(argv), env=environment(model, host, parent))
+    return Launch(argv=tuple(argv), env=environment(model, host, parent, key))
 
 
 def _weights(model: ServedModel) -> list[str]:
@@ -167,8 +184,11 @@ def cache_bytes(model: ServedModel, config: Mapping[str, Any]) -> int:
     return max(min(max(wanted, SMALLEST_CACHE), LARGEST_CACHE), one_block_more)
 
 
-def environment(model: ServedModel, host: Host, parent: Mapping[str, str]) -> dict[str, str]:
-    """Environment of the engine: this process's without its secrets, and vLLM's own switches."""
+def environment(model: ServedModel, host: Host, parent: Mapping[str, str], key: str) -> dict[str, str]:
+    """Environment of the engine: this process's without its secrets, and vLLM's own switches.
+
+    Of the key that vLLM's port asks for, the digest alone.
+    """
     env = {key: value for key, value in parent.items() if not key.startswith(PRIVATE)}
     env |= {
         "HOME": str(host.cache),
@@ -183,7 +203,8 @@ def environment(model: ServedModel, host: Host, parent: Mapping[str, str]) -> di
         "PYTHONFAULTHANDLER": "1",
         # The tests run on the first model runner, the only one that a CPU has.
         "VLLM_USE_V2_MODEL_RUNNER": parent.get("VLLM_USE_V2_MODEL_RUNNER") or "0",
-        # Pause, resume and weight updates. The port is open to the job's coordinator alone.
+        ENV_DIGEST: digest(key),
+        # Pause, resume and weight updates: as every route, for who has the key.
         "VLLM_SERVER_DEV_MODE": "1",
         "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
     }

@@ -161,9 +161,10 @@ class RolloutServer:
         store = await asyncio.to_thread(_open_store, served.output)
         folder = await asyncio.to_thread(model.fetch, served, store, cache, served.field)
         fetched, described = time.monotonic(), model.read_config(folder, served.field)
-        how = launch(served, folder, described, self._settings.host(), os.environ)
+        key = self._keys[Key.COORDINATOR_TO_ROLLOUT]
+        how = launch(served, folder, described, self._settings.host(), os.environ, key)
         self._process = await EngineProcess.start(how)
-        engine = Engine(http, f"http://127.0.0.1:{self._settings.engine_port}")
+        engine = Engine(http, f"http://127.0.0.1:{self._settings.engine_port}", key)
         await self._started(engine, self._process)
         self._engine, self._slots = engine, self._make_slots(engine, store, folder, http)
         event(log, "ready", fetch_seconds=fetched - started, load_seconds=time.monotonic() - fetched)

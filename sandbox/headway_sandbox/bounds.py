@@ -30,6 +30,8 @@ CONTENT = 4 * 1024 * 1024
 """Characters of what one tool call shows the agent."""
 ANSWER = 7 * 1024 * 1024
 """Bytes of an answer: a coordinator reads 8 MiB at most."""
+QUESTION = 1024 * 1024
+"""Bytes of one question to a judge, as JSON."""
 ERROR = 2_000
 """Characters of an error's own words that are repeated."""
 SMALL = 64 * 1024
@@ -38,6 +40,8 @@ BODIES = {
     "/tool": 4 * 1024 * 1024,
     "/agent": 16 * 1024 * 1024,
     "/finish": 32 * 1024 * 1024,
+    "/group": 64 * 1024 * 1024,
+    "/judge/answer": 8 * 1024 * 1024,
 }
 """Bytes of a request's body by its path; `SMALL` for any other."""
 

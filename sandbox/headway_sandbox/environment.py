@@ -13,7 +13,8 @@
         def reward(self, transcript): ...     # dense, trained on, within spec.reward.range
         def score(self, transcript): ...      # strict, only reported, never trained on
 
-One instance lives for one episode, in a pod of its own that can reach nothing and is destroyed afterwards.
+Each of them, and each tool, may be `async`. One instance lives for one episode, in a pod of its own that can
+reach nothing and is destroyed afterwards.
 It is called by one thread at a time. `reset` must depend on its arguments alone, and tools on them and on the
 calls before: nothing checks that, and otherwise the same seed gives other episodes. Anything a method raises
 is reported, never scored.
@@ -29,11 +30,16 @@ from headway_sandbox.tools import Done, Tool, ToolError, declared, tool
 
 TYPE_CHECKING = False  # `typing` itself costs milliseconds at every start
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import Any
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from typing import Any, TypeAlias
 
     Message = Mapping[str, Any]
     """An OpenAI chat message."""
+    Value = float | Sequence[float]
+    """A number, or one a turn."""
+    Returned: TypeAlias = "Value | tuple[Value, Mapping[str, float]] | Reward"
+    """What a reward may be: `headway_sandbox.returns`."""
+    GroupReward: TypeAlias = "Callable[[Sequence[Transcript]], Any]"
 
 __all__ = [
     "Call",
@@ -107,7 +113,7 @@ class Call:
 class Transcript:
     """A finished episode: `calls` is the pod's own record, `messages` is the conversation around it."""
 
-    __slots__ = ("calls", "messages", "reported", "reported_metrics", "truncated", "turns")
+    __slots__ = ("calls", "messages", "reported", "reported_metrics", "reward", "row", "truncated", "turns")
 
     def __init__(
         self,
@@ -117,6 +123,8 @@ class Transcript:
         reported: Sequence[float] | None = None,
         reported_metrics: Mapping[str, float] | None = None,
         turns: int = 0,
+        row: Mapping[str, Any] | None = None,
+        reward: Reward | None = None,
     ) -> None:
         self.messages = messages
         self.calls = calls
@@ -130,6 +138,10 @@ class Transcript:
         """The parts of it that the agent sent along."""
         self.turns = turns
         """The model's turns that reached the agent, in one conversation or several."""
+        self.row = row or {}
+        """The dataset row, for a reward that is an object of its own and has no environment."""
+        self.reward = reward
+        """In `group_reward`: what `reward` said of the episode alone; else None."""
 
     @property
     def answer(self) -> str:
@@ -148,17 +160,34 @@ class Environment(ABC):
         self.config = config
 
     @abstractmethod
-    def reset(self, row: Mapping[str, Any], seed: int) -> Observation:
+    def reset(self, row: Mapping[str, Any], seed: int) -> Observation | Awaitable[Observation]:
         """Enter the first state for one dataset row (every column is there)."""
 
-    def tools(self) -> list[Tool]:
+    def tools(self) -> list[Tool] | Awaitable[list[Tool]]:
         """Every method marked with `@tool`, in the order they are written."""
         return declared(self)
 
     @abstractmethod
-    def reward(self, transcript: Transcript) -> Reward | float:
-        """Judge an episode for training. Unfinished episodes are judged too: see `transcript.truncated`."""
+    def reward(self, transcript: Transcript) -> Returned | Awaitable[Returned]:
+        """Judge an episode for training. Unfinished episodes are judged too: see `transcript.truncated`.
+
+        May be given as an object instead, `reward = FieldAccuracy()`, which is called with the transcript.
+        """
+
+    group_reward: GroupReward | None = None
+    """Rewards the episodes of one training group against each other: a method that is given their
+    transcripts, and returns a reward for each, of any shape that `reward` may return. It is called once, in a
+    sandbox of its own, after `reset` with the group's row. It is trained on in the place of `reward`."""
 
     @abstractmethod
-    def score(self, transcript: Transcript) -> float:
+    def score(self, transcript: Transcript) -> float | Awaitable[float]:
         """Judge an episode for people: strict, independent of `reward`; success is >= `successThreshold`."""
+
+    def judge(self, name: str, messages: Sequence[Message], schema: Mapping[str, Any] | None = None) -> Any:
+        """Ask the judge `name` of spec.judges, and wait: its text, or JSON that holds to `schema`.
+
+        For `reward` and `score` alone. A judge that fails ends the episode, which is tried again.
+        """
+        from headway_sandbox.judges import judge  # episodes without a question start without what it imports
+
+        return judge(name, messages, schema)

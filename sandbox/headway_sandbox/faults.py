@@ -31,6 +31,13 @@ def fault(reason: str, where: str, error: BaseException, method: object = None) 
     return Refusal(500, reason, f"{where} {said}", field=ENTRYPOINT_FIELD)
 
 
+def unusable(reason: str, said: str, method: object) -> Refusal:
+    """A judgement whose numbers cannot be used: asking again would not help."""
+    at = home(method)
+    said += f" ({at})" if at else ""
+    return Refusal(500, reason, said, field=ENTRYPOINT_FIELD, permanent=True)
+
+
 def described(error: BaseException, method: object = None) -> str:
     """An exception in one line, with the line of the environment that it came from."""
     try:
@@ -42,8 +49,10 @@ def described(error: BaseException, method: object = None) -> str:
 
 
 def home(method: object) -> str:
-    """Where a method is written; empty where that is not known."""
+    """Where a method is written, or what an object does that is called like one; empty where unknown."""
     code = getattr(method, "__code__", None)
+    if code is None and callable(method):
+        code = getattr(type(method).__call__, "__code__", None)
     return "" if code is None else place([(code, code.co_firstlineno)])
 
 

@@ -68,11 +68,18 @@ class Malformed(Refusal):
         super().__init__(status, "MalformedRequest", message)
 
 
-def listen(port: int) -> socket.socket:
-    """Listen on every address of the pod, IPv4 and IPv6."""
+def listen(port: int, host: str = "") -> socket.socket:
+    """Listen on every address of the pod, IPv4 and IPv6; or on `host` alone. Port 0: any that is free."""
+    if host:
+        return socket.create_server((host, port), backlog=32)
     if socket.has_dualstack_ipv6():
         return socket.create_server(("", port), family=socket.AF_INET6, backlog=32, dualstack_ipv6=True)
     return socket.create_server(("", port), backlog=32)
+
+
+def inherited(descriptor: int) -> socket.socket:
+    """The socket at which a parent process listens for this one, so that nobody has to guess a free port."""
+    return socket.socket(fileno=descriptor)
 
 
 class Served:

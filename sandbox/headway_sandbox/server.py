@@ -19,9 +19,10 @@ import signal
 import sys
 
 from headway_sandbox import process, reach
+from headway_sandbox.awaited import settled
 from headway_sandbox.environment import Environment
 from headway_sandbox.faults import ENTRYPOINT_FIELD, described
-from headway_sandbox.http import Refusal, Served, listen
+from headway_sandbox.http import Refusal, Served, inherited, listen
 from headway_sandbox.session import Session
 
 TYPE_CHECKING = False
@@ -64,7 +65,7 @@ def load(entrypoint: str, config: Mapping[str, Any]) -> Environment:
         raise NotImportable(said + instead(module_name, module))
     try:
         environment: Environment = cls(config)
-        environment.tools()
+        settled(environment.tools())
     except BaseException as error:
         raise NotImportable(f"{entrypoint} refused spec.environment.config: {described(error)}") from error
     return environment
@@ -97,6 +98,9 @@ def steps(session: Session) -> dict[str, Callable[[dict[str, Any]], dict[str, An
         "/agent/wait": session.wait_for_agent,
         "/finish": session.finish,
         "/probe": reach.probe,
+        "/group": session.group,
+        "/judge/questions": session.questions,
+        "/judge/answer": session.answer,
     }
 
 
@@ -151,7 +155,7 @@ def main(environ: MutableMapping[str, str] = os.environ) -> None:
     signal.signal(signal.SIGINT, lambda *_: os._exit(0))
     config = json.loads(environ.pop("HEADWAY_ENVIRONMENT_CONFIG", "") or "{}")
     entrypoint, port = environ.pop("HEADWAY_ENTRYPOINT"), int(environ.pop("HEADWAY_SANDBOX_PORT", PORT))
-    where = environ.pop("HEADWAY_RUNNER", "")
+    where, given = environ.pop("HEADWAY_RUNNER", ""), environ.pop("HEADWAY_SANDBOX_SOCKET", "")
     try:
         if not where:
             session = Session(lambda: load(entrypoint, config))
@@ -165,7 +169,7 @@ def main(environ: MutableMapping[str, str] = os.environ) -> None:
         leave(error)
     served = Served(routes(session), admission(session))
     session.answer_for = served.answer_for
-    served.serve(listen(port))
+    served.serve(inherited(int(given)) if given else listen(port))
 
 
 if __name__ == "__main__":

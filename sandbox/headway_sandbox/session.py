@@ -15,10 +15,15 @@ import sys
 import time
 from hmac import compare_digest, digest
 
-from headway_sandbox import bounds
-from headway_sandbox.environment import Call, Reward, ToolError, Transcript
-from headway_sandbox.faults import ENTRYPOINT_FIELD, fault, place, stack
+from headway_sandbox import awaited, bounds
+from headway_sandbox.awaited import settled
+from headway_sandbox.environment import Call, ToolError, Transcript
+from headway_sandbox.faults import ENTRYPOINT_FIELD, fault, place, stack, unusable
+from headway_sandbox.grouped import grouped
 from headway_sandbox.http import Refusal
+from headway_sandbox.returns import TURN_REWARDS_TOLERANCE as TURN_REWARDS_TOLERANCE
+from headway_sandbox.returns import Unusable, reward_of, rewards_of, score_of
+from headway_sandbox.returns import wrong_turns as wrong_turns
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,8 +48,7 @@ MOST_SECONDS = 1e6
 WATCH_SECONDS = 0.2
 END_SECONDS = 5.0
 """How long an agent that was killed may take to be told ended."""
-TURN_REWARDS_TOLERANCE = 1e-6
-"""Distance of their sum to the reward; equal to `headway_api.sandbox_api.TURN_REWARDS_TOLERANCE`."""
+JUDGES = "headway_sandbox.judges"
 
 
 class Running:
@@ -69,6 +73,7 @@ class Session:
         self._deadline: float | None = None
         self._tools: dict[str, Tool] = {}
         self._calls: list[Call] = []
+        self._row: dict[str, Any] = {}
         self._agent: Agent | None = None
         self._begun = False
         self._finished = False
@@ -117,15 +122,18 @@ class Session:
         with self._busy:
             if self._begun:
                 raise Refusal(409, "AlreadyReset", "a sandbox serves one episode; lease another")
-            self._begun = True
+            self._begun, self._row = True, row
             with self._judging("ResetFailed", "reset", self._environment.reset):
-                observation = self._environment.reset(row, seed)
-                offered = self._environment.tools() if observation.tools is None else observation.tools
+                observation = settled(self._environment.reset(row, seed))
+                own = observation.tools is None
+                offered = settled(self._environment.tools()) if own else observation.tools
                 messages, tools = observation.messages, [tool.spec for tool in offered]
                 if len(messages) > bounds.MESSAGES or len(tools) > bounds.TOOLS:
                     text = f"at most {bounds.MESSAGES} messages and {bounds.TOOLS} tools"
                     raise bounds.NotGiven(f"more than is read: {text}")
                 answer = {"messages": messages, "tools": tools}
+                if self._environment.group_reward is not None:
+                    answer["grouped"] = True
                 if (size := len(bounds.written(answer))) > bounds.ANSWER:
                     raise bounds.NotGiven(f"{size} bytes, and the most is {bounds.ANSWER}")
             self._tools = {tool.name: tool for tool in offered}
@@ -186,9 +194,11 @@ class Session:
             raise Refusal(400, "MalformedRequest", "reported must be absent or a list of finite numbers")
         if not isinstance(parts, dict) or not is_list_of([*parts.values()], int, float):
             raise Refusal(400, "MalformedRequest", "reported_metrics must be an object of finite numbers")
-        turns = body.get("turns", 0)
+        turns, judges = body.get("turns", 0), body.get("judges", [])
         if not is_list_of([turns], int) or turns < 0:
             raise Refusal(400, "MalformedRequest", "turns must be a number of turns")
+        if not is_list_of(judges, str):
+            raise Refusal(400, "MalformedRequest", "judges must be a list of names")
         with self._busy:
             if not self._begun:
                 raise Refusal(409, "NotReset", "reset comes first")
@@ -199,22 +209,56 @@ class Session:
                 raise Refusal(500, "RunnerLost", str(error)) from error
             if self._agent is not None:
                 self._agent.wait(END_SECONDS)
-            transcript = Transcript(messages, tuple(self._calls), truncated, reported, parts, turns)
-            with self._judging("RewardFailed", "reward", self._environment.reward):
-                judged = self._environment.reward(transcript)
-                reward = judged if isinstance(judged, Reward) else Reward(judged)
-                value = float(reward.value)
-                metrics = {str(name): float(metric) for name, metric in reward.metrics.items()}
-                of_turns = None if reward.turns is None else [float(each) for each in reward.turns]
-            with self._judging("RewardFailed", "score", self._environment.score):
-                score = float(self._environment.score(transcript))
-        if (wrong := wrong_numbers(value, score, metrics)) is not None:
-            raise Refusal(500, *wrong, field=ENTRYPOINT_FIELD, permanent=True)
-        # An agent that took no turn is judged as a whole: there is nothing to give the reward to.
-        of_turns = of_turns if turns else None
-        if of_turns is not None and (said := wrong_turns(of_turns, turns, value)):
-            raise Refusal(500, "TurnRewardsWrong", said, field=ENTRYPOINT_FIELD, permanent=True)
-        return {"reward": value, "score": score, "metrics": metrics, "turn_rewards": of_turns}
+            transcript = Transcript(
+                messages, tuple(self._calls), truncated, reported, parts, turns, self._row
+            )
+            with asking(judges):
+                with self._judging("RewardFailed", "reward", self._environment.reward):
+                    reward = reward_of(settled(self._environment.reward(transcript)), turns)
+                with self._judging("RewardFailed", "score", self._environment.score):
+                    score = score_of(settled(self._environment.score(transcript)))
+        judged = {"reward": reward.value, "score": score, "metrics": reward.metrics}
+        return {**judged, "turn_rewards": reward.turns}
+
+    def group(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Reward the episodes of a group against each other. The pod has no episode of its own, before or
+        after."""
+        row, seed, judges = body.get("row"), body.get("seed"), body.get("judges", [])
+        if not isinstance(row, dict) or not isinstance(seed, int) or not is_list_of(judges, str):
+            raise Refusal(400, "MalformedRequest", "a group takes a row, a seed, episodes and judges")
+        transcripts = grouped(body.get("episodes"), row)
+        with self._busy:
+            if self._begun:
+                raise Refusal(409, "AlreadyReset", "a sandbox that had an episode judges no group")
+            self._begun = self._finished = True
+            method = self._environment.group_reward
+            if method is None:
+                raise Refusal(409, "NoGroupReward", "the environment has no group_reward")
+            with self._judging("ResetFailed", "reset", self._environment.reset):
+                settled(self._environment.reset(row, seed))
+            with asking(judges), self._judging("RewardFailed", "group_reward", method):
+                found = rewards_of(settled(method(transcripts)), [each.turns for each in transcripts])
+        judged = [{"reward": r.value, "metrics": r.metrics, "turn_rewards": r.turns} for r in found]
+        return {"rewards": judged}
+
+    def questions(self, body: dict[str, Any]) -> dict[str, Any]:
+        """What reward and score ask of judges: new questions, or none within so many seconds."""
+        from headway_sandbox.judges import MAX_WAIT, QUESTIONS
+
+        seconds = number_in(body, "seconds")
+        if not 0 <= seconds <= MAX_WAIT:
+            raise Refusal(400, "MalformedRequest", f"seconds must be between 0 and {MAX_WAIT}")
+        return {"questions": QUESTIONS.taken(seconds)}
+
+    def answer(self, body: dict[str, Any]) -> dict[str, Any]:
+        """A judge's answer to one of them."""
+        from headway_sandbox.judges import QUESTIONS
+
+        if not is_list_of([body.get("id")], int) or "answer" not in body:
+            raise Refusal(400, "MalformedRequest", "an answer takes the id of a question, and the answer")
+        if not QUESTIONS.answer(body["id"], body["answer"]):
+            raise Refusal(409, "NoQuestion", f"question {body['id']} is not open")
+        return {}
 
     @contextlib.contextmanager
     def _judging(self, reason: str, where: str, method: object) -> Iterator[None]:
@@ -227,6 +271,8 @@ class Session:
             yield
         except Refusal:  # in the environment's own words, with its own field
             raise
+        except Unusable as error:
+            raise unusable(error.reason, str(error), method) from error
         except BaseException as error:
             raise fault(reason, where, error, method) from error
         finally:
@@ -241,8 +287,9 @@ class Session:
         time.sleep(seconds * HANG_SHARE)
         while time.monotonic() < ends:
             running = self._running
-            if running is not None and time.monotonic() - running.since > HANG_SECONDS:
-                at = place(stack(sys._current_frames().get(running.thread)))
+            late = running is not None and time.monotonic() - running.since > HANG_SECONDS
+            if running is not None and late and not awaits_a_judge():
+                at = place(stack(sys._current_frames().get(running.thread)) + awaited.standing())
                 said = f"{running.where} has not returned by the end of the episode's time"
                 said += f": {at}" if at else ""
                 problem = Refusal(504, "EnvironmentHangs", said, field=ENTRYPOINT_FIELD)
@@ -255,40 +302,19 @@ class Session:
             raise Refusal(409, "EpisodeNotOpen", "tools and agents run between reset and finish")
 
 
-def wrong_numbers(reward: float, score: float, metrics: Mapping[str, float]) -> tuple[str, str] | None:
-    """Reason and words of what is wrong with a judgement's numbers; None where nothing is."""
-    named = {"reward": (reward, bounds.SCORE), "score": (score, bounds.SCORE)}
-    named |= {f"metric {name}": (number, bounds.MAGNITUDE) for name, number in metrics.items()}
-    for name, (number, most) in named.items():
-        if not math.isfinite(number):
-            return (
-                "RewardNotFinite",
-                f"{bounds.shortened(name, bounds.NAME)} is {number}; return a finite number",
-            )
-        if not bounds.within(number, most):
-            return (
-                "RewardOutOfBounds",
-                f"{bounds.shortened(name, bounds.NAME)} is {number:g}; beyond {most:g}",
-            )
-    if len(metrics) > bounds.METRICS:
-        return "RewardOutOfBounds", f"there are {len(metrics)} metrics; give {bounds.METRICS} at most"
-    if long := next((name for name in metrics if len(name) > bounds.NAME), None):
-        said = f"the metric {bounds.shortened(long, 50)} has a name of {len(long)} characters"
-        return "RewardOutOfBounds", f"{said}; give {bounds.NAME} at most"
-    return None
+def asking(judges: list[str]) -> contextlib.AbstractContextManager[None]:
+    """Around what may ask these judges."""
+    if not judges:
+        return contextlib.nullcontext()
+    from headway_sandbox.judges import QUESTIONS  # other episodes judge without what it imports
+
+    return QUESTIONS.judging(judges)
 
 
-def wrong_turns(rewards: list[float], turns: int, reward: float) -> str:
-    """What is wrong with the rewards of turns; empty where nothing is."""
-    if len(rewards) != turns:
-        return f"there are {len(rewards)} rewards of turns for {turns} turns; give one for each, or none"
-    if not all(map(math.isfinite, rewards)):
-        return f"the rewards of turns {rewards} are not all finite"
-    if abs(sum(rewards) - reward) > TURN_REWARDS_TOLERANCE:
-        return f"the rewards of turns add up to {sum(rewards):g}, and the reward is {reward:g}"
-    if not all(bounds.within(each, bounds.SCORE) for each in rewards):
-        return f"one of the rewards of turns is beyond {bounds.SCORE:g}"
-    return ""
+def awaits_a_judge() -> bool:
+    """Whether a method waits for an answer: then it is not the environment that hangs."""
+    found = sys.modules.get(JUDGES)
+    return found is not None and found.QUESTIONS.waiting > 0
 
 
 def text_in(body: Mapping[str, Any], name: str) -> str:

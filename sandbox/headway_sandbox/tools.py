@@ -9,6 +9,7 @@ optional where it has a default. The first paragraph of the docstring is the too
 from __future__ import annotations
 
 from headway_sandbox import bounds
+from headway_sandbox.awaited import settled
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ class Tool:
             NotGiven: what it returned is no JSON, or too much of it.
         """
         self.check(arguments)
-        result = self.function(**arguments)
+        result = settled(self.function(**arguments))
         done = isinstance(result, Done)
         content = result.content if done else result
         text = content if isinstance(content, str) else bounds.written(content, finite=False)

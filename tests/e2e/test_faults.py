@@ -33,10 +33,18 @@ EVERY_TIME = (
     "no-module", "no-room-for-turns",
 )  # fmt: skip
 """Of those that take a pod, the ones that `make test` has too. It has all that are refused at apply."""
+
+
+def marks(name: str) -> tuple[pytest.MarkDecorator, ...]:
+    """When a fault is provoked. Jobs that train need the cores one after another, a minute each: `make
+    test-faults` has these."""
+    if PROVOKED[name].trains:
+        return (pytest.mark.chaos,)
+    return () if name in EVERY_TIME else (pytest.mark.ci,)
+
+
 PAST_APPLY = [
-    pytest.param(fault.name, marks=() if fault.name in EVERY_TIME else pytest.mark.ci)
-    for fault in FAULTS
-    if fault.stage is not Stage.APPLY
+    pytest.param(fault.name, marks=marks(fault.name)) for fault in FAULTS if fault.stage is not Stage.APPLY
 ]
 
 
@@ -49,10 +57,10 @@ def seen(
     wanted = {name: (BY_NAME[name], PROVOKED[name]) for name in BY_NAME if name in asked}
     secret = bench.kube.get("secret", "objects", "-n", NAMESPACE)
     keys = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "objects"}, "data": secret["data"]}
-    rig = FaultRig(bench, keys, f"faults-{uuid4().hex[:6]}")
     folder: Path = tmp_path_factory.mktemp("odd")
     with bench.platform.bucket() as bucket:
         inputs.upload(bucket, folder)
+        rig = FaultRig(bench, bucket, keys, f"faults-{uuid4().hex[:6]}")
         try:
             found = rig.all(wanted)
         finally:
@@ -86,3 +94,5 @@ def test_state_condition_and_event_explain_it(seen: dict[str, Seen], name: str) 
     if fault.stage in (Stage.SPEC, Stage.PREFLIGHT):
         assert not {"learner", "rollout"} & found.roles
     assert not found.left, "pods of a job that has failed go"
+    if PROVOKED[name].trains and fault.state == "Failed":
+        assert any(log.endswith("/coordinator.log") for log in found.logs), found.logs

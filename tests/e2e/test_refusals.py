@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from provoked import inputs
 
 from headway_demo.settings import NAMESPACE
 
@@ -41,13 +42,12 @@ OF_NO_IMAGE: dict[str, Any] = {"environment": {"image": "headway.invalid/no-such
 
 @pytest.fixture(scope="module")
 def spoilt_models(bench: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """The quickstart's model with the second half of its weights cut off."""
+    """The quickstart's model with a configuration of another size: only loading it tells."""
     folder: Path = tmp_path_factory.mktemp("models")
     with bench.platform.bucket() as bucket:
-        bucket.download("s3://headway/quickstart/model", folder / "weights")
-        weights = folder / "weights" / "model.safetensors"
-        weights.write_bytes(weights.read_bytes()[: weights.stat().st_size // 2])
-        bucket.upload(folder, SPOILT)
+        bucket.download("s3://headway/quickstart/model", folder / "whole")
+        inputs.resized(folder / "whole", folder / "spoilt" / "weights")
+        bucket.upload(folder / "spoilt", SPOILT)
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,6 @@
 """Each remedy is ordered of a running job by its annotation, and a process dies in the middle of it.
 
-`make test-remedies` runs it, in a quarter of an hour. It has one job, which may change itself: so its
+`make test-remedies` runs it, in half an hour. It has one job, which may change itself: so its
 servers have room for a wider adapter. But it acts upon a sign that it cannot show: its rows have no tasks.
 """
 

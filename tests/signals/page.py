@@ -22,7 +22,6 @@ from tests.signals.detection import (
     Detection,
     alarms,
     detections,
-    false_alarms,
     steps_of,
 )
 from tests.signals.read import Series, Split
@@ -31,6 +30,8 @@ from headway_api.signals import SignalName
 
 APART: Final[tuple[Split, ...]] = ("fresh", "unseen", "untouched", "sealed")
 """Splits whose figures are told apart, too."""
+MOST_FALSE: Final = 1
+"""False alarms in 1,000 clean steps."""
 PAGE: Final = Path("bench/results/signals.md")
 TAIL: Final = 0.025
 """Of a 95 % interval, on each side."""
@@ -69,12 +70,18 @@ defined anew. {anew_untouched} So `untouched` flatters now, too.
 """
 SEALED: Final = """\
 Runs of `sealed` have other seeds and settings again. Their list, the definitions and the labels were \
-committed before the first of them was recorded, and nothing was changed since. The runs were recorded in \
-the order of their list until the time was over. They are {provoked} that provoke a symptom, then the \
-first {recorded} of {listed} that were to be clean. So what they showed did not choose them, and the figures \
-of `sealed` are what to expect of another job like them. Its provocations are clearly too much. Many are of \
-signals that were made more patient before. {sealed}
+committed before the first of them was recorded. One thing was changed since, for no run's sake: \
+StalenessAtBound is clear where nothing may be stale, which raises and misses nothing here. The runs were \
+recorded in the order of their list until the time was over. They are {provoked} that provoke a symptom, \
+then the first {recorded} of {listed} that were to be clean. So what they showed did not choose them, and \
+the figures of `sealed` are what to expect of another job like them. Its provocations are clearly too much. \
+Many are of signals that were made more patient before. {sealed}
 """
+
+
+def recorded() -> list[Split]:
+    """Splits of which runs are on record."""
+    return [split for split in get_args(Split) if read.all_series(split)]
 
 
 def page(splits: Sequence[Split]) -> str:
@@ -99,7 +106,7 @@ def page(splits: Sequence[Split]) -> str:
             anew_untouched=known_misses.ANEW_UNTOUCHED,
             **_recorded(read.all_series("untouched"), "untouched"),
         ),
-        *_sealed(read.all_series("sealed")),
+        *_sealed(runs.get("sealed", ())),
         _table(
             ("goal", "found", "met"),
             [
@@ -178,8 +185,9 @@ class _Judged:
 def _judged(series: Series) -> _Judged:
     if not series.clean:
         return _Judged(series, detections(series), (), ())
-    false = false_alarms(series)
-    return _Judged(series, (), false, [alarm for alarm in alarms(series) if alarm not in false])
+    found = alarms(series)
+    false = [alarm for alarm in found if not labels.shows(series, alarm.signal, alarm.step)]
+    return _Judged(series, (), false, [alarm for alarm in found if alarm not in false])
 
 
 def _found(runs: Iterable[_Judged]) -> list[Detection]:
@@ -200,9 +208,27 @@ def _recorded(runs: Sequence[Series], split: Split) -> dict[str, int]:
     return {"provoked": provoked, "recorded": len(runs) - provoked, "listed": len(clean.NUMBERS[split])}
 
 
-def _sealed(runs: Sequence[Series]) -> list[str]:
-    """What is said of the last split; nothing while no run of it is on record."""
-    return [SEALED.format(sealed=known_misses.SEALED, **_recorded(runs, "sealed"))] if runs else []
+def _sealed(runs: Sequence[_Judged]) -> list[str]:
+    """What is said of the last split; nothing while no run of it is on record, or it is not asked for."""
+    if not runs:
+        return []
+    symptoms, false, steps = _found(runs), len(_false(runs)), steps_of(_clean(runs))
+    low, high = _interval(false)
+    per = 1000 / max(1, steps)
+    said = known_misses.SEALED.format(
+        found=sum(each.in_time for each in symptoms),
+        symptoms=len(symptoms),
+        false=false,
+        steps=f"{steps:,}",
+        rate=f"{per * false:.2f}",
+        low=f"{per * low:.2f}",
+        high=f"{per * high:.2f}",
+        goal=MOST_FALSE,
+        met="true" if per * false <= MOST_FALSE else "not true",
+        sure="true" if per * high <= MOST_FALSE else "not true",
+        one_more=f"{per * (false + 1):.2f}",
+    )
+    return [SEALED.format(sealed=said, **_recorded([run.series for run in runs], "sealed"))]
 
 
 def _goals(runs: Sequence[_Judged]) -> list[tuple[object, ...]]:
@@ -223,7 +249,7 @@ def _goals(runs: Sequence[_Judged]) -> list[tuple[object, ...]]:
             _met(not rare),
         ),
         ("50 clean runs", len(_clean(runs)), _met(len(_clean(runs)) >= 50)),
-        ("at most 1 false alarm in 1,000 clean steps", f"{rate:.2f}", _met(rate <= 1)),
+        (f"at most {MOST_FALSE} false alarm in 1,000 clean steps", f"{rate:.2f}", _met(rate <= MOST_FALSE)),
     ]
 
 
@@ -319,8 +345,7 @@ def main() -> None:
     parser.add_argument("--split", choices=get_args(Split))
     parser.add_argument("--write", action="store_true", help=f"write {PAGE}")
     options = parser.parse_args()
-    recorded = [split for split in get_args(Split) if read.all_series(split)]
-    text = page((options.split,) if options.split else recorded)
+    text = page((options.split,) if options.split else recorded())
     print(text)
     if options.write:
         PAGE.write_text(text)

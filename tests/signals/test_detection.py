@@ -11,12 +11,13 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tests.signals import read
+from tests.signals import page, read
 from tests.signals.detection import WITHIN, Detection, detections, false_alarms, raised_at
 from tests.signals.known_misses import FALSE, FOUND_ONCE, MISSED
 
 from headway_api.signals import SignalName
 
+ROOT = Path(__file__).parents[2]
 PROVOKING = {series.name: series for series in read.provoking()}
 SYMPTOMS = [(name, expected.signal) for name, series in PROVOKING.items() for expected in series.expected]
 
@@ -45,6 +46,12 @@ def test_clean_runs_raise_no_alarm_but_those_that_are_known() -> None:
     """bench/results/signals.md has the rates, by split."""
     found = [(series.name, alarm.signal) for series in read.clean() for alarm in false_alarms(series)]
     assert Counter(found) == Counter(FALSE.keys())
+
+
+@pytest.mark.timeout(600)
+def test_the_page_of_results_is_what_the_runs_come_to() -> None:
+    made = page.page(page.recorded())
+    assert (ROOT / page.PAGE).read_text() == made, "run make test-signals"
 
 
 def test_there_are_fifty_clean_runs() -> None:

@@ -61,6 +61,17 @@ def after(times: int, fault: Fault) -> Fault:
     return answer
 
 
+def keyed(key: str) -> Fault:
+    """Refuse who does not send `key`, as the door before vLLM does."""
+
+    async def answer(request: web.Request) -> web.StreamResponse | None:
+        if request.headers.get("Authorization") == f"Bearer {key}":
+            return None
+        return web.json_response({"reason": "Unauthorized", "message": "no key"}, status=401)
+
+    return answer
+
+
 def first(times: int, fault: Fault) -> Fault:
     """Fault `times` times, then carry on."""
     seen = 0

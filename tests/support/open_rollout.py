@@ -62,12 +62,18 @@ class Rig:
 
 
 @asynccontextmanager
-async def rig(tok: Any, *texts: str, context: int = 1000, limit: int = 8) -> AsyncIterator[Rig]:
+async def rig(
+    tok: Any, *texts: str, context: int = 1000, limit: int = 8, around: Any = None
+) -> AsyncIterator[Rig]:
+    """`around`: a middleware outside the gateway's own."""
     async with AsyncExitStack() as stack:
         speaker = Speaker(tok, texts or [ANSWER])
         backend = Backend(Gateway(choose(tok, "qwen3"), speaker, context, 5.0), Places(Room(limit)))
         gateway = GatewayServer()
-        runner = web.AppRunner(gateway.app(), shutdown_timeout=0.1, handler_cancellation=True)
+        app = gateway.app()
+        if around is not None:
+            app.middlewares.insert(0, around)
+        runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
         await runner.setup()
         stack.push_async_callback(runner.cleanup)
         await web.TCPSite(runner, "127.0.0.1", 0).start()

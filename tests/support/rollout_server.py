@@ -205,14 +205,14 @@ class RolloutServer:
         """`/inference/v1/generate`; the answer, which must be a success."""
         params = {"temperature": 1.0, "logprobs": 0, "max_tokens": 8} | sampling
         body = {"model": model, "token_ids": tokens, "sampling_params": params}
-        code, text = request("POST", f"{self.url}/inference/v1/generate", json.dumps(body))
+        code, text = request("POST", f"{self.url}/inference/v1/generate", json.dumps(body), TO_ROLLOUT)
         assert code == 200, text
         answer: dict[str, Any] = json.loads(text)
         return answer
 
     def metrics(self) -> str:
         """vLLM's own, as text."""
-        return request("GET", f"{self.url}/metrics")[1]
+        return request("GET", f"{self.url}/metrics", token=TO_ROLLOUT)[1]
 
     def score(self, model: str, tokens: list[int]) -> list[float]:
         """Log-probability vLLM gives each token but the first, one request a token."""

@@ -50,10 +50,12 @@ def verdict(
     since: int = 1,
     level: Level = Level.OVER,
     clock: str = "step",
+    read: int = 1,
 ) -> Verdict:
-    """What is so of a signal."""
+    """What is so of a signal. `read`: the step that was judged last."""
     reading = Reading(level, 0.5, 0.4, "it is 0.5")
-    return Verdict(a_signal(name=name, clock=clock), Standing(state=state, since=since, reading=reading))
+    standing = Standing(state=state, since=since, reading=reading, read=read)
+    return Verdict(a_signal(name=name, clock=clock), standing)
 
 
 def validated(step: int, score: float, rows: int = 12) -> Validated:
@@ -86,18 +88,29 @@ class Story:
                 update={"groups": ["t0-1"], "in_force": self.reports[-1].in_force}
             )
             self.reports.append(taken)
+        self._judge("step")
         return self
 
     def validate(self, score: float) -> Story:
         """Validate the newest step."""
         self.validations.append(validated(self.step, score))
         self.validations.sort(key=lambda each: (-each.score, each.step))
+        self._judge("validation")
         return self
+
+    def _judge(self, clock: str) -> None:
+        """Have what is raised judged as it was."""
+        either = "validation" if self.spec.evaluation.every_steps else "step"
+        clocks = (clock, "either" if clock == either else clock)
+        self.verdicts = [
+            replace(v, standing=replace(v.standing, read=self.step)) if v.signal.clock in clocks else v
+            for v in self.verdicts
+        ]
 
     def raise_(self, *names: SignalName, since: int | None = None, **how: Any) -> Story:
         """Have these signals raised, and no others."""
         at = self.step if since is None else since
-        self.verdicts = [verdict(name, since=at, **how) for name in names]
+        self.verdicts = [verdict(name, since=at, read=self.step, **how) for name in names]
         return self
 
     def calm(self) -> Story:

@@ -30,6 +30,7 @@ from headway_api.store import FileStore, NotFound, S3Store
 from headway_api.stored import read
 from headway_coordinator.evaluation import candidates, rescore
 from headway_coordinator.faults import CandidateFault
+from headway_coordinator.judges.kept import KeptAnswer
 from headway_coordinator.ledger.segments import Ledger
 from headway_coordinator.preflight import evidence, keyed, start, tensors
 from headway_coordinator.remedies import journal as decided
@@ -123,6 +124,9 @@ READERS: dict[str, Reader] = {
     "a test's group": Reader(lambda at: at.evaluation_group("a", "e-a-000000"), spool(Spool.tested), True),
     "a run to rescore": Reader(lambda at: at.evaluation_group("a", "e-a-000000"), rescored, True),
     "a failed group to rescore": Reader(lambda at: at.failed_group("e-a-000000-0"), rescored, True),
+    "a judge's answer": Reader(
+        lambda at: at.judgement("0" * 64), lambda store, at: read(store, at.judgement("0" * 64), KeptAnswer)
+    ),
     "a validation's summary": Reader(lambda at: at.validation(3), spool(Spool.replay)),
     "a step's report": Reader(lambda at: at.step_history(3), spool(Spool.replay)),
     "the newest version": Reader(lambda at: at.step_history(3), spool(Spool.latest)),

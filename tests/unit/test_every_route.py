@@ -74,7 +74,7 @@ TAKES: dict[str, dict[str, int]] = {
 }
 """Bytes that a route takes at most."""
 READS_NONE: dict[str, set[str]] = {
-    "gateway": {"GET /v1/models", "GET /v1/tools"},
+    "gateway": {"GET /v1/models", "GET /v1/tools", "GET /openapi.json"},
     "learner": {"GET /v1/batch", "GET /healthz", "GET /readyz", "GET /metrics"},
     "probes": {"GET /healthz", "GET /readyz", "GET /metrics"},
     "weights": {"GET /v1/weights", "DELETE /v1/weights", "GET /healthz", "GET /readyz"},

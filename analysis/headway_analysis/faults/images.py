@@ -29,4 +29,26 @@ FAULTS: tuple[Fault, ...] = (
         condition="Progressing",
         event="ImagePullFailed",
     ),
+    Fault(
+        "image-not-loaded",
+        Kind.IMAGE,
+        Stage.PREFLIGHT,
+        "The image is to be on the node already, and is not.",
+        IMAGE + "pod ... has no image localhost/headway/absent:dev: ErrImageNeverPull: ...; load it onto the "
+        "node, or have it pulled: imagePullPolicy IfNotPresent",
+        state="Pending",
+        reason="ImagePullFailed",
+        condition="Progressing",
+        event="ImagePullFailed",
+    ),
+    Fault(
+        "image-without-server",
+        Kind.IMAGE,
+        Stage.PREFLIGHT,
+        "The environment's image is not made from Headway's sandbox image.",
+        IMAGE + "5 sandboxes in a row ended before they answered, and none has answered yet; the last: ...; "
+        "build the image on Headway's sandbox image, with python3 and what the environment imports",
+        reason="SandboxEnded",
+        seconds=60,
+    ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headway_analysis.faults.definition import Fault, Kind, Stage, in_preflight
+from headway_analysis.faults.definition import Fault, Kind, Stage, in_preflight, tried_again
 
 FAULTS: tuple[Fault, ...] = (
     in_preflight(
@@ -143,6 +143,16 @@ FAULTS: tuple[Fault, ...] = (
         "the context holds ..., tool results not counted; lower spec.rollout.sampling.maxTokens to ..., or "
         "spec.agent.builtin.maxTurns",
     ),
+    tried_again(
+        "hub-out-of-reach",
+        Kind.NETWORK,
+        "ProcessFailed",
+        "The model is on the Hugging Face hub, which pods do not reach.",
+        "spec.model.base: ... could not be fetched from the hub (...); let the pods reach it, or copy the "
+        "model's folder to s3:// and name it here",
+        "The job tries again `spec.failurePolicy.maxRestarts` times. Let the pods reach the hub, or copy "
+        "the model.",
+    ),
     in_preflight(
         "no-weights-to-start-from",
         Kind.WEIGHTS,
@@ -193,5 +203,12 @@ FAULTS: tuple[Fault, ...] = (
         reason="CandidateMissing",
         condition="CandidatesResolved",
         event="CandidateMissing",
+    ),
+    in_preflight(
+        "spoilt-weights",
+        Kind.WEIGHTS,
+        "ModelNotLoadable",
+        "The file of the base model's weights is cut short, as by an upload that broke off.",
+        "spec.model.base: .../model.safetensors has ... bytes, and by its header ...; upload the file again",
     ),
 )

@@ -97,6 +97,15 @@ FAULTS: tuple[Fault, ...] = (
         "service account an identity",
     ),
     pods_wait(
+        "no-secret",
+        Kind.CREDENTIALS,
+        "CreateFailed",
+        "The Secret that the job names does not exist.",
+        'spec.output.secretRef: pod ...: CreateContainerConfigError: secret "keys" not found; create '
+        "Secret keys "
+        "with that key, or name another one",
+    ),
+    pods_wait(
         "no-account",
         Kind.CREDENTIALS,
         "CreateFailed",
@@ -119,6 +128,26 @@ FAULTS: tuple[Fault, ...] = (
         "A ResourceQuota leaves less memory than a learner asks for.",
         "spec.learner.resources: exceeded quota: little-memory, ...; free some of it, lower what the job "
         "asks for, or have the ResourceQuota raised",
+        state="Starting",
+    ),
+    pods_wait(
+        "sandboxes-beyond-quota",
+        Kind.QUOTA,
+        "CreateFailed",
+        "A ResourceQuota leaves less than a sandbox asks for.",
+        "spec.environment.sandbox.resources: exceeded quota: small-sandboxes, ...; free some of it, lower "
+        "what "
+        "the job asks for, or have the ResourceQuota raised",
+        condition="SandboxesReady",
+    ),
+    pods_wait(
+        "beyond-the-limit-range",
+        Kind.QUOTA,
+        "CreateFailed",
+        "A LimitRange of the namespace allows a container less than learner and servers ask for.",
+        "spec.learner.resources: maximum memory usage per Container is ...; lower what the job asks for, or "
+        "have the LimitRange raised; spec.rollout.resources: maximum memory usage per Container is ...; "
+        "lower what the job asks for, or have the LimitRange raised",
         state="Starting",
     ),
     pods_wait(
@@ -158,6 +187,24 @@ FAULTS: tuple[Fault, ...] = (
         "Add such a node, or ask for what one has",
         "Add such a node, or ask for what one has.",
         condition="SandboxesReady",
+    ),
+    pods_wait(
+        "no-runtime-class",
+        Kind.NODE,
+        "CreateFailed",
+        "The RuntimeClass of the sandboxes is not installed.",
+        'spec.environment.sandbox.runtimeClassName: RuntimeClass "gvisor" not found; install it, or name '
+        "another one",
+        condition="SandboxesReady",
+    ),
+    pods_wait(
+        "no-priority-class",
+        Kind.NODE,
+        "CreateFailed",
+        "The priority class of the learner does not exist.",
+        "spec.learner.podTemplate: no PriorityClass with name urgent was found; create it, or name "
+        "another one",
+        state="Starting",
     ),
     pods_wait(
         "name-taken",

@@ -7,7 +7,7 @@ that stayed InfraError are in the outcome rates alone: they say nothing of the m
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from headway_analysis.measures.episodes import (
     Judge,
@@ -32,7 +32,7 @@ from headway_analysis.measures.tries import (
     at_turn_limit,
     tool_calls,
 )
-from headway_api.records import EpisodeRecord, GroupRecord, Outcome
+from headway_api.records import FORK_REASONS, EpisodeRecord, GroupRecord, Outcome
 from headway_api.staleness import lag
 
 Figures = dict[str, float]
@@ -227,7 +227,24 @@ def _turns(prefix: str, episodes: Sequence[EpisodeRecord]) -> Figures:
         f"{prefix}/turns/malformed_tool_call_rate": _share(turn.malformed_tool_calls > 0 for turn in turns),
         f"{prefix}/turns/token_limit_rate": _share(turn.finish_reason == "length" for turn in turns),
         f"{prefix}/turns/fork_rate": sum(e.forks for e in episodes) / len(turns) if turns else 0.0,
+        **{f"{prefix}/forks_of/{why}": n / len(turns) if turns else 0.0 for why, n in _drifts(episodes)},
     }
+
+
+def _drifts(episodes: Sequence[EpisodeRecord]) -> Iterator[tuple[str, int]]:
+    """How many turns' history drifted, for each reason."""
+    found: Counter[str] = Counter()
+    for drift in (drift for episode in episodes for drift in episode.drifts):
+        found[drift.reason] += drift.count
+    return ((reason, found[reason]) for reason in FORK_REASONS)
+
+
+def _malformed(episodes: Sequence[EpisodeRecord]) -> Counter[str]:
+    """Calls that could not be read, by what is wrong with them."""
+    found: Counter[str] = Counter()
+    for turn in (turn for episode in episodes for turn in episode.turns):
+        found.update(turn.malformed_kinds)
+    return found
 
 
 def _tools(prefix: str, episodes: Sequence[EpisodeRecord]) -> Figures:
@@ -241,6 +258,11 @@ def _tools(prefix: str, episodes: Sequence[EpisodeRecord]) -> Figures:
         f"{prefix}/tool_calls/max": counts.max,
         f"{prefix}/tool_calls/failed_share": failed / readable if readable else 0.0,
         f"{prefix}/tool_calls/malformed_share": malformed / attempts if attempts else 0.0,
+        **{
+            f"{prefix}/tool_calls/malformed_share_of/{kind}": count / attempts
+            for kind, count in _malformed(episodes).items()
+            if attempts
+        },
         **{
             f"{prefix}/tool_calls_of/{name}": count / len(episodes)
             for name, count in _by_tool(calls.by_tool for calls in made).items()

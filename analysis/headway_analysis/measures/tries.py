@@ -9,7 +9,7 @@ from datetime import UTC, date, datetime
 from typing import Any, Final
 
 from headway_analysis.measures.episodes import success
-from headway_api.records import EpisodeRecord, GroupRecord, Outcome, SampledBy, UsageClass
+from headway_api.records import Drift, EpisodeRecord, GroupRecord, Outcome, SampledBy, UsageClass
 
 TOOL_ERROR: Final = "error: "
 """How a tool's answer begins where the tool failed."""
@@ -148,6 +148,10 @@ class Try:
     uncounted_turns: int = 0
     """Turns of which an endpoint did not say what they cost, those of lost attempts included. Their tokens
     are 0 in every count."""
+    drifts: tuple[Drift, ...] = ()
+    """Why turns began a row of their own, as `EpisodeRecord.drifts`."""
+    forks: int = 0
+    """Turns that did."""
     earlier: tuple[Attempt, ...] = ()
     """Attempts before this one, which were lost."""
 
@@ -242,6 +246,8 @@ def a_try(
         finished_at=episode.finished_at,
         sampled_by=sampled_by,
         uncounted_turns=sum(each.uncounted_turns for each in (*earlier, used)),
+        drifts=tuple(episode.drifts),
+        forks=episode.forks,
         earlier=earlier,
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -70,6 +71,11 @@ def parameters_of(tool: Json) -> Json:
     """The JSON schema of a tool's arguments."""
     found = function_of(tool).get("parameters")
     return found if isinstance(found, Mapping) else {}
+
+
+def folded(text: str) -> str:
+    """A text without what copies often differ in: case, width and white space. Signs stay: -1 is not 1."""
+    return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
 
 
 def written(value: Any) -> str:

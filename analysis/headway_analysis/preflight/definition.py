@@ -84,7 +84,7 @@ class Check:
     scripts: Scripts = no_scripts
     """What has to be played for it: bounded in number, and a function of the baseline alone."""
     stops_early: bool = False
-    """Whether a verdict Fail over part of the baseline is certain: no later episode would change it. The
-    judge then accounts for every look that is taken."""
+    """Whether a verdict Fail over part of the baseline, without scripts, is certain: no later episode would
+    change it. The judge then accounts for every look that is taken."""
     needs_model: bool = True
     """Whether it judges what a model did. Without one, an author's own tests run the others."""

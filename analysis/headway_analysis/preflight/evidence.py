@@ -22,6 +22,8 @@ class Facts:
     """Training rows."""
     validation: Sequence[Json] = ()
     test: Sequence[Json] = ()
+    overlap_allowed: bool = False
+    """`spec.data.allowOverlap`: splits may share rows."""
     prompt_column: str | None = None
     """`spec.data.train.promptColumn`."""
     group_size: int = 8

@@ -11,6 +11,7 @@ from headway_analysis.preflight.answers import objects_in
 _BRACES: Final = re.compile(r"\{([^{}]*)\}")
 _QUOTED: Final = re.compile(r"[\"'`]([A-Za-z][\w -]{0,60})[\"'`]")
 _BARE_KEY: Final = re.compile(r"([A-Za-z]\w{0,60})\s*:")
+_PARTS: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+|[^\W\d_a-zA-Z]+")
 _KEY_LINE: Final = re.compile(r"^\s*[-*]?\s*[\"'`]?([A-Za-z][\w ]{0,40}?)[\"'`]?\s*[:=]\s*\S", re.MULTILINE)
 
 
@@ -49,5 +50,5 @@ def of_label(prompt: str, fields: list[str]) -> Shown | None:
 
 def names_it(text: str, field: str) -> bool:
     """Whether a text names a field: as it is written, or as words."""
-    words = re.escape(field).replace(r"\ ", " ").replace("_", r"[_ -]?")
+    words = "[_ -]?".join(map(re.escape, _PARTS.findall(field))) or re.escape(field)
     return re.search(rf"(?<![A-Za-z0-9]){words}(?![A-Za-z0-9])", text, re.IGNORECASE) is not None

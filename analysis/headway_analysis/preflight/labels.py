@@ -12,13 +12,15 @@ from typing import Any, Final
 from headway_analysis.overlaps import normalized
 from headway_analysis.preflight.answers import Answer, parsed, tags_in
 from headway_analysis.preflight.choose import is_full
-from headway_analysis.preflight.conversation import prompt_text, said_by
+from headway_analysis.preflight.conversation import folded, prompt_text, said_by, written
 from headway_analysis.preflight.evidence import Baseline, Json
 
 SURE: Final = frozenset(
     ("expected", "label", "labels", "answer", "answers", "truth", "groundtruth", "solution", "correct")
 )
 """Words by which a column is a label's."""
+WITH_SURE: Final = frozenset(("ground", "final", "gold", "output", "value", "values", "fields"))
+"""Words that may stand beside them."""
 LIKELY: Final = frozenset(("target", "targets", "gold", "golden", "reference", "output"))
 """The same of a column whose values are not in the prompt."""
 ABOUT: Final = frozenset(("format", "type", "types", "set", "schema", "id", "template", "count", "column"))
@@ -55,12 +57,13 @@ def label_of(baseline: Baseline) -> Label | None:
     facts = baseline.facts
     columns = [name for name in _columns(facts.rows[:50]) if name != facts.prompt_column]
     columns = [name for name in columns if any(row.get(name) not in (None, "") for row in facts.rows[:50])]
-    for name in columns:
-        if words_of(name) & SURE and not words_of(name) & ABOUT:
+    sure = [name for name in columns if words_of(name) & SURE and not words_of(name) & ABOUT]
+    for name in sure:
+        if words_of(name) <= SURE | WITH_SURE:
             return Label(name, True)
     found = _equal_to_answers(baseline, columns)
-    if found is not None:
-        return found
+    if found is not None or sure:
+        return found or Label(sure[0], True)
     for name in columns:
         if words_of(name) & LIKELY and not words_of(name) & ABOUT and not _in_prompts(baseline, name):
             return Label(name, True)
@@ -125,7 +128,7 @@ def fields_of(value: Any) -> list[str]:
 
 def common(values: Sequence[Any]) -> tuple[str, int] | None:
     """The most frequent of some labels, and how often it comes."""
-    found = Counter(_value(value) for value in values if value not in (None, ""))
+    found = Counter(folded(written(value)) for value in values if value not in (None, ""))
     return found.most_common(1)[0] if found else None
 
 

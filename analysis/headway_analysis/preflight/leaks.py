@@ -7,9 +7,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from headway_analysis.overlaps import normalized
 from headway_analysis.preflight.answers import LONGEST, objects_in
-from headway_analysis.preflight.conversation import prompt_text
+from headway_analysis.preflight.conversation import folded, prompt_text
 from headway_analysis.preflight.evidence import Sampled, ToolResult
 from headway_analysis.preflight.labels import TOLD, Label, label_answer, words_of
 
@@ -39,7 +38,7 @@ def _object(value: Any) -> Mapping[str, Any] | None:
 
 
 def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    plain = [{str(key): normalized(str(value)) for key, value in each.items()} for each in (one, other)]
+    plain = [{str(key): folded(str(value)) for key, value in each.items()} for each in (one, other)]
     return plain[0] == plain[1]
 
 
@@ -78,10 +77,8 @@ def in_tool(one: Sampled, label: Label) -> tuple[ToolResult, str] | None:
 
 def _computed(one: Sampled, result: ToolResult) -> bool:
     """Whether the call brought something that its row does not have: then the tool may compute an answer."""
-    known = normalized(json.dumps(one.row, default=str))
-    return any(
-        isinstance(value, str) and normalized(value) not in known for value in result.arguments.values()
-    )
+    known = folded(json.dumps(one.row, default=str))
+    return any(isinstance(value, str) and folded(value) not in known for value in result.arguments.values())
 
 
 def whole_in_first(one: Sampled, label: Label) -> ToolResult | None:
@@ -107,6 +104,7 @@ def _read(content: str) -> Any:
 def _fields(value: Any, depth: int) -> Iterator[tuple[str, Any]]:
     if depth == 0:
         return
+    value = _unpacked(value)
     inner: Sequence[Any] = ()
     if isinstance(value, Mapping):
         yield from ((str(key), each) for key, each in value.items())
@@ -115,6 +113,16 @@ def _fields(value: Any, depth: int) -> Iterator[tuple[str, Any]]:
         inner = value[:100]
     for each in inner:
         yield from _fields(each, depth - 1)
+
+
+def _unpacked(value: Any) -> Any:
+    """What a text holds that is itself a JSON object or list."""
+    if not isinstance(value, str) or value[:1] not in ("{", "["):
+        return value
+    try:
+        return json.loads(value[:LONGEST])
+    except (ValueError, RecursionError):
+        return value
 
 
 def _equal(found: Any, value: Any) -> bool:
@@ -127,5 +135,5 @@ def _plain(value: Any) -> str:
     if answer is None:
         return ""
     if answer.kind == "object":
-        return json.dumps({key: normalized(str(each)) for key, each in answer.fields}, sort_keys=True)
-    return normalized(answer.body)
+        return json.dumps({key: folded(str(each)) for key, each in answer.fields}, sort_keys=True)
+    return folded(answer.body)

@@ -76,7 +76,8 @@ def _dropped(answer: Answer, names: Sequence[str]) -> Iterator[Mutant]:
     if len(answer.fields) < 2:
         yield Mutant("answer dropped", answer.before.strip() or " ", True, "no answer at all is taken")
         return
-    for name in names:
+    without = {key for key, value in answer.fields if value is None}
+    for name in (each for each in names if each not in without):
         left = tuple(pair for pair in answer.fields if pair[0] != name)
         yield Mutant(f"field dropped: {name}", answer.with_fields(left).text, True, f"{name} may be missing")
 
@@ -108,7 +109,7 @@ def wrong(answer: Answer, others: Mapping[str, Sequence[Any]]) -> Answer:
 def altered(value: Any, others: Sequence[Any] = ()) -> Any:
     """Another value of the same kind: one of `others` where there is one."""
     for other in others:
-        if type(other) is type(value) and _plain(other) != _plain(value) and not _contains(other, value):
+        if type(other) is type(value) and _plain(other) != _plain(value) and not _alike(other, value):
             return other
     if isinstance(value, bool):
         return not value
@@ -132,9 +133,18 @@ def _plain(value: Any) -> str:
     return str(value).strip().casefold()
 
 
-def _contains(one: Any, other: Any) -> bool:
-    """Whether one text has the other in it: a judge that looks for words would take both."""
-    return isinstance(one, str) and (_plain(one) in _plain(other) or _plain(other) in _plain(one))
+def _alike(one: Any, other: Any) -> bool:
+    """Whether a judge that looks for a word might take both texts for the same.
+
+    One is in the other, or they are prose that begins or ends with one word: `so it is a refund`.
+    """
+    if not isinstance(one, str) or not isinstance(other, str):
+        return False
+    first, second = _plain(one), _plain(other)
+    ends = [re.findall(r"\w+", text) or [""] for text in (first, second)]
+    prose = max(map(len, ends)) > WORDS
+    same = ends[0][0] == ends[1][0] or ends[0][-1] == ends[1][-1]
+    return first in second or second in first or (prose and same)
 
 
 def _other_text(text: str) -> str:

@@ -13,7 +13,7 @@ from headway_api.remedies import WATCH
 from headway_api.status import decimal
 
 LONGEST_WATCH: Final = 50
-"""Where the sign is judged at validations, and none has come in that time."""
+"""Where the sign was not judged in that time: no validation came, or no step had the figures."""
 
 
 @dataclass(frozen=True)
@@ -51,16 +51,13 @@ def judge(entry: Entry, situation: Situation) -> Judgement:
 
 
 def _is_fresh(entry: Entry, situation: Situation) -> bool:
-    """Whether anything said since a remedy can tell of the sign it was meant against."""
+    """Whether the sign that a remedy was meant against was judged since, at a step or at a validation."""
     found = situation.verdict(entry.decision.signal) if entry.decision.signal else None
-    validates = situation.spec.data.validation is not None and situation.spec.evaluation.every_steps > 0
-    if found is None or found.signal.clock == "step" or not validates:
-        return True
-    return latest(situation.validations, situation.step, after=entry.step) is not None
+    return found is None or found.standing.read > entry.step
 
 
 def _sign(entry: Entry, situation: Situation) -> tuple[bool | None, str]:
-    """Whether the sign is gone; None where it is raised still, and its last reading was not over."""
+    """Whether the sign is gone; None where it is raised still, and nothing since says that it should be."""
     assert entry.decision.signal is not None
     name, found = entry.decision.signal, situation.verdict(entry.decision.signal)
     if found is None or found.standing.state != "Raised":

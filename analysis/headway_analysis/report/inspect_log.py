@@ -216,6 +216,8 @@ def _metadata(one: Try, episode: EpisodeRecord) -> dict[str, Any]:
         "malformed_tool_calls": one.tool_calls.malformed,
         "turn_limit": one.turn_limit,
         "token_limit": one.token_limit,
+        "forks": one.forks,
+        "drifts": [drift.model_dump(mode="json") for drift in one.drifts],
     }
 
 

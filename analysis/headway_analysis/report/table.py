@@ -76,10 +76,17 @@ COLUMNS: Final = (
     ),
     Column("turn_limit", "bool", "It was cut since its turns were used up.", lambda t: t.turn_limit),
     Column("token_limit", "bool", "A turn was cut, or the context was full.", lambda t: t.token_limit),
+    Column("forks", "int64", "Turns whose history drifted.", lambda t: t.forks),
+    Column("forks_by_reason", "counts", "The same by why.", lambda t: by_name(by_reason(t))),
     Column("metrics", "numbers", "The environment's own numbers.", lambda t: by_name(t.metrics)),
     Column("usage", "usage", "What the ledger bills, by day and class.", lambda t: bill(t)),
 )
 COST: Final = Column("cost", "double", "US dollars by the price book, or null.", lambda t: None)
+
+
+def by_reason(each: Try) -> dict[str, int]:
+    """Turns of a try whose history drifted, by why."""
+    return {drift.reason: drift.count for drift in each.drifts}
 
 
 def by_name(numbers: Mapping[str, float]) -> list[tuple[str, float]]:

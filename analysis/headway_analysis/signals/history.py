@@ -55,11 +55,27 @@ class Change(Enum):
 
 
 @dataclass
+class Once:
+    """When something first held. What a step says never changes, so that none is looked at twice."""
+
+    at: int | None = None
+    """The first step at which it held."""
+    until: int = -1
+    """The newest step that was looked at."""
+
+    def by(self, step: int) -> bool:
+        """Whether it held at a step or before. The step must have been looked at."""
+        return self.at is not None and self.at <= step
+
+
+@dataclass
 class Series:
     """Figures by step, oldest first. Figures that are no numbers, or absurd ones, are not known."""
 
     steps: list[int] = field(default_factory=list)
     figures: list[Figures] = field(default_factory=list)
+    once: dict[str, Once] = field(default_factory=dict)
+    """What judges have found in these steps so far. It is forgotten when an earlier one becomes another."""
 
     def put(self, step: int, figures: Figures) -> Change:
         """Add a step. Of one that comes again the last word counts."""
@@ -78,6 +94,7 @@ class Series:
             self.figures[at] = known
         else:
             return Change.NONE
+        self.once.clear()
         return Change.EARLIER
 
 
@@ -122,6 +139,10 @@ class History:
     def validated(self, name: str) -> list[tuple[int, float]]:
         """Validated steps up to the one that is judged, with their value of a figure."""
         return [*_dated(self._validations, name, -1, self.now)]
+
+    def once(self, what: str) -> Once:
+        """When something first held in these steps, as far as they were looked at for it."""
+        return self._steps.once.setdefault(what, Once())
 
     def names(self, prefix: str, steps: int) -> Sequence[str]:
         """Figures of the last `steps` steps whose names begin so, in order."""

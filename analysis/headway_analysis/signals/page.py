@@ -22,6 +22,8 @@ from headway_analysis.signals.definition import Signal
 
 MADE: Final = "Made from the code by `make signals`; do not edit."
 WIDTH: Final = 150
+ALERT_AFTER_MINUTES: Final = 5
+"""What the chart has an alert wait for, unless its values say otherwise."""
 
 INTRODUCTION: Final = f"""\
 # Signs that training goes wrong
@@ -84,8 +86,12 @@ def section(signal: Signal) -> str:
 
 def times(signal: Signal, count: int) -> str:
     """So many readings, in the words of the signal's clock."""
-    word = "step" if signal.clock == "step" else "validation"
-    return f"{count} {word}" if count == 1 else f"{count} {word}s in a row"
+    in_a_row = "" if count == 1 else "s in a row"
+    steps = f"{count} step{in_a_row}"
+    if signal.clock == "step":
+        return steps
+    validations = f"{count} validation{in_a_row}"
+    return f"{validations} ({steps}, where nothing validates)" if signal.clock == "either" else validations
 
 
 def runbook(signal: Signal) -> str:
@@ -99,7 +105,8 @@ def runbook(signal: Signal) -> str:
         "## What it means",
         "",
         f"{signal.meaning} {signal.threshold}",
-        f"The signal is raised, and the alert fires, after {times(signal, signal.raise_after)} like that.",
+        f"The signal is raised after {times(signal, signal.raise_after)} like that. The alert fires where it "
+        f"is still raised {ALERT_AFTER_MINUTES} minutes later (`prometheusRule.for.signals`).",
         "",
         "## What to look at",
         "",

@@ -21,6 +21,8 @@ class Standing:
     """Readings clear of it since the last one that was over."""
     reading: Reading | None = None
     """The latest."""
+    read: int = 0
+    """Step that it is of."""
 
 
 def after(signal: Signal, before: Standing, reading: Reading | None, step: int) -> Standing:
@@ -34,7 +36,7 @@ def after(signal: Signal, before: Standing, reading: Reading | None, step: int) 
         over, clear = 0, clear + 1
     state = _state(signal, before.state, reading.level, over, clear)
     since = before.since if state == before.state else step
-    return replace(before, state=state, since=since, over=over, clear=clear, reading=reading)
+    return replace(before, state=state, since=since, over=over, clear=clear, reading=reading, read=step)
 
 
 def _state(signal: Signal, before: SignalState, level: Level, over: int, clear: int) -> SignalState:

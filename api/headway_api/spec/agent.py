@@ -8,7 +8,29 @@ from headway_api.base import SpecModel
 from headway_api.rules import Rule
 from headway_api.spec.types import Argument, Label, Uri, uri_scheme
 
-ToolCallParser = Literal["auto", "hermes", "llama"]
+ToolCallParser = Literal[
+    "auto",
+    "hermes",
+    "llama",
+    "harmony",
+    "qwen-coder",
+    "glm",
+    "mistral",
+    "mistral-tekken",
+    "deepseek-v3",
+    "deepseek-v3.1",
+    "deepseek-v3.2",
+    "kimi",
+    "minimax",
+    "seed-oss",
+    "gemma3",
+    "gemma4",
+    "granite",
+    "command",
+    "nemotron",
+    "lfm2",
+    "pythonic",
+]
 
 
 class BuiltinAgent(SpecModel):
@@ -20,10 +42,11 @@ class BuiltinAgent(SpecModel):
     system_prompt: Annotated[str, Field(max_length=32768)] | None = None
     """System message put before the row's prompt. Absent: the environment's own, if it has one."""
     tool_call_parser: ToolCallParser = "auto"
-    """How tool calls are read from the model's text. auto picks by the model's family, chat template and
-    tokens (Hermes and Qwen, Llama, gpt-oss and more); hermes reads JSON between <tool_call> tags, whatever
-    the family writes, and the preflight fails where the model's tokenizer has no such tag; llama reads a turn
-    that is one JSON object with name and parameters."""
+    """How tool calls are read from the model's text. auto takes the reader that reads back what the model's
+    own chat template writes; docs/models.md has one line for each family. A reader that is named is taken at
+    its word: hermes reads JSON between <tool_call> tags, and the preflight fails where the model's tokenizer
+    has no such tag; llama reads a turn that is one JSON object with name and parameters; pythonic a turn
+    that is a list of calls in Python; each other one is named for the family that writes so."""
 
 
 class AgentService(SpecModel):

@@ -10,6 +10,7 @@ from headway_api.spec.agent import AgentSpec
 from headway_api.spec.data import Dataset
 from headway_api.spec.environment import EnvironmentSpec, RewardSpec
 from headway_api.spec.gate import OF_AN_EVALUATION, Gate
+from headway_api.spec.judge import Judges
 from headway_api.spec.lifecycle import BudgetSpec, OutputSpec, TrackingSpec
 from headway_api.spec.metadata import NAME_RULES, Metadata
 from headway_api.spec.model import name_of_hub, revision_of_hub
@@ -259,6 +260,8 @@ class RLEvalJobSpec(SpecModel):
     """What an episode acts on."""
     reward: RewardSpec = RewardSpec()
     """What a reward may be."""
+    judges: Judges = ()
+    """Models that the environment's reward and score may ask. Suites have scorers of their own."""
     suites: Annotated[
         tuple[Suite, ...],
         Field(

@@ -60,6 +60,7 @@ OWN_FLAGS: Final = (
     "--max-lora-rank",
     "--max-loras",
     "--max-model-len",
+    "--middleware",
     "--model",
     "--no-enable-lora",
     "--no-enable-prompt-tokens-details",
@@ -79,7 +80,8 @@ OWN_FLAGS: Final = (
     "-tp",
 )
 """Flags of vLLM that follow from the rest of the spec. With others the learner would train on the wrong
-probabilities (`--logprobs-mode raw_logprobs`: 0.2 nats off at temperature 0.7), or find no server."""
+probabilities (`--logprobs-mode raw_logprobs`: 0.2 nats off at temperature 0.7), find no server, or one that
+answers strangers."""
 
 
 def _is_free(argument: str) -> bool:

@@ -11,6 +11,7 @@ from headway_api.spec.agent import AgentSpec, BuiltinAgent
 from headway_api.spec.algorithm import AlgorithmSpec
 from headway_api.spec.data import DataSpec
 from headway_api.spec.environment import RewardSpec, TrainingEnvironmentSpec
+from headway_api.spec.judge import Judges
 from headway_api.spec.learner import CheckpointsSpec, LearnerSpec, OptimizerSpec, ScheduleSpec
 from headway_api.spec.lifecycle import BudgetSpec, FailureRule, OutputSpec, TrackingSpec
 from headway_api.spec.metadata import NAME_RULES, Metadata
@@ -144,6 +145,8 @@ class RLTrainingJobSpec(SpecModel):
     """What an episode acts on."""
     reward: RewardSpec = RewardSpec()
     """What a reward may be."""
+    judges: Judges = ()
+    """Models that the environment's reward and score may ask."""
     algorithm: AlgorithmSpec = AlgorithmSpec()
     """How episodes become gradients."""
     optimizer: OptimizerSpec = OptimizerSpec()

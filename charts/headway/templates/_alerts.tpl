@@ -19,7 +19,9 @@ description and board stands what Prometheus fills in.
   annotations:
     summary: {{ .summary | quote }}
     description: {{ .description | quote }}
-    runbook_url: {{ $rule.runbookUrl }}/{{ .name }}
+    {{- with $rule.runbookUrl }}
+    runbook_url: {{ printf "%s/%s" (trimSuffix "/" .) $.name | quote }}
+    {{- end }}
     {{- with $rule.dashboardUrl }}
     dashboard_url: {{ printf "%s/d/headway-%s" (trimSuffix "/" .) $.board | quote }}
     {{- end }}

@@ -117,6 +117,7 @@ accelerator: {{ .Values.accelerator | quote }}
 resources: {{- toYaml .Values.resources | nindent 2 }}
 roleTemplates: {{- toYaml .Values.roleTemplates | nindent 2 }}
 caps: {{- toYaml .Values.caps | nindent 2 }}
+policy: {{- toYaml .Values.policy | nindent 2 }}
 cacheSizeLimit: {{ .Values.cacheSizeLimit | quote }}
 shmSizeLimit: {{ .Values.shmSizeLimit | quote }}
 metricsFrom: {{- .Values.metricsFrom | default list | toYaml | nindent 2 }}

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import quote
 
 import aiohttp
 from yarl import URL
 
 from headway_api.bounds import shortened
-from headway_api.spec.evaluation import CandidateEndpoint
 from headway_coordinator.endpoint.refused import Kind, Verdict, judge
 from headway_coordinator.endpoint.reply import MAX_BYTES, Failed, Reply, Unreadable, document, read
 from headway_coordinator.endpoint.wire import sent
@@ -32,12 +31,22 @@ class _Answer:
     data: bytes
 
 
+class Place(Protocol):
+    """Where a model is served: of a candidate, or of a judge."""
+
+    @property
+    def url(self) -> str: ...
+
+    @property
+    def model(self) -> str: ...
+
+
 @dataclass(frozen=True)
 class Caller:
     """Sends requests to one endpoint."""
 
     http: aiohttp.ClientSession
-    spec: CandidateEndpoint
+    spec: Place
     token: str | None
 
     async def complete(self, body: dict[str, Any]) -> Reply | Verdict:

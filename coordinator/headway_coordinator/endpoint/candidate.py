@@ -11,10 +11,10 @@ from typing import Final
 
 import aiohttp
 
-from headway_api import names
 from headway_api.config import EvalConfig
 from headway_api.spec.evaluation import Candidate, CandidateEndpoint
 from headway_coordinator.endpoint.chat import EndpointChat
+from headway_coordinator.endpoint.token import TokenWrong, read_token
 from headway_coordinator.faults import CandidateFault
 from headway_coordinator.http import connector
 
@@ -61,19 +61,15 @@ def token_of(candidate: str, spec: CandidateEndpoint, folder: Path) -> str | Non
     if spec.secret_ref is None:
         return None
     try:
-        token = (folder / candidate / names.TOKEN_KEY).read_text(errors="replace").strip()
-    except FileNotFoundError:
-        token = ""
-    if token and token.isascii() and token.isprintable():
-        return token
-    field = f"spec.candidates[{candidate}].endpoint.secretRef"
-    wrong = "holds characters that no header can" if token else "is missing or empty"
-    raise CandidateFault(
-        "EndpointDenied",
-        f"candidate {candidate}: the key `token` of the Secret {spec.secret_ref.name} {wrong}; write the "
-        f"endpoint's token there, or another Secret in {field}",
-        field,
-    )
+        return read_token(folder / candidate)
+    except TokenWrong as wrong:
+        field = f"spec.candidates[{candidate}].endpoint.secretRef"
+        raise CandidateFault(
+            "EndpointDenied",
+            f"candidate {candidate}: the key `token` of the Secret {spec.secret_ref.name} {wrong}; write the "
+            f"endpoint's token there, or another Secret in {field}",
+            field,
+        ) from wrong
 
 
 async def token_in_time(

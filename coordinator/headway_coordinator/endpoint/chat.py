@@ -43,7 +43,7 @@ from headway_coordinator.gateway.core import (
     Session,
     assistant,
 )
-from headway_coordinator.trajectory.calls import Parsed
+from headway_coordinator.trajectory.calls import Parsed, kinds
 
 TRIES = 5
 """Of a request that fails in a way that may be its own."""
@@ -288,6 +288,7 @@ def _recorded(session: Session, ask: Ask, number: int, reply: Reply) -> Completi
         sampled_tokens=reply.sampled_tokens,
         finish_reason=reply.finish_reason,
         malformed_tool_calls=sum(call.problem is not None for call in reply.parsed.calls),
+        malformed_kinds=kinds(reply.parsed.calls),
         policy_version=ELSEWHERE,
         counted=reply.counted,
     )

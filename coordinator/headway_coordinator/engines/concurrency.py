@@ -21,14 +21,18 @@ from typing import Final, NamedTuple
 
 import aiohttp
 
-from headway_api import engine_metrics, logs
+from headway_api import bounds, engine_metrics, logs
+from headway_api.bounds import OutOfBounds
 from headway_coordinator.engines.router import Reading, Router, Server
 from headway_coordinator.room import Room
+from headway_wire.contents import content
 
 LOOK_SECONDS = 2.0
 """Between two looks at the servers."""
 ANSWER_SECONDS = 2.0
 """Longest a server may take to say how it is; one that takes longer is left out of that look."""
+MOST_BYTES: Final = 16 * bounds.MIB
+"""Of all that a server counts: a hundred times what vLLM says at its start."""
 
 FULL: Final = 0.9
 """KV-cache use from which a few more tokens of each request make a server preempt."""
@@ -106,8 +110,10 @@ def read(text: str) -> tuple[float, float, float] | None:
 class Concurrency:
     """Looks at the servers in rotation every few seconds and moves the limit of `room`."""
 
-    def __init__(self, http: aiohttp.ClientSession, router: Router, room: Room) -> None:
+    def __init__(self, http: aiohttp.ClientSession, key: str, router: Router, room: Room) -> None:
+        """Of `router`'s servers; `key`: what their ports ask for."""
         self._http = http
+        self._headers = {"Authorization": f"Bearer {key}"}
         self._router = router
         self._room = room
 
@@ -145,10 +151,12 @@ class Concurrency:
         """How full a server is; None where it does not say, or is taking new weights."""
         version, url = server.version, f"{server.endpoint.engine}/metrics"
         try:
-            async with self._http.get(url, timeout=aiohttp.ClientTimeout(total=ANSWER_SECONDS)) as answer:
+            limit = aiohttp.ClientTimeout(total=ANSWER_SECONDS)
+            asked = self._http.get(url, headers=self._headers, timeout=limit, allow_redirects=False)
+            async with asked as answer:
                 answer.raise_for_status()
-                found = read(await answer.text())
-        except (aiohttp.ClientError, TimeoutError, UnicodeDecodeError):
+                found = read((await content(answer, MOST_BYTES)).decode())
+        except (aiohttp.ClientError, TimeoutError, UnicodeDecodeError, OutOfBounds):
             return None
         if found is None or version is None or not version == server.version == self._router.wanted:
             return None

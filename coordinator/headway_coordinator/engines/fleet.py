@@ -188,7 +188,7 @@ class Fleet:
             async with patience:
                 sampled = await vllm.generate(
                     self._http, url, name_of(manifest, self._slot), version, request, timeout,
-                    slot=self._slot, static=manifest.kind in STATIC,
+                    key=self._key, slot=self._slot, static=manifest.kind in STATIC,
                 )  # fmt: skip
                 await self._proven(server, version, sampled.versions[-1].version)
                 server.losses = 0

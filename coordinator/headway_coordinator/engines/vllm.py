@@ -63,12 +63,14 @@ async def generate(
     request: Request,
     timeout: float,
     *,
+    key: str | None = None,
     slot: str = POLICY,
     static: bool | None = None,
 ) -> Sampled:
     """Sample one continuation from the server at `url`, whose `model` holds `version`.
 
     Args:
+        key: what the server's port asks for.
         slot: of the server, that the model belongs to.
         static: whether nothing can replace these weights during the request. None: so it is with an adapter,
             and not with the base model's name.
@@ -84,6 +86,7 @@ async def generate(
             "POST",
             f"{url}/inference/v1/generate",
             timeout=timeout,
+            token=key,
             body=body,
             within=largest(request.max_tokens),
         )

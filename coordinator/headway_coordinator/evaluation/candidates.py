@@ -21,7 +21,7 @@ from headway_api.status import ResolvedCandidate
 from headway_api.store import Denied, NotFound, Store
 from headway_api.stored import read
 from headway_coordinator.faults import CandidateFault
-from headway_coordinator.preflight import checks
+from headway_coordinator.preflight import calls, checks
 from headway_coordinator.trajectory import render
 from headway_coordinator.trajectory.render import Renderer
 
@@ -73,7 +73,9 @@ def readable(
         model = ModelSpec(base=candidate.base, revision=candidate.revision)
         folder = fetch(model, store, cache, weights=False, field=base)
         tokens = checks.context_length(folder, candidate.base, candidate.context_length, length)
-        renderer = render.load(folder, spec.agent.effective_builtin.tool_call_parser)[0]
+        parser = spec.agent.effective_builtin.tool_call_parser
+        renderer = render.load(folder, parser)[0]
+        calls.readable(first.tools, renderer, parser)
         most = "spec.evaluation.sampling.maxTokens"
         checks.fits(first, renderer, tokens, spec.agent, spec.max_tokens, most)
     except JobError as error:

@@ -57,7 +57,7 @@ async def served(
             gateway = Gateway(model.renderer, fleet, model.context_length, timeout_seconds)
             found[name] = Served(fleet, Backend(gateway, Places(room.follower())))
         for one in [*found.values()][:1]:  # the same servers: one look says how full they are
-            running.append(tasks.create_task(Concurrency(http, one.fleet.router, room).run()))
+            running.append(tasks.create_task(Concurrency(http, key, one.fleet.router, room).run()))
         try:
             yield found
         finally:

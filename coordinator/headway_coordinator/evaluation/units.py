@@ -40,6 +40,7 @@ from headway_coordinator.evaluation.state import EvalState
 from headway_coordinator.faults import CandidateFault, Cause
 from headway_coordinator.gateway.server import GatewayServer
 from headway_coordinator.gateway.turns import Backend, Places
+from headway_coordinator.judges.answering import Judges
 from headway_coordinator.recurring import Recurring
 from headway_coordinator.room import Room
 from headway_coordinator.sandboxes import Broker
@@ -85,6 +86,8 @@ class Units:
     """Of each suite, who hands out its sandboxes."""
     faults: Recurring = field(default_factory=Recurring)
     """Hears why episodes failed."""
+    judges: Judges = field(default_factory=Judges)
+    """Whom the environment's reward and score may ask."""
     endpoints: Path = Path(names.ENDPOINTS_DIR)
     """Where the tokens of endpoints lie."""
     fleets: dict[str, Fleet] = field(default_factory=dict)
@@ -119,7 +122,7 @@ class Units:
 
     def _player(self, backend: Backend, sessions: Sessions) -> groups.Run:
         agent = agent_of(self.job, backend, self.server, self.where, self.http)
-        own = Episodes(self._rules, agent, self.broker, sessions, self.faults.hear)
+        own = Episodes(self._rules, agent, self.broker, sessions, self.faults.hear, self.judges)
         by_suite = {suite.name: self._sampler(suite, backend, sessions) for suite in self._spec.suites}
 
         async def live(task: Task) -> EpisodeRecord:
@@ -238,7 +241,7 @@ class Units:
             stored = await asyncio.to_thread(rescore.stored, asked.name, asked.rescore, self.store)
         http = self._spec.agent.http
         agent = rescore.Rescorer(asked.name, stored, http is not None and http.reports_reward, lost)
-        episodes = Episodes(self._rules, agent, self.broker, Nobody(), self.faults.hear)
+        episodes = Episodes(self._rules, agent, self.broker, Nobody(), self.faults.hear, self.judges)
         of_validation = asked.rescore.step is not None
 
         async def judged(task: Task) -> EpisodeRecord:

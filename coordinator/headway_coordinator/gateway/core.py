@@ -16,11 +16,12 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from headway_api.bounds import shortened
-from headway_api.records import Turn
+from headway_api.records import Drift, ForkReason, Turn
 from headway_coordinator.engines.vllm import Request, Sampled
+from headway_coordinator.gateway import drift
 from headway_coordinator.gateway.conversations import Said, continued, meaning
 from headway_coordinator.seeds import seed
-from headway_coordinator.trajectory.calls import Call, Message, Parsed, Tool
+from headway_coordinator.trajectory.calls import Call, Message, Parsed, Tool, kinds
 from headway_coordinator.trajectory.graph import Graph
 from headway_coordinator.trajectory.lengths import content, extent, size
 from headway_coordinator.trajectory.render import Renderer
@@ -96,6 +97,8 @@ class Session:
     """Turns asked for, the running ones included."""
     forks: int = 0
     """Turns whose history left what was sampled: each begins a row of its own."""
+    drifts: dict[ForkReason, Drift] = field(default_factory=dict)
+    """Why they did."""
     unseen: set[int] = field(default_factory=set)
     """Sampled nodes of the graph that never reached the agent: they had no part in its reward."""
     said: list[Said] = field(default_factory=list)
@@ -114,6 +117,11 @@ class Session:
         while said is not None:
             self.unseen.discard(said.node)
             said = said.before
+
+    def drifted(self, found: drift.Found, turn: int, messages: Sequence[Message]) -> None:
+        """A turn begins a row of its own."""
+        self.forks += 1
+        self.drifts[found.reason] = drift.counted(self.drifts, found, turn, messages)
 
     @property
     def taken(self) -> int:
@@ -181,7 +189,7 @@ class Gateway:
         session.read(before)
         forced = self._forced(ask.force)
         number, session.begun = session.begun, session.begun + 1
-        prompt = await self._prompt(session, ask, before) + forced
+        prompt = await self._prompt(session, ask, meanings, before, number) + forced
         room = self._context_length - len(prompt)
         if room < 1:
             raise ContextFull(f"{len(prompt)} tokens fill the context of {self._context_length}")
@@ -229,12 +237,15 @@ class Gateway:
         if (least := said.tokens(self._longest_token)) > self._context_length:
             raise ContextFull(f"at least {least} tokens fill the context of {self._context_length}")
 
-    async def _prompt(self, session: Session, ask: Ask, before: Said | None) -> list[int]:
-        """What the engine is asked; a history that goes on from nothing that was sampled is counted.
+    async def _prompt(
+        self, session: Session, ask: Ask, meanings: Sequence[object], before: Said | None, number: int
+    ) -> list[int]:
+        """What the engine is asked; a history that goes on from nothing that was sampled is counted, with
+        the reason.
 
         Meanwhile another turn may be recorded: all that is there already stays as it is.
         """
-        had_turns = bool(session.said)
+        recorded = list(session.said)
         try:
             if size(ask.messages, ask.tools) > INLINE_CHARACTERS:
                 async with self._large if self._is_large(ask) else nullcontext():
@@ -244,7 +255,8 @@ class Gateway:
         except Exception as error:  # a template raises whatever its author chose
             said = shortened(str(error), 500)
             raise CannotRender(f"the chat template takes no such conversation: {said}") from error
-        session.forks += had_turns and session.graph.forks_at(prompt, session.unseen)
+        if recorded and session.graph.forks_at(prompt, session.unseen):
+            session.drifted(_drift(session, recorded, ask, meanings, before, prompt), number, ask.messages)
         return prompt
 
     def _rendered(self, ask: Ask, before: Said | None) -> list[int]:
@@ -279,6 +291,7 @@ class Gateway:
             sampled_tokens=len(sampled.tokens),
             finish_reason=sampled.finish_reason,
             malformed_tool_calls=sum(call.problem is not None for call in parsed.calls),
+            malformed_kinds=kinds(parsed.calls),
             policy_version=min(span.version for span in sampled.versions),
         )
         end = session.graph.place(prompt)
@@ -292,6 +305,23 @@ class Gateway:
         called = "tool_calls" in message and sampled.finish_reason == "stop"
         finish = "tool_calls" if called else sampled.finish_reason
         return Completion(number, message, parsed.calls, finish, turn, node)
+
+
+def _drift(
+    session: Session,
+    recorded: Sequence[Said],
+    ask: Ask,
+    meanings: Sequence[object],
+    before: Said | None,
+    prompt: Sequence[int],
+) -> drift.Found:
+    """Why a prompt that goes on from nothing that was sampled does not."""
+    if before is not None:
+        sampled = [*before.prompt, *before.sampled]
+        if list(prompt[: len(sampled)]) != sampled:
+            turn = session.turns[session.nodes.index(before.node)]
+            return drift.rendered(before, turn.finish_reason == "length")
+    return drift.reason(recorded, meanings, ask.tools, session.unseen)
 
 
 def call_id(turn: int, index: int) -> str:

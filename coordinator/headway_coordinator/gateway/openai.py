@@ -166,7 +166,9 @@ class _StreamOptions(BaseModel):
     include_usage: StrictBool | None = False
 
 
-class _Body(BaseModel):
+class Body(BaseModel):
+    """A request for a turn, as it comes."""
+
     model_config = ConfigDict(extra="allow")
 
     model: str = MODEL
@@ -208,7 +210,7 @@ def read(body: object) -> ChatRequest:
                 "unsupported_parameter",
             )
     try:
-        asked = _Body.model_validate(body)
+        asked = Body.model_validate(body)
     except ValidationError as error:
         _refuse(error)
     _require_text(body)
@@ -295,7 +297,7 @@ def _tool(tool: _Tool) -> Tool:
     return {"type": "function", "function": function}
 
 
-def _force(asked: _Body, tools: list[Tool]) -> Force | None:
+def _force(asked: Body, tools: list[Tool]) -> Force | None:
     choice = asked.tool_choice
     if choice in (None, "none", "auto"):
         return None

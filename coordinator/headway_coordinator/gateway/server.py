@@ -9,6 +9,8 @@ GET  /v1/tools              the environment's tools        POST /v1/tools/{name}
 POST /complete-rollout      JobArn, TrajectoryId, Status: ready | failed, ClientToken?, ErrorMessage?
 POST /update-reward         JobArn, TrajectoryId, Rewards: [number], Metrics?, ClientToken?
 
+GET /openapi.json says the same as an OpenAPI document, to anybody.
+
 An agent may send an Authorization of its own as long as one of the others holds the token. A streamed answer
 begins when the turn is complete: a token counts once the weights that sampled it are proven, and tool calls
 are read from whole turns. Until then comments keep the connection alive.
@@ -29,7 +31,7 @@ from aiohttp import web
 from headway_api import bounds, logs
 from headway_api.bounds import shortened
 from headway_coordinator.faults import CandidateFault, InfraFault
-from headway_coordinator.gateway import bodies, openai
+from headway_coordinator.gateway import bodies, openai, openapi
 from headway_coordinator.gateway.core import Ask, CannotForce, CannotRender, Completion, ContextFull
 from headway_coordinator.gateway.refusals import Refusal, bad
 from headway_coordinator.gateway.rollouts import Rollout, Rollouts, token_in
@@ -89,6 +91,7 @@ class GatewayServer:
             app.router.add_post(f"{base}/v1/tools/{{name}}", self._tool)
             app.router.add_post(f"{base}/complete-rollout", self._complete)
             app.router.add_post(f"{base}/update-reward", self._reward)
+        app.router.add_get("/openapi.json", _openapi)
         return app
 
     def _rollout(self, request: web.Request, body: Any = None) -> tuple[Rollout, str]:
@@ -226,6 +229,10 @@ class GatewayServer:
         rollout.check(body.get("JobArn"), body.get("TrajectoryId"))
         rollout.require_holder(token)
         return rollout, token, body
+
+
+async def _openapi(request: web.Request) -> web.StreamResponse:
+    return web.Response(body=openapi.document(), content_type=openapi.JSON)
 
 
 async def _outcome(rollout: Rollout, ask: Ask, turn: Turn) -> Completion:

@@ -9,6 +9,7 @@ An event's id is a function of what it counts, so a replay yields the same ids a
 * episodes that were retried, that stayed InfraError, or whose group was abandoned: every token they used is
   `discarded`, and nothing else is counted of them. Why is in the group's record, and so in `discarded`.
   Tokens of an endpoint stay what they are, since they cost there what the others cost;
+* questions to judges: `judgePrompt` and `judgeSample`, of lost episodes too, like tokens of an endpoint;
 * a step: `train`, the tokens of each group that went through forward and backward.
 """
 
@@ -22,6 +23,7 @@ from headway_api.records import (
     AbandonReason,
     EpisodeRecord,
     GroupRecord,
+    Judgement,
     Outcome,
     Purpose,
     StepReport,
@@ -50,8 +52,11 @@ def of_group(group: GroupRecord) -> list[UsageEvent]:
     events: list[UsageEvent] = []
     for episode, why in _fates(group):
         events += _turns(group, episode, why)
+        events += judged(episode.episode_id, episode.judgements, episode.finished_at)
         if why is None:
             events += _event(episode, "episode", UsageClass.SANDBOX_SECONDS, episode.sandbox_seconds)
+    ended = max((episode.finished_at for episode in group.episodes), default=0.0)
+    events += judged(f"{group.group_id}/group", group.judgements, ended)
     return events
 
 
@@ -113,6 +118,16 @@ def _elsewhere(episode: EpisodeRecord) -> Iterator[UsageEvent]:
     for turn in episode.turns:
         yield from _event(episode, turn.index, UsageClass.ENDPOINT_PROMPT, turn.prompt_tokens)
         yield from _event(episode, turn.index, UsageClass.ENDPOINT_SAMPLE, turn.sampled_tokens)
+
+
+def judged(whose: str, judgements: Sequence[Judgement], at: float) -> Iterator[UsageEvent]:
+    """What the questions of one episode, group or script cost. `at`: Unix time, which decides the price."""
+    for number, asked in enumerate(judgements):
+        used = {UsageClass.JUDGE_PROMPT: asked.prompt_tokens, UsageClass.JUDGE_SAMPLE: asked.sampled_tokens}
+        for name, quantity in used.items():
+            if quantity:
+                told = f"{whose}/judge-{number}/{name.value}"
+                yield UsageEvent(id=told, usage_class=name, quantity=quantity, at=at)
 
 
 def _billed(episode: EpisodeRecord, purpose: Purpose) -> Iterator[UsageEvent]:

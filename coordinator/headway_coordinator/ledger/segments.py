@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime
 
 from headway_api.artifacts import SEGMENTS, Layout, written
-from headway_api.records import GroupRecord, StepReport, UsageClass, UsageEvent
+from headway_api.records import GroupRecord, Judgement, StepReport, UsageClass, UsageEvent
 from headway_api.store import NotFound, Store
 from headway_api.stored import parsed, read_each
 from headway_coordinator.bounds import GIVEN_UP
@@ -69,6 +69,11 @@ class Ledger:
             return next(read_each(self._store, [uri], decode))
         except NotFound:  # it had cost nothing
             return []
+
+    def judgements(self, whose: str, found: Sequence[Judgement], at: float) -> None:
+        """Write down what questions to judges cost that belong to no group; `whose` is used once."""
+        uri = self._layout.usage_of_group(whose)
+        self._count({uri: self._write(uri, [*events.judged(whose, found, at)])})
 
     def step(self, report: StepReport, at: float) -> None:
         """Write down an acknowledged step."""

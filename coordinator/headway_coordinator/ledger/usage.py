@@ -15,6 +15,7 @@ EVALUATION = (
     UsageClass.EVALUATION_SAMPLE,
 )
 ENDPOINT = (UsageClass.ENDPOINT_PROMPT, UsageClass.ENDPOINT_SAMPLE)
+JUDGE = (UsageClass.JUDGE_PROMPT, UsageClass.JUDGE_SAMPLE)
 
 
 def usage(days: Days, book: PriceBook, today: date) -> Usage:
@@ -30,6 +31,7 @@ def usage(days: Days, book: PriceBook, today: date) -> Usage:
         discarded_tokens=tokens[UsageClass.DISCARDED],
         evaluation_tokens=sum(tokens[usage_class] for usage_class in EVALUATION),
         endpoint_tokens=sum(tokens[usage_class] for usage_class in ENDPOINT),
+        judge_tokens=sum(tokens[usage_class] for usage_class in JUDGE),
         sandbox_seconds=decimal(totals[UsageClass.SANDBOX_SECONDS], 1),
         cost=shown(cost_by_day(by_day, book)),
         unpriced=unpriced(by_day, book),

@@ -71,6 +71,8 @@ def _root(identity: str, one: Try, episode: EpisodeRecord) -> Span:
             "mlflow.spanOutputs": outputs,
             **{f"{names.GROUP}/{key}": value for key, value in about(one).items()},
             f"{names.GROUP}/times": EQUAL_SHARES,
+            f"{names.GROUP}/forks": one.forks,
+            f"{names.GROUP}/drifts": [drift.model_dump(mode="json") for drift in one.drifts],
         },
         failed=one.outcome in (Outcome.INFRA_ERROR, Outcome.AGENT_ERROR),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -21,8 +22,10 @@ from headway_coordinator import dataset
 from headway_coordinator.agents.builtin import opening
 from headway_coordinator.faults import AnswerFault, InfraFault, PermanentFault
 from headway_coordinator.http import Refused, Unreachable
+from headway_coordinator.judges.answering import Judges
+from headway_coordinator.judges.judge import PASSING, Judge
 from headway_coordinator.preflight import checks
-from headway_coordinator.sandboxes import Broker
+from headway_coordinator.sandboxes import RESOURCES, Broker
 from headway_coordinator.seeds import seed
 
 LEASE_ID = "preflight"
@@ -31,6 +34,11 @@ NOWHERE = {"base_url": "http://127.0.0.1:9/v1", "api_key": "none", "prompt": "",
 VISITS = 3
 TEXT_LIMIT = 1024
 ANSWER_SECONDS, PAUSE_SECONDS = 5.0, 1.0
+SANDBOX_ENDED = "SandboxEnded"
+"""The broker's reason for a sandbox whose process ended."""
+IMAGE = "spec.environment.image"
+OTHER_IMAGE = "another one is made; where each ends so, build the image on Headway's sandbox image"
+MORE_MEMORY = "raise its memory (limits.memory)"
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -65,14 +73,43 @@ class Checklist:
             raise JobError("AgentUnreachable", what, field=field, permanent=False) from error
         self._passed(names.CHECK_AGENT, f"{url} answers")
 
+    async def judges(self, judges: Judges) -> None:
+        """Each judge answers: one that is only late is waited for.
+
+        Raises:
+            JobError: `JudgeUnreachable` or the like, retriable: it was not there in time.
+        """
+        if isinstance(self.spec, RLTrainingJobSpec) and self.spec.preflight.policy == "Off":
+            return
+        for name, judge in judges.by_name.items():
+            await self._judge(f"Judge {name}", judge)
+
+    async def _judge(self, check: str, judge: Judge) -> None:
+        ends = time.monotonic() + self.spec.pending_deadline_seconds
+        while (fault := await judge.probe()) is not None:
+            cause = fault.cause
+            assert cause is not None, "a judge's fault says whose it is"
+            error = JobError(cause.reason, cause.message, field=cause.field)
+            if cause.reason not in PASSING:
+                self._failed(check, error)
+                return
+            if time.monotonic() > ends:
+                raise JobError(cause.reason, cause.message, field=cause.field, permanent=False)
+            said = cause.message[:TEXT_LIMIT]
+            self._waiting(Check(name=check, passed=False, message=said, field=cause.field))
+            await asyncio.sleep(PAUSE_SECONDS)
+        self._passed(check, f"{judge.shown} answers")
+
     async def _visit(
-        self, row: dataset.Row, broker: Broker, incarnation: int
+        self, row: dataset.Row, broker: Broker, incarnation: int, judges: Judges | None = None
     ) -> tuple[ResetReply, FinishReply] | None:
         spec = self.spec
         try:
             async with asyncio.timeout(spec.pending_deadline_seconds):
                 async with self._told_of_waits(broker):
-                    first, reply = await self._once(row, broker, f"{LEASE_ID}-{incarnation}")
+                    first, reply = await self._once(
+                        row, broker, f"{LEASE_ID}-{incarnation}", judges or Judges()
+                    )
         except AnswerFault as fault:
             what = f"the environment answered what it must not: {fault}"
             self._failed("Environment", JobError("AnswerUnusable", what, field="spec.environment.entrypoint"))
@@ -119,20 +156,24 @@ class Checklist:
     def _waiting(self, waits: Check | None) -> None:
         self.report(Preflight(state="Running", checks=self.results, waits_for=waits))
 
-    async def _once(self, row: dataset.Row, broker: Broker, lease: str) -> tuple[ResetReply, FinishReply]:
+    async def _once(
+        self, row: dataset.Row, broker: Broker, lease: str, judges: Judges
+    ) -> tuple[ResetReply, FinishReply]:
         """A visit to a sandbox. One in which the environment's own code fails is made again: a third such
         failure is no accident."""
         visit = 1
         while True:
             try:
-                return await self._there(row, broker, lease if visit == 1 else f"{lease}-{visit}")
+                return await self._there(row, broker, lease if visit == 1 else f"{lease}-{visit}", judges)
             except InfraFault as fault:
                 if visit == VISITS or fault.cause is None or isinstance(fault, PermanentFault):
                     raise
                 logs.event(_log, "environment-failed", level=logging.WARNING, error=str(fault))
             visit += 1
 
-    async def _there(self, row: dataset.Row, broker: Broker, lease: str) -> tuple[ResetReply, FinishReply]:
+    async def _there(
+        self, row: dataset.Row, broker: Broker, lease: str, judges: Judges
+    ) -> tuple[ResetReply, FinishReply]:
         spec = self.spec
         seconds, timeout = spec.environment.sandbox.deadline_seconds, spec.rollout.timeout_seconds
         async with broker.lease(lease, seconds, timeout) as sandbox:
@@ -140,7 +181,11 @@ class Checklist:
             if (program := spec.agent.sandboxed) is not None:
                 await sandbox.agent(program.command, NOWHERE, {})
             messages = opening(first.messages, spec.agent.effective_builtin.system_prompt)
-            return first, await sandbox.finish(messages, True, checks.lowest_report(spec))
+
+            async def finish(names: list[str]) -> FinishReply:
+                return await sandbox.finish(messages, True, checks.lowest_report(spec), judges=names)
+
+            return first, await judges.finished(sandbox, finish)
 
     def _need(self, name: str, check: Callable[[], T], found: Callable[[T], str]) -> T:
         try:
@@ -196,8 +241,13 @@ class Checklist:
 
 def _waits_for(problem: Problem) -> Check:
     """Why the broker has no sandbox, with the field to change."""
-    text = problem.message if problem.field else pod_lacks.of_creation(names.SANDBOX, problem.message)
-    return Check(name="Environment", passed=False, message=text[:TEXT_LIMIT], field=problem.field)
+    text, field = problem.message, problem.field
+    if field is None and problem.reason == SANDBOX_ENDED:
+        field, fix = (RESOURCES, MORE_MEMORY) if "OOMKilled" in text else (IMAGE, OTHER_IMAGE)
+        text = f"{text.rstrip('. ')}; {fix}"
+    elif field is None:
+        text = pod_lacks.of_creation(names.SANDBOX, text)
+    return Check(name="Environment", passed=False, message=text[:TEXT_LIMIT], field=field)
 
 
 async def until_answered(

@@ -196,8 +196,10 @@ class Dynamic:
             baseline = dataclasses.replace(baseline, probes=tried)
         scripts = await asyncio.to_thread(run.scripts_of, baseline, own)
         logs.event(_log, "preflight-scripts", scripts=len(scripts))
-        player = Player(self.spec, self.broker, room, f"preflight-script-{self.incarnation}")
+        name = f"preflight-script-{self.incarnation}"
+        player = Player(self.spec, self.broker, room, name, self.players.judges)
         played = await player.play(scripts)
+        await asyncio.to_thread(self.ledger.judgements, name, player.judgements, time.time())
         return await asyncio.to_thread(run.findings, baseline, played, own)
 
     async def _read_again(self, baseline: Baseline) -> Baseline:

@@ -15,6 +15,7 @@ from headway_api.store import Store
 from headway_coordinator import dataset
 from headway_coordinator.dataset import Row, tasks_of
 from headway_coordinator.faults import InfraFault, PermanentFault
+from headway_coordinator.judges.answering import Judges
 from headway_coordinator.preflight import checks
 from headway_coordinator.preflight.checklist import LEASE_ID, Checklist, said_of
 from headway_coordinator.sandboxes import Broker
@@ -55,7 +56,12 @@ class EvalRunner(Checklist):
         return rows
 
     async def environment(
-        self, row: Row, broker: Broker, incarnation: int, suites: Mapping[str, Broker]
+        self,
+        row: Row,
+        broker: Broker,
+        incarnation: int,
+        suites: Mapping[str, Broker],
+        judges: Judges | None = None,
     ) -> ResetReply:
         """One real sandbox: import, reset and judgement; and of each suite one that loads its task.
 
@@ -67,7 +73,7 @@ class EvalRunner(Checklist):
         Raises:
             JobError: a check failed, or no sandbox was to be had.
         """
-        found = await self._visit(row, broker, incarnation)
+        found = await self._visit(row, broker, incarnation, judges)
         if found is not None:
             self._try("Reward", lambda: checks.reward(found[1], self.spec))
         for suite in self.spec.suites:

@@ -23,7 +23,8 @@ from headway_api.status import Preflight
 from headway_api.store import Denied, NotFound, Store, bucket_unavailable
 from headway_coordinator import dataset
 from headway_coordinator.dataset import Data, Row
-from headway_coordinator.preflight import checks, overlaps, tensors
+from headway_coordinator.judges.answering import Judges
+from headway_coordinator.preflight import calls, checks, overlaps, tensors
 from headway_coordinator.preflight.checklist import Checklist, said_of
 from headway_coordinator.sandboxes import Broker
 from headway_coordinator.trajectory import render
@@ -92,6 +93,7 @@ class Runner(Checklist):
             lambda: checks.context_length(folder, spec.model.base, spec.model.context_length),
             lambda n: f"{n} tokens",
         )
+        self._need("Weights", lambda: tensors.whole(spec.model, folder, store), str)
         modules: list[str] | None = None
         lora, start = spec.model.effective_lora, spec.model.warm_start
         # Like the learner: what a job began with is never asked for again, and may be gone.
@@ -173,7 +175,9 @@ class Runner(Checklist):
         """Whether baseline episodes are judged too, before the preflight is over."""
         return self.spec.preflight.policy != "Off" and self.spec.preflight.episodes > 0
 
-    async def environment(self, ready: Ready, broker: Broker, incarnation: int) -> None:
+    async def environment(
+        self, ready: Ready, broker: Broker, incarnation: int, judges: Judges | None = None
+    ) -> None:
         """One real sandbox: import, reset and judgement, then the arithmetic that needs its prompt. With that
         the preflight is over, unless it `samples`.
 
@@ -183,10 +187,12 @@ class Runner(Checklist):
         if self.spec.preflight.policy == "Off":
             self.report(Preflight(state="Skipped", checks=self.results))
             return
-        found = await self._visit(ready.data.train[0], broker, incarnation)
+        found = await self._visit(ready.data.train[0], broker, incarnation, judges)
         if found is not None:
             first, reply = found
             self._try("Reward", lambda: checks.reward(reply, self.spec))
+            parser = self.spec.agent.effective_builtin.tool_call_parser
+            self._try("ToolCalls", lambda: calls.readable(first.tools, ready.renderer, parser))
             self._try(
                 "Context", lambda: checks.context(first, ready.renderer, ready.context_length, self.spec)
             )

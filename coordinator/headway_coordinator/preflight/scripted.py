@@ -7,16 +7,18 @@ import dataclasses
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from headway_analysis.preflight import playing
 from headway_analysis.preflight.evidence import Played, Script
 from headway_api import logs
-from headway_api.sandbox_api import FinishRequest, ResetRequest, ToolCall
+from headway_api.records import Judgement
+from headway_api.sandbox_api import FinishReply, FinishRequest, ResetRequest, ToolCall
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_coordinator.agents.builtin import opening
 from headway_coordinator.faults import InfraFault
+from headway_coordinator.judges.answering import Judges
 from headway_coordinator.preflight.checks import lowest_report
 from headway_coordinator.room import Room
 from headway_coordinator.sandboxes import Broker, Sandbox
@@ -45,6 +47,10 @@ class Player:
     """Where each script takes a place."""
     lease: str
     """What the names of its leases begin with."""
+    judges: Judges = field(default_factory=Judges)
+    """Whom the environment may ask."""
+    judgements: list[Judgement] = field(default_factory=list)
+    """What its questions have cost."""
 
     async def play(self, scripts: Sequence[Script]) -> list[Played]:
         """Play all of them, each after the one that it names; returns them in their order.
@@ -139,4 +145,8 @@ class Player:
         assert isinstance(request, FinishRequest)
         messages = opening(request.messages, self.spec.agent.effective_builtin.system_prompt)
         reported = lowest_report(self.spec)
-        return await sandbox.finish(messages, request.truncated, reported, None, request.turns)
+
+        async def finish(judges: list[str]) -> FinishReply:
+            return await sandbox.finish(messages, request.truncated, reported, None, request.turns, judges)
+
+        return await self.judges.finished(sandbox, finish, self.judgements.append)

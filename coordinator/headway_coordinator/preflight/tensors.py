@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -45,22 +47,83 @@ def _files(folder: Path) -> list[str]:
         raise _unreadable(INDEX_FILE, error) from error
 
 
+def whole(model: ModelSpec, folder: Path, store: Store) -> str:
+    """Hold the size of each file of the weights against its header; returns what to say of them. Blocking.
+
+    A file that is not there is left to whoever loads it. The hub's are held against its digests when they are
+    fetched.
+
+    Raises:
+        JobError: `ModelNotLoadable` where a file is cut short, too long, or has no header; `ModelUnavailable`
+            where it may not be read.
+    """
+    if model.base.startswith(HUB):
+        return "the hub's files are checked when they are fetched"
+    total = 0
+    for name in _files(folder):
+        uri = f"{model.base.rstrip('/')}/{name}"
+        try:
+            with _readable():
+                size = store.size(uri)
+        except NotFound:
+            continue
+        described = _end(store, uri)
+        if size != described:
+            what = f"{uri} has {size} bytes, and by its header {described}; upload the file again"
+            raise JobError("ModelNotLoadable", what, field=FIELD)
+        total += size
+    return f"{total} bytes of weights, as their headers say"
+
+
+def _end(store: Store, uri: str) -> int:
+    """Bytes that a file has by its header."""
+    header, entries = _header(store, uri)
+    try:
+        ends = [int(entry["data_offsets"][1]) for name, entry in entries.items() if name != "__metadata__"]
+    except (ValueError, KeyError, TypeError, IndexError, OverflowError) as error:
+        raise _unreadable(uri, error) from error
+    return header + max(ends, default=0)
+
+
 def _of_file(store: Store, uri: str) -> Shapes:
     try:
+        _, entries = _header(store, uri)
+        return {name: tuple(entry["shape"]) for name, entry in entries.items() if name != "__metadata__"}
+    except NotFound as error:
+        raise _incomplete(uri) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise _unreadable(uri, error) from error
+
+
+def _header(store: Store, uri: str) -> tuple[int, dict[str, Any]]:
+    """Bytes of a safetensors file before its tensors, and what is said of each.
+
+    Raises:
+        NotFound: there is no such file.
+        JobError: it may not be read, or has no header.
+    """
+    with _readable():
         start = store.get_start(uri, FIRST_BYTES)
         end = 8 + int.from_bytes(start[:8], "little")
         if len(start) < end <= LONGEST_HEADER:
             start = store.get_start(uri, end)
-    except NotFound as error:
-        raise _incomplete(uri) from error
+    try:
+        entries = json_within(start[8:end], LONGEST_HEADER)
+        if not isinstance(entries, dict):
+            raise TypeError("the header is no object")
+        return end, entries
+    except (ValueError, TypeError) as error:
+        raise _unreadable(uri, error) from error
+
+
+@contextmanager
+def _readable() -> Iterator[None]:
+    """Around a request: a file that may not be read is the model's fault."""
+    try:
+        yield
     except Denied as error:
         what = f"{error}; let the credentials of spec.output read it"
         raise JobError("ModelUnavailable", what, field=FIELD) from error
-    try:
-        entries: dict[str, Any] = json_within(start[8:end], LONGEST_HEADER)
-        return {name: tuple(entry["shape"]) for name, entry in entries.items() if name != "__metadata__"}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise _unreadable(uri, error) from error
 
 
 def _of_hub(model: ModelSpec) -> Shapes:

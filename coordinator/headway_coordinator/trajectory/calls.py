@@ -7,11 +7,26 @@ written down again as JSON, is a call with a `problem`.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+from headway_api.records import MalformedKind
+
 Message = dict[str, Any]
 Tool = dict[str, Any]
+
+
+UNCLOSED, NO_NAME, NO_ARGUMENTS = "unclosed block", "missing name", "arguments are not an object"
+STRUCTURE = "malformed structure"
+_TOLD: tuple[tuple[MalformedKind, tuple[str, ...]], ...] = (
+    ("unclosed", (UNCLOSED,)),
+    ("no_name", (NO_NAME, "the name is not a string", "it names no function", "not addressed to a function")),
+    ("not_json", ("not JSON", "invalid json", "as JSON", "JSONDecodeError", "RecursionError", "ValueError")),
+    ("arguments", (NO_ARGUMENTS, "arguments")),
+    ("structure", (STRUCTURE,)),
+)
+"""Words of a problem, and the kind that they tell of; the first that is found counts."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +43,13 @@ class Call:
     """What stood around `raw`; the second is empty where the call was cut off."""
 
     @property
+    def kind(self) -> MalformedKind | None:
+        """What sort of fault `problem` is; None where there is none."""
+        if self.problem is None:
+            return None
+        return next((kind for kind, told in _TOLD if any(text in self.problem for text in told)), "other")
+
+    @property
     def written(self) -> str:
         """The call as part of the turn's text."""
         return self.tags[0] + self.raw + self.tags[1]
@@ -40,6 +62,11 @@ class Parsed:
     content: str
     reasoning: str | None = None
     calls: list[Call] = field(default_factory=list)
+
+
+def kinds(calls: list[Call]) -> dict[MalformedKind, int]:
+    """How many calls cannot be carried out, by what is wrong with them."""
+    return dict(Counter(call.kind for call in calls if call.kind is not None))
 
 
 def malformed(raw: str, problem: object, tags: tuple[str, str] = ("", "")) -> Call:
@@ -75,7 +102,7 @@ def _unusable(name: object, arguments: object) -> str | None:
     if not isinstance(name, str):
         return "the name is not a string"
     if not isinstance(arguments, dict):
-        return "arguments are not an object"
+        return NO_ARGUMENTS
     try:
         # JSON's escapes can spell half a character, and Python's reader takes NaN: neither goes any further.
         json.dumps([name, arguments], ensure_ascii=False, allow_nan=False).encode()

@@ -14,6 +14,8 @@ from typing import Any
 from headway_coordinator.trajectory.calls import Message, Parsed, Tool
 from headway_coordinator.trajectory.lengths import Bounded
 from headway_coordinator.trajectory.readers import GPT_OSS, Reader, forced, kept, last
+from headway_coordinator.trajectory.template import decoded
+from headway_coordinator.trajectory.thoughts import dropped
 
 
 class HarmonyRenderer(Bounded):
@@ -21,12 +23,19 @@ class HarmonyRenderer(Bounded):
 
     name = GPT_OSS
 
-    def __init__(self, tokenizer: Any, inner: Any, reader: Reader) -> None:
+    def __init__(self, tokenizer: Any, inner: Any, keeping: Any, reader: Reader) -> None:
         self._tokenizer = tokenizer
         self._inner = inner
+        self._keeping = keeping
         self._reader = reader
         self._start, self._channel = tokenizer.convert_tokens_to_ids(["<|start|>", "<|channel|>"])
         self.stop_token_ids = reader.stop_token_ids
+
+    def said(self, messages: Sequence[Message], tools: Sequence[Tool], *, generate: bool) -> str:
+        ids = self._inner.render_ids(
+            signed([], messages), tools=list(tools) or None, add_generation_prompt=generate
+        )
+        return decoded(self._tokenizer, self._before_channel(ids) if generate else list(ids))
 
     def render(self, messages: Sequence[Message], tools: Sequence[Tool]) -> list[int]:
         ids = self._inner.render_ids(
@@ -42,9 +51,28 @@ class HarmonyRenderer(Bounded):
         new: Sequence[Message],
         tools: Sequence[Tool],
     ) -> list[int] | None:
+        bridged = self._bridged(self._inner, prompt, sampled, history, new, tools)
+        if bridged is not None:
+            return bridged
+        # A word of the user's drops what was thought before; where nothing was, the row goes on.
+        bridged = self._bridged(self._keeping, prompt, sampled, history, new, tools)
+        if bridged is None:
+            return None
+        fresh = decoded(self._tokenizer, self.render([*history, *new], tools))
+        return None if dropped(decoded(self._tokenizer, bridged), fresh, history) else bridged
+
+    def _bridged(
+        self,
+        renderer: Any,
+        prompt: Sequence[int],
+        sampled: Sequence[int],
+        history: Sequence[Message],
+        new: Sequence[Message],
+        tools: Sequence[Tool],
+    ) -> list[int] | None:
         said = [*prompt, *sampled]
         turn = last(prompt, self._start)
-        bridged = self._inner.bridge_to_next_turn(
+        bridged = renderer.bridge_to_next_turn(
             said[:turn], said[turn:], signed(history, new), tools=list(tools) or None
         )
         return None if bridged is None else kept(said, self._before_channel(bridged.token_ids))

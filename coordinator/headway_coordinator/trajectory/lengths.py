@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from headway_coordinator.trajectory.calls import Message, Tool
+from headway_coordinator.trajectory.proof import Proof
 from headway_coordinator.trajectory.template import template_text
 
 SLICE = 64 * 1024
@@ -44,6 +45,9 @@ class Bounded:
     """What every renderer knows by its tokenizer."""
 
     _tokenizer: Any
+    family: str = ""
+    proof: Proof | None = None
+    """Both as in `Renderer`."""
 
     @cached_property
     def longest_token(self) -> Extent | None:

@@ -20,10 +20,13 @@ from typing import Any, Protocol
 from headway_api import logs
 from headway_api.bounds import shortened
 from headway_api.exits import JobError
+from headway_coordinator.trajectory import thoughts
 from headway_coordinator.trajectory.calls import Message, Parsed, Tool
+from headway_coordinator.trajectory.choosing import best, ways
 from headway_coordinator.trajectory.encoder import Encoder
 from headway_coordinator.trajectory.harmony import HarmonyRenderer
 from headway_coordinator.trajectory.lengths import Bounded, Extent
+from headway_coordinator.trajectory.proof import Proof, prove
 from headway_coordinator.trajectory.readers import (
     GPT_OSS,
     HERMES,
@@ -38,7 +41,9 @@ from headway_coordinator.trajectory.readers import (
     kept,
     token_id,
 )
-from headway_coordinator.trajectory.template import TODAY, decoded, inlined, template_text
+from headway_coordinator.trajectory.template import TODAY, decoded, template_text
+from headway_coordinator.trajectory.templated import Template as Template
+from headway_coordinator.trajectory.written import BY_NAME, GRAMMARS, Written
 
 _log = logging.getLogger(__name__)
 
@@ -56,8 +61,8 @@ FAMILIES: dict[str, tuple[str, ...]] = {
 }
 """`model_type` -> renderers that may fit it; the first that agrees with its chat template is taken."""
 
-STYLES = {"hermes": HERMES, "llama": LLAMA}
-"""`toolCallParser` -> the style it asks for."""
+STYLES = {"hermes": HERMES, "llama": LLAMA, "harmony": GPT_OSS}
+"""`toolCallParser` -> the style it asks for; others are the grammars' own names."""
 
 PROBE_TOOLS: list[Tool] = [
     {
@@ -107,6 +112,11 @@ class Renderer(Protocol):
     name: str
     stop_token_ids: list[int]
 
+    family: str
+    """`model_type` of the model, as far as it is known."""
+    proof: Proof | None
+    """What was shown of it on a probe; None: nothing was asked."""
+
     @property
     def longest_token(self) -> Extent | None:
         """The most that one token holds; None: any amount."""
@@ -114,6 +124,9 @@ class Renderer(Protocol):
     def exceeds(self, messages: Sequence[Message], tools: Sequence[Tool], most: int) -> bool:
         """Whether a conversation is certain to come to more than `most` tokens, found without rendering all
         of it."""
+
+    def said(self, messages: Sequence[Message], tools: Sequence[Tool], *, generate: bool) -> str:
+        """A conversation as text, with or without the beginning of the model's next turn."""
 
     def render(self, messages: Sequence[Message], tools: Sequence[Tool]) -> list[int]:
         """Ids of the whole conversation, up to where the model begins its next turn."""
@@ -146,7 +159,7 @@ class Typed(Bounded):
     """A renderer of the `renderers` package.
 
     `inner` does not bridge where the family's template may drop what the model thought before (a word of the
-    user's); `keeping` does. Where there was nothing to drop, that says what the template says.
+    user's); `keeping` does, which is right where there was nothing to drop.
     """
 
     def __init__(self, name: str, tokenizer: Any, inner: Any, keeping: Any, reader: Reader) -> None:
@@ -158,6 +171,16 @@ class Typed(Bounded):
         self.stop_token_ids = list(inner.get_stop_token_ids())
         closed = inner.render_ids(PROBES[0])
         self._opening = list(inner.render_ids(PROBES[0], add_generation_prompt=True)[len(closed) :])
+
+    def reading(self, reader: Reader) -> Typed:
+        """The same, its calls read otherwise."""
+        return Typed(self.name, self._tokenizer, self._inner, self._keeping, reader)
+
+    def said(self, messages: Sequence[Message], tools: Sequence[Tool], *, generate: bool) -> str:
+        ids = self._inner.render_ids(
+            list(messages), tools=list(tools) or None, add_generation_prompt=generate
+        )
+        return decoded(self._tokenizer, list(ids))
 
     def render(self, messages: Sequence[Message], tools: Sequence[Tool]) -> list[int]:
         return list(
@@ -178,8 +201,9 @@ class Typed(Bounded):
         bridged = self._bridged(self._keeping, prompt, sampled, new, tools)
         if bridged is None:
             return None
-        fresh = self.render([*history, *new], tools)
-        return bridged if decoded(self._tokenizer, bridged) == decoded(self._tokenizer, fresh) else None
+        said = decoded(self._tokenizer, bridged)
+        fresh = decoded(self._tokenizer, self.render([*history, *new], tools))
+        return None if said != fresh and thoughts.dropped(said, fresh, history) else bridged
 
     def _bridged(
         self,
@@ -199,77 +223,6 @@ class Typed(Bounded):
 
     def force(self, tool: str | None) -> list[int] | None:
         return forced(self._tokenizer, self.name, tool)
-
-
-class Template(Bounded):
-    """The model's own chat template, extended by the text it adds after an assistant's turn.
-
-    The template must be prefix-stable for that: the text of a conversation must begin with the text of its
-    beginning. And it must say what the model thought: one that drops the thoughts of every past turn is
-    stable without them. Both are checked at every extension; where one does not hold, the episode forks.
-    """
-
-    def __init__(self, tokenizer: Any, style: str | None, reader: Reader) -> None:
-        self.name = "chat-template"
-        self._tokenizer = tokenizer
-        self._style = style
-        self._reader = reader
-        self.stop_token_ids = reader.stop_token_ids
-
-    def render(self, messages: Sequence[Message], tools: Sequence[Tool]) -> list[int]:
-        return self._ids(self._text(messages, tools, generate=True))
-
-    def extend(
-        self,
-        prompt: Sequence[int],
-        sampled: Sequence[int],
-        history: Sequence[Message],
-        new: Sequence[Message],
-        tools: Sequence[Tool],
-    ) -> list[int] | None:
-        if not sampled or sampled[-1] not in self.stop_token_ids:
-            return None
-        before = self._text(history, tools, generate=False)
-        after = self._text([*history, *new], tools, generate=True)
-        # The template may close a turn with another of the family's stops than the model did.
-        stops = [decoded(self._tokenizer, [token]) for token in self.stop_token_ids]
-        end = max((before.rfind(stop) + len(stop) for stop in stops if stop in before), default=None)
-        if end is None or not after.startswith(before) or not self._keeps_thought(history, new, tools, after):
-            return None
-        return [*prompt, *sampled, *self._ids(after[end:])]
-
-    def _keeps_thought(
-        self, history: Sequence[Message], new: Sequence[Message], tools: Sequence[Tool], after: str
-    ) -> bool:
-        """Whether what was thought in the last turn of `history` is still said once `new` follows it."""
-        *earlier, last = history
-        thought = (last.get("reasoning_content") or "").strip()
-        if not thought:
-            return True
-        if self._style == GPT_OSS:  # served by Harmony's encoder, which keeps them until the user speaks
-            return all(message["role"] != "user" for message in new)
-
-        def times(content: str) -> int:
-            """How often the thought stands in the conversation, the last turn being `content` alone."""
-            turn = {**last, "content": content, "reasoning_content": None}
-            return self._text([*earlier, turn, *new], tools, generate=True).count(thought)
-
-        content = last.get("content") or ""
-        elsewhere = times(content)
-        # A template that knows no field for thoughts is shown them where the model wrote them, in the text.
-        return after.count(thought) > elsewhere or times(inlined(thought, content)) > elsewhere
-
-    def parse(self, sampled: Sequence[int], prompt: Sequence[int], tools: Sequence[Tool]) -> Parsed:
-        return self._reader.read(sampled, prompt, tools)
-
-    def force(self, tool: str | None) -> list[int] | None:
-        return forced(self._tokenizer, self._style, tool)
-
-    def _text(self, messages: Sequence[Message], tools: Sequence[Tool], *, generate: bool) -> str:
-        return template_text(self._tokenizer, messages, tools, generate=generate)
-
-    def _ids(self, text: str) -> list[int]:
-        return list(self._tokenizer.encode(text, add_special_tokens=False))
 
 
 def load(folder: Path, tool_call_parser: str = "auto") -> tuple[Renderer, Any]:
@@ -310,11 +263,17 @@ def choose(tokenizer: Any, family: str, tool_call_parser: str = "auto") -> Rende
     """The renderer of a model's family where it agrees with the model's chat template, else the template.
 
     A parser other than `auto` is a wish for how calls are read: a renderer that reads them otherwise is
-    passed over.
+    passed over. With `auto` the reader is the one that reads most of what the template writes (`prove`).
 
     Raises:
         JobError: `ToolCallParserUnusable`, where `hermes` could never find a call.
     """
+    found = _chosen(tokenizer, family, tool_call_parser)
+    found.family = family
+    return found
+
+
+def _chosen(tokenizer: Any, family: str, tool_call_parser: str) -> Renderer:
     wish = STYLES.get(tool_call_parser)
     if wish == HERMES and not _has(tokenizer, wish):
         raise JobError(
@@ -323,20 +282,37 @@ def choose(tokenizer: Any, family: str, tool_call_parser: str = "auto") -> Rende
             "or a model that was trained with it",
             field="spec.agent.builtin.toolCallParser",
         )
+    if wish is None and (grammar := BY_NAME.get(tool_call_parser)) is not None:
+        return best(tokenizer, ways(tokenizer, [grammar], asked=True), None)
     for name in FAMILIES.get(family, ()):
         if wish not in (None, name):
             continue
         try:
             found = typed(name, tokenizer)
             if agrees(found, tokenizer):
-                return found
+                return _proved(found, tokenizer, wish)
         except Exception as error:
             # The tokenizer lacks the family's special tokens, or its template does not take the probes, and
             # raises what its author likes: the template decides.
             said = shortened(f"{type(error).__name__}: {error}", 300)
             logs.event(_log, "renderer-passed-over", renderer=name, error=said)
     style = wish or next((style for style in TOKENS if _has(tokenizer, style)), None)
-    return Template(tokenizer, style, _reader(style, tokenizer))
+    usual = Template(tokenizer, style, _reader(style, tokenizer))
+    return best(tokenizer, () if wish else ways(tokenizer, GRAMMARS), usual, style or "")
+
+
+def _proved(found: Renderer, tokenizer: Any, wish: str | None) -> Renderer:
+    """A family's renderer with what is shown of it, its calls read by a grammar that reads no fewer of them.
+
+    The package's own parsers search from each opening tag to the end: 56 kB of `<parameter=a>` take that of
+    Qwen 3.5 seven seconds, in which every episode waits. Those of Hermes and Llama do not.
+    """
+    found.proof = prove(found, tokenizer, found.name)
+    if wish is not None or not isinstance(found, Typed) or found.name in (HERMES, LLAMA):
+        return found
+    written = [(found.reading(Written(tokenizer, one, found.stop_token_ids)), one.name) for one in GRAMMARS]
+    read = best(tokenizer, written, None)
+    return read if read.proof is not None and read.proof.score >= max(found.proof.score, 1) else found
 
 
 def typed(name: str, tokenizer: Any) -> Renderer:
@@ -344,8 +320,14 @@ def typed(name: str, tokenizer: Any) -> Renderer:
     from renderers import GptOssRendererConfig, config_from_name, create_renderer
 
     if name == GPT_OSS:
-        config = GptOssRendererConfig(conversation_start_date=f"{TODAY:%Y-%m-%d}")
-        return HarmonyRenderer(tokenizer, create_renderer(tokenizer, config), Harmony(tokenizer))
+        inner, keeping = (
+            create_renderer(
+                tokenizer,
+                GptOssRendererConfig(conversation_start_date=f"{TODAY:%Y-%m-%d}", thinking_retention=kept),
+            )
+            for kept in (None, "all")
+        )
+        return HarmonyRenderer(tokenizer, inner, keeping, Harmony(tokenizer))
     config = config_from_name(name)
     encoder: Any = Encoder(tokenizer)
     inner = create_renderer(encoder, config)

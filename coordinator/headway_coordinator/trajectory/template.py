@@ -4,13 +4,53 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from hashlib import sha256
+from typing import Any, Final, Literal
 
 from headway_coordinator.trajectory.calls import Message, Tool
 
 TODAY = datetime(2024, 7, 26)
 """The day that templates which state it are told: a prompt must not depend on when it is rendered."""
+LETTERS: Final = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+SHORT: Final = 9
+"""Letters of a call's id in Mistral's templates."""
+
+
+@dataclass(frozen=True)
+class Taken:
+    """How a template takes tool calls."""
+
+    text: bool = False
+    """Arguments as JSON in a string; else as an object."""
+    ids: Literal["given", "short", "numbered"] = "given"
+    """Ids as they come; of nine letters (Mistral); or functions.NAME:COUNT (Kimi)."""
+    named: bool = False
+    """A tool's answer carries the tool's name."""
+    null: bool = False
+    """A turn that only calls has no content, where others have an empty one."""
+
+    def __call__(self, messages: Sequence[Message]) -> list[Message]:
+        """The conversation as the template takes it."""
+        found = [_with_arguments(message, text=self.text) for message in messages]
+        if self.null:
+            found = [_without_blank(message) for message in found]
+        return found if self.ids == "given" and not self.named else _renamed(found, self)
+
+
+PLAIN: Final = Taken()
+WAYS: Final = (
+    PLAIN,
+    Taken(text=True),
+    Taken(text=True, null=True),
+    Taken(null=True),
+    Taken(ids="short"),
+    Taken(ids="short", text=True),
+    Taken(ids="numbered", named=True),
+    Taken(named=True),
+)
+"""In the order in which they are tried."""
 
 
 def inlined(thought: str, content: str) -> str:
@@ -19,12 +59,17 @@ def inlined(thought: str, content: str) -> str:
 
 
 def template_text(
-    tokenizer: Any, messages: Sequence[Message], tools: Sequence[Tool], *, generate: bool
+    tokenizer: Any,
+    messages: Sequence[Message],
+    tools: Sequence[Tool],
+    *,
+    generate: bool,
+    taken: Taken = PLAIN,
 ) -> str:
-    """A conversation by the model's own chat template, call arguments given as objects."""
+    """A conversation by the model's own chat template."""
     return str(
         tokenizer.apply_chat_template(
-            [_with_object_arguments(message) for message in messages],
+            taken(messages),
             tools=list(tools) or None,
             add_generation_prompt=generate,
             tokenize=False,
@@ -38,17 +83,65 @@ def decoded(tokenizer: Any, ids: list[int]) -> str:
     return str(tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
 
-def _with_object_arguments(message: Message) -> Message:
-    """Templates write an object as JSON, and a string in quotes: give them objects."""
+def _with_arguments(message: Message, *, text: bool) -> Message:
+    """Most templates write an object as JSON, and a string in quotes: they are given objects. Others add the
+    arguments to a text as they are."""
     calls = message.get("tool_calls")
     if not calls:
         return message
-    return {
-        **message,
-        "tool_calls": [{**call, "function": _object_arguments(call["function"])} for call in calls],
-    }
+    function = _text_arguments if text else _object_arguments
+    return {**message, "tool_calls": [{**call, "function": function(call["function"])} for call in calls]}
+
+
+def _without_blank(message: Message) -> Message:
+    return (
+        message | {"content": None} if message.get("tool_calls") and not message.get("content") else message
+    )
 
 
 def _object_arguments(function: dict[str, Any]) -> dict[str, Any]:
     arguments = function["arguments"]
     return {**function, "arguments": json.loads(arguments) if isinstance(arguments, str) else arguments}
+
+
+def _text_arguments(function: dict[str, Any]) -> dict[str, Any]:
+    arguments = function["arguments"]
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    return {**function, "arguments": text}
+
+
+def _renamed(messages: list[Message], taken: Taken) -> list[Message]:
+    """Ids as the template wants them, the same in a call and in its answer."""
+    known: dict[str, tuple[str, str]] = {}
+    count = 0
+    found = []
+    for message in messages:
+        if calls := message.get("tool_calls"):
+            given = []
+            for call in calls:
+                name = call["function"]["name"]
+                new = _id(str(call.get("id", "")), name, count, taken)
+                known[str(call.get("id", ""))] = (new, name)
+                given.append({**call, "id": new})
+                count += 1
+            message = {**message, "tool_calls": given}
+        elif message.get("role") == "tool":
+            old = str(message.get("tool_call_id", ""))
+            new, name = known.get(old, (_id(old, message.get("name") or "", count, taken), ""))
+            message = {**message, "tool_call_id": new}
+            if taken.named and name:
+                message.setdefault("name", name)
+        found.append(message)
+    return found
+
+
+def _id(given: str, name: str, count: int, taken: Taken) -> str:
+    if taken.ids == "numbered":
+        return f"functions.{name}:{count}"
+    if taken.ids == "given" or (len(given) == SHORT and given.isascii() and given.isalnum()):
+        return given
+    number, letters = int.from_bytes(sha256(given.encode()).digest()[:8]), ""
+    for _ in range(SHORT):
+        number, place = divmod(number, len(LETTERS))
+        letters += LETTERS[place]
+    return letters

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from headway_api import names
-from headway_operator.plan import containers
+from headway_operator.plan import containers, reach
 from headway_operator.plan.containers import ROLE_TEMPLATES
 from headway_operator.plan.context import OWN_ACCOUNT, Context, Json
 
@@ -92,7 +92,8 @@ def of_training(context: Context) -> list[str]:
         servers = (field, spec.rollout.replicas + 1, caps.rollout_replicas)
     nodes = ("spec.learner.nodes", spec.learner.nodes, caps.learner_nodes)
     learner = _template(spec.learner.pod_template, "spec.learner.podTemplate", LEARNER_INSTEAD)
-    return [*_sizes(servers, nodes, _sandboxes(context)), *_account(context), *learner, *_templates(context)]
+    sizes = _sizes(servers, nodes, _sandboxes(context))
+    return [*sizes, *_account(context), *reach.refusals(context), *learner, *_templates(context)]
 
 
 def of_evaluation(context: Context) -> list[str]:
@@ -101,7 +102,13 @@ def of_evaluation(context: Context) -> list[str]:
     most = spec.rollout.replicas * spec.parallelism
     servers = ("spec.rollout.replicas x spec.parallelism", most, caps.rollout_replicas)
     sizes = _sizes(servers, _sandboxes(context))
-    return [*sizes, *_account(context), *_templates(context), *_suites(context)]
+    return [
+        *sizes,
+        *_account(context),
+        *reach.refusals(context),
+        *_templates(context),
+        *_suites(context),
+    ]
 
 
 def _suites(context: Context) -> Iterator[str]:

@@ -128,8 +128,8 @@ def first_reason(situation: Situation) -> str:
 
 def waiting_for(situation: Situation) -> str:
     """Roles that cannot do their work, and why. A coordinator that waits for a sandbox is ready after it."""
-    if situation.sandbox_trouble:
-        return "; ".join(trouble.message for trouble in situation.troubles)
+    if situation.sandbox_trouble:  # of sandboxes that are never made the coordinator says the same
+        return "; ".join(dict.fromkeys(trouble.message for trouble in situation.troubles))
     short = [health for health in situation.roles if health.pending_since or not health.ready]
     texts = [
         health.trouble.message

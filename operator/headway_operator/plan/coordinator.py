@@ -63,7 +63,7 @@ def _process(context: Context) -> pods.Process:
             "readinessProbe": pods.http_probe("/readyz", "http", period=2, failures=3),
             "livenessProbe": pods.http_probe("/healthz", "http", period=10, failures=18, timeout=10),
         },
-        files_from_secret=_endpoint_tokens(context),
+        files_from_secret={**_endpoint_tokens(context), **_judge_tokens(context)},
         api_token=True,
         store=True,
         costly_to_move=True,
@@ -81,4 +81,13 @@ def _endpoint_tokens(context: Context) -> dict[str, tuple[str, str]]:
         f"{names.ENDPOINTS_DIR}/{candidate.name}": (candidate.endpoint.secret_ref.name, names.TOKEN_KEY)
         for candidate in spec.candidates
         if candidate.endpoint is not None and candidate.endpoint.secret_ref is not None
+    }
+
+
+def _judge_tokens(context: Context) -> dict[str, tuple[str, str]]:
+    """The same of judges."""
+    return {
+        f"{names.JUDGES_DIR}/{judge.name}": (judge.secret_ref.name, names.TOKEN_KEY)
+        for judge in context.spec.judges
+        if judge.secret_ref is not None
     }

@@ -108,7 +108,8 @@ def pod_trouble(pod: Json) -> Trouble | None:
             Reason.UNSCHEDULABLE, pod_lacks.of_scheduler(role_of(pod), name, scheduled.get("message", ""))
         )
     if "DisruptionTarget" in known:
-        return Trouble(Reason.DISRUPTED, f"pod {name}: {known['DisruptionTarget'].get('message', '')}")
+        said = known["DisruptionTarget"].get("message", "")
+        return Trouble(Reason.DISRUPTED, pod_lacks.of_eviction(name, said))
     if is_over(pod):
         return Trouble(Reason.PROCESS_FAILED, f"pod {name}: {_last_words(pod)}")
     return None

@@ -52,7 +52,10 @@ class Observed:
         return tuple(body for body in self.objects if body["kind"] in kinds)
 
     def childless(self) -> list[Json]:
-        """Jobs that wait for their pods to be created, and should not have to."""
+        """Jobs that wait for their pods to be created, and should not have to. What another role is refused
+        may be refused them too, so then they are looked at at once: both are to be told together."""
+        refused = any(body["kind"] == "Deployment" and holds(body, "ReplicaFailure") for body in self.objects)
+        patience = 0.0 if refused else CHILDLESS_SECONDS
         return [
             body
             for role, kind in WORKLOADS.items()
@@ -60,7 +63,7 @@ class Observed:
             and (body := self.workload(role)) is not None
             and not self.pods(role)
             and not conditions(body)
-            and (self.now - moment(body["metadata"]["creationTimestamp"])).total_seconds() > CHILDLESS_SECONDS
+            and (self.now - moment(body["metadata"]["creationTimestamp"])).total_seconds() > patience
         ]
 
     def learner_ends(self) -> bool:

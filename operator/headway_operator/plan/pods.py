@@ -135,7 +135,8 @@ def _volumes(context: Context, process: Process) -> tuple[list[Json], list[Json]
         {"name": "cache", "mountPath": names.CACHE_DIR},
     ]
     for folder, (secret_name, key) in process.files_from_secret.items():
-        name = f"{folder.rpartition('/')[2]}-secret"
+        above, _, leaf = folder.rpartition("/")
+        name = f"{leaf}-token" if above == names.JUDGES_DIR else f"{leaf}-secret"
         items = [{"key": key, "path": key}]
         may_come = {"secretName": secret_name, "items": items, "defaultMode": 0o440, "optional": True}
         volumes.append({"name": name, "secret": may_come})

@@ -31,6 +31,8 @@ OPERATOR_CODE = ROOT / "operator" / "headway_operator"
 PROCESSES = ("coordinator", "operator", "rollout", "trainer", "sandbox")
 OF_THE_SCRAPE = {"namespace", "job", "pod"}
 """Labels that a PodMonitor's target has beside those of the sample."""
+OF_THE_JOBS_MONITOR = "kind"
+"""The label that the PodMonitor of jobs gives to every sample."""
 OF_PROMETHEUS_ITSELF = {"HeadwayOperatorNotScraped"}
 VALUES: dict[str, Any] = {
     "prometheusRule": {"enabled": True, "runbookUrl": RUNBOOK_URL, "thresholds": {"costPerHour": 20}},
@@ -175,6 +177,13 @@ def test_operations_list_each_alert_as_it_is(rules: Rules) -> None:
         assert rule["for"] == ("0m" if after == "at once" else f"{after.split()[0]}m")
 
 
+def test_every_link_of_a_runbook_leads_to_a_file_of_docs() -> None:
+    for path in RUNBOOKS.glob("*.md"):
+        for link in re.findall(r"\]\(([^)#:]+)", path.read_text()):
+            assert (path.parent / link).resolve().is_file(), f"{path.stem}: {link}"
+            assert (path.parent / link).resolve().is_relative_to(ROOT / "docs"), f"{path.stem}: {link}"
+
+
 def test_runbooks_name_metrics_that_there_are() -> None:
     for path in RUNBOOKS.glob("*.md"):
         asked = set(re.findall(r"\bheadway_\w+", path.read_text()))
@@ -189,6 +198,13 @@ def test_there_is_an_alert_for_each_sign_of_collapse(rules: Rules) -> None:
         rule = alerts(rules)[f"Headway{signal['name']}"]
         assert rule["labels"]["severity"] == signal["severity"]
         assert rule["annotations"]["description"].startswith(signal["advice"])
+
+
+def test_runbooks_of_signals_say_when_the_alert_fires(rules: Rules) -> None:
+    for name in SIGNAL_ALERTS:
+        text = (RUNBOOKS / f"{name}.md").read_text()
+        (minutes,) = re.findall(r"The alert fires where it is still raised (\d+) minutes later", text)
+        assert alerts(rules)[name]["for"] == f"{minutes}m"
 
 
 def test_recorded_series_are_named_by_level_metric_and_operation(rules: Rules) -> None:
@@ -260,4 +276,4 @@ def test_rules_ask_for_metrics_and_labels_that_there_are(rules: Rules) -> None:
 
 def labels_of(family: Family) -> set[str]:
     served_by_the_operator = family in (*OPERATOR, *JOBS)
-    return {*family.labels, *(() if served_by_the_operator else JOB_LABELS)}
+    return {*family.labels, *(() if served_by_the_operator else (*JOB_LABELS, OF_THE_JOBS_MONITOR))}

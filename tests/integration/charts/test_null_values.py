@@ -19,7 +19,11 @@ DEFAULTS: dict[str, Any] = yaml.safe_load((chart.ROOT / "charts" / "headway" / "
 SCHEMA = json.loads((chart.ROOT / "charts" / "headway" / "values.schema.json").read_text())
 NEEDED = frozenset(SCHEMA["required"])
 """Values without which there is nothing to install. Helm refuses them, by the chart's schema."""
-SETTINGS = [*DEFAULTS, *(f"caps.{key}" for key in DEFAULTS["caps"]), "images.broker"]
+SETTINGS = [
+    *DEFAULTS,
+    *(f"{block}.{key}" for block in ("caps", "policy") for key in DEFAULTS[block]),
+    "images.broker",
+]
 
 
 def rendered(path: str) -> str:
@@ -53,6 +57,22 @@ def test_a_null_value_is_one_that_is_not_given(path: str, tmp_path: Path) -> Non
     for body in yaml.safe_load_all(text):
         assert body is None or all(body[key] for key in ("apiVersion", "kind", "metadata"))
     read(text, tmp_path)
+
+
+def test_what_jobs_may_name_reaches_the_operator(tmp_path: Path) -> None:
+    values = json.dumps({"agentUrls": ["https://*.acme.dev/agents"], "secretNames": ["team-*"]})
+    helm = chart.cluster_command("tools") / "helm"
+    command = [
+        helm,
+        "template",
+        "headway",
+        chart.ROOT / "charts" / "headway",
+        "--set-json",
+        f"policy={values}",
+    ]
+    text = subprocess.run(command, check=True, text=True, capture_output=True).stdout
+    policy = read(text, tmp_path).policy
+    assert (policy.agent_urls, policy.secret_names) == (("https://*.acme.dev/agents",), ("team-*",))
 
 
 def test_scrapers_that_are_null_are_nobody(tmp_path: Path) -> None:

@@ -53,6 +53,15 @@ def test_alerts_may_go_on_for_a_while() -> None:
     assert {rule["keep_firing_for"] for rule in alerts(keepFiringFor="5m").values()} == {"5m"}
 
 
+def test_alerts_link_to_a_runbook_only_where_an_address_is_given() -> None:
+    assert not any("runbook_url" in rule["annotations"] for rule in alerts(runbookUrl="").values())
+    for address in ("https://docs.example/runbooks", "https://docs.example/runbooks/"):
+        found = {
+            name: rule["annotations"]["runbook_url"] for name, rule in alerts(runbookUrl=address).items()
+        }
+        assert found == {name: f"https://docs.example/runbooks/{name}" for name in found}
+
+
 def test_failures_that_are_expected_are_left_out() -> None:
     expected = alerts(expectedFailures=["GateNotPassed", "DataExhausted"])["HeadwayJobFailed"]["expr"]
     assert 'reason!~"GateNotPassed|DataExhausted"' in expected

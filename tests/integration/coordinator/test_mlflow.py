@@ -283,6 +283,13 @@ def spread(prefix: str, values: list[float], only: str = "mean std min max") -> 
     return {f"{prefix}{name}": float(getattr(np, name)(values)) for name in only.split()}
 
 
+REASONS = (
+    *("tools", "system", "dropped", "inserted", "role", "calls", "arguments", "call_id", "whitespace"),
+    *("content", "again", "cut_off", "thought", "template"),
+)
+"""Why a history may drift."""
+
+
 def said_again(tokens: list[int]) -> float:
     """Share of a turn's phrases of eight tokens that it has sampled before."""
     phrases = [tuple(tokens[at : at + 8]) for at in range(len(tokens) - 7)]
@@ -314,6 +321,7 @@ def recounted(groups: list[dict[str, Any]], prefix: str, rates: str) -> dict[str
     limit = [e["outcome"] == "Truncated" and not short for e, short in zip(episodes, cut, strict=True)]
     said = [row["tokens"][span["start"] : span["end"]] for row in rows for span in row["turns"]]
     repeated = [*map(said_again, said)]
+    drifted = Counter(d["reason"] for e in episodes for d in e["drifts"] for _ in range(d["count"]))
     return {
         **spread(f"{prefix}/reward/", rewards),
         f"{prefix}/reward/zero_frac": rewards.count(0) / len(rewards),
@@ -328,6 +336,7 @@ def recounted(groups: list[dict[str, Any]], prefix: str, rates: str) -> dict[str
         f"{prefix}/turns/malformed_tool_call_rate": np.mean([t["malformed_tool_calls"] > 0 for t in turns]),
         f"{prefix}/turns/token_limit_rate": np.mean([t["finish_reason"] == "length" for t in turns]),
         f"{prefix}/turns/fork_rate": sum(e["forks"] for e in episodes) / len(turns),
+        **{f"{prefix}/forks_of/{why}": drifted[why] / len(turns) for why in REASONS},
         **spread(f"{prefix}/tool_calls/", [len(made) for made in calls], "mean max"),
         f"{prefix}/tool_calls/failed_share": failed / readable if readable else 0.0,
         f"{prefix}/tool_calls/malformed_share": unreadable / (unreadable + readable),

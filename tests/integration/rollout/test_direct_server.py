@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from moving_model import EMBEDDING, MovingModel, engine_digests
-from role_keys import TO_LEARNER
+from role_keys import TO_LEARNER, TO_ROLLOUT
 from rollout_server import RolloutServer, request, version
 from tiny_model import write_model
 
@@ -130,7 +130,7 @@ def test_a_meeting_that_fails_in_the_worker_leaves_the_engine_as_it_was(server: 
     """The learner answered, and was gone when the workers came."""
     place = DirectPlace(port=1, key="none", transport="gloo").model_dump_json()
     asked = {"method": "meet_learner", "kwargs": {"host": "127.0.0.1", "place": place}}
-    code, text = request("POST", f"{server.url}/collective_rpc", json.dumps(asked))
+    code, text = request("POST", f"{server.url}/collective_rpc", json.dumps(asked), TO_ROLLOUT)
     assert (code, len(json.loads(text)["results"])) == (200, 1)
     assert "timed out" in json.loads(text)["results"][0]
     assert server.generate("base", [5, 6, 7], max_tokens=4)["choices"]

@@ -16,6 +16,7 @@ import aiohttp
 import pytest
 from endpoint_service import asking
 from faulty_servers import broker, sandbox, serving
+from role_keys import TO_ROLLOUT
 from rollout_server import RolloutServer
 
 from headway_api.records import GroupRecord, Outcome, Purpose, UsageClass
@@ -33,7 +34,8 @@ from headway_coordinator.sandboxes import Broker
 
 pytestmark = [pytest.mark.integration, pytest.mark.ci, pytest.mark.timeout(900)]
 
-KEY = "sk-of-this-server"
+KEY = TO_ROLLOUT
+"""What a rollout server's port asks for, as other servers ask for keys of theirs."""
 CONTEXT = 512
 USER = {"role": "user", "content": "Look up brave-otter."}
 LOOK_UP: dict[str, Any] = {
@@ -56,10 +58,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> Iterator[Rol
     flags = ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
     rollout = {"engine": {"extraArgs": flags}, "maxConcurrency": 8, "sampling": {"maxTokens": 32}}
     model = {"lora": {"rank": 8, "alpha": 16}, "contextLength": CONTEXT}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("VLLM_API_KEY", KEY)  # no job may set vLLM's --api-key; other servers have one
-        started = RolloutServer(tmp_path_factory.mktemp("server"), tiny, model=model, rollout=rollout)
-    with started as server:
+    with RolloutServer(tmp_path_factory.mktemp("server"), tiny, model=model, rollout=rollout) as server:
         server.wait_ready()
         yield server
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import shutil
 import signal
 import threading
@@ -19,7 +20,7 @@ from typing import Any
 
 import aiohttp
 import pytest
-from role_keys import TO_ROLLOUT
+from role_keys import TO_LEARNER, TO_ROLLOUT
 from rollout_server import (
     CANARY_TOKENS,
     RolloutServer,
@@ -141,6 +142,35 @@ def test_scrapers_see_what_the_engine_counts_and_reach_nothing_else(server: Roll
     assert request("GET", f"{server.url}/health")[0] == 200, "it is there, where the coordinator asks"
 
 
+def test_no_route_of_vllm_answers_who_has_no_key(server: RolloutServer, first: WeightsManifest) -> None:
+    """Every route that vLLM documents, its development endpoints too, and some that it does not."""
+    before = server.state()
+    assert before.version is not None, first
+    code, text = request("GET", f"{server.url}/openapi.json", token=TO_ROLLOUT)
+    assert code == 200
+    documented = {
+        (method.upper(), re.sub(r"{[^}]*}", "x", path))
+        for path, methods in json.loads(text)["paths"].items()
+        for method in methods
+    }
+    changing = {"/pause", "/resume", "/collective_rpc", "/update_weights", "/v1/load_lora_adapter"}
+    assert {path for method, path in documented if method == "POST"} >= changing | {"/inference/v1/generate"}
+    others = {
+        ("GET", path) for path in ("/metrics", "/metrics/", "/docs", "/openapi.json", "/no-such", "/health/")
+    }
+    preflights = {("OPTIONS", path) for _, path in documented}
+    routes = (documented | others | preflights) - {("GET", "/health")}
+    for token in (None, "wrong", TO_LEARNER):
+        answers = {
+            (method, path): request(method, server.url + path, "{}" if method == "POST" else None, token)
+            for method, path in routes
+        }
+        assert {status for status, _ in answers.values()} == {401}
+    assert request("GET", f"{server.url}/health") == (200, "")
+    assert server.state() == before
+    server.generate("base", CANARY_TOKENS)
+
+
 def test_an_adapter_arrives_and_changes_the_model(server: RolloutServer, first: WeightsManifest) -> None:
     found = server.score(adapter_name(first.version), CANARY_TOKENS[:9])
     assert found == pytest.approx(first.canary.logprobs[:8], abs=1e-4)
@@ -195,7 +225,7 @@ def test_five_versions_while_generating(
 
 def test_a_version_long_gone_is_refused_by_name(server: RolloutServer) -> None:
     body = {"model": "policy-0.1", "token_ids": [5, 6], "sampling_params": {"max_tokens": 1}}
-    code, text = request("POST", f"{server.url}/inference/v1/generate", json.dumps(body))
+    code, text = request("POST", f"{server.url}/inference/v1/generate", json.dumps(body), TO_ROLLOUT)
     assert code == 404, text
 
 
@@ -331,7 +361,7 @@ def test_the_wrong_adapter_in_a_slot_leaves_the_others_serving(
 
 def refused(server: RolloutServer, model: str) -> bool:
     body = {"model": model, "token_ids": [5, 6], "sampling_params": {"max_tokens": 1}}
-    return request("POST", f"{server.url}/inference/v1/generate", json.dumps(body))[0] == 404
+    return request("POST", f"{server.url}/inference/v1/generate", json.dumps(body), TO_ROLLOUT)[0] == 404
 
 
 async def test_a_slot_is_released_once_no_request_uses_it(
@@ -360,7 +390,7 @@ async def test_an_engine_that_hangs_while_it_has_no_requests_is_found(
     talking = {server.events("engine starting")[0]["pid"], server.front_process()}
     computing = set(server.engine_processes()) - talking
     async with aiohttp.ClientSession() as http:
-        finding = asyncio.create_task(hang.found(Engine(http, server.url)))
+        finding = asyncio.create_task(hang.found(Engine(http, server.url, TO_ROLLOUT)))
         await asyncio.wait({finding}, timeout=10)
         assert not finding.done(), "it answers all it is asked for"
         try:

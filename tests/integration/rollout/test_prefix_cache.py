@@ -17,6 +17,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from role_keys import TO_ROLLOUT
 from rollout_server import RolloutServer, publish_adapter, publish_full, version
 
 from headway_api.exits import RETRIABLE
@@ -59,7 +60,7 @@ def cached(server: RolloutServer, model: WeightsManifest, asked: WeightsManifest
     async def ask() -> vllm.Sampled:
         at = (asked or model).version
         async with aiohttp.ClientSession() as http:
-            return await vllm.generate(http, server.url, name_of(model), at, request, 120)
+            return await vllm.generate(http, server.url, name_of(model), at, request, 120, key=TO_ROLLOUT)
 
     return asyncio.run(ask()).cached_tokens
 

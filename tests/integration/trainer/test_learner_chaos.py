@@ -11,6 +11,7 @@ from typing import Any
 
 import learner_rig as rig
 import pytest
+from aiohttp import web
 
 pytestmark = [pytest.mark.integration, pytest.mark.chaos, pytest.mark.timeout(1800)]
 
@@ -42,7 +43,14 @@ async def test_it_ends_with_the_bits_of_one_that_was_left_alone(
 
     chance = random.Random(SEED)
     config = rig.job(tmp_path / "rough", model, lora=lora, checkpoints=checkpoints, processes=ranks)
-    served = rig.ScriptedCoordinator(batches)
+    left_alone = asyncio.Event()
+
+    def last_batch_waits(request: web.Request) -> str | None:
+        """Until it is left alone, no life takes the last step: it would end before it is killed."""
+        wanted = int(request.query.get("step", "0"))
+        return "503" if wanted == steps and not left_alone.is_set() else None
+
+    served = rig.ScriptedCoordinator(batches, fault=last_batch_waits)
     resumed, died_at = [], []
     async with served.serving() as url:
         for _ in range(KILLS):
@@ -59,6 +67,7 @@ async def test_it_ends_with_the_bits_of_one_that_was_left_alone(
                     process.kill()
                 assert await process.exit() != 0
                 died_at.append(served.step)
+        left_alone.set()
         async with rig.learner(config, tmp_path / "rough", url) as process:
             told = len(served.reports)
             assert await process.exit(600) == 0, process.log.read_text()[-4000:]

@@ -30,7 +30,7 @@ LIMIT_RANGE: Json = {
     "apiVersion": "v1",
     "kind": "LimitRange",
     "metadata": {"name": "small"},
-    "spec": {"limits": [{"type": "Container", "max": {"memory": "4500Mi"}}]},
+    "spec": {"limits": [{"type": "Container", "max": {"memory": "3Gi"}}]},
 }
 INSIDE: Json = {"ipBlock": {"cidr": "0.0.0.0/0"}}
 WALL: Json = {
@@ -58,16 +58,24 @@ PROVOKED: dict[str, Provocation] = {
     "store-behind-a-wall": Provocation(beside=[WALL]),
     "wrong-key": Provocation(beside=[secret(AWS_ACCESS_KEY_ID="headway", AWS_SECRET_ACCESS_KEY="guessed")]),
     "no-keys": Provocation({"output": {"secretRef": None}}),
+    "no-secret": Provocation({"output": {"secretRef": {"name": "keys"}}}),
     "no-account": Provocation({"serviceAccountName": "trainer"}),
     "no-pods-left": Provocation(beside=[quota("few-pods", pods="0")]),
     "no-memory-left": Provocation(
         {"learner": {"resources": {"limits": {"memory": "12Gi"}}}},
         beside=[quota("little-memory", limits_memory="12Gi")],
     ),
+    "sandboxes-beyond-quota": Provocation(
+        {"environment": {"sandbox": {"resources": {"limits": {"memory": "9Gi"}}}}},
+        beside=[quota("small-sandboxes", limits_memory="8Gi")],
+    ),
+    "beyond-the-limit-range": Provocation(beside=[LIMIT_RANGE]),
     "no-such-node": Provocation(placed("learner", nodeSelector=NOWHERE)),
     "no-accelerator": Provocation({"learner": {"resources": {"limits": {"nvidia.com/gpu": "1"}}}}),
     "too-large-for-any-node": Provocation({"learner": {"resources": {"limits": {"memory": "4000Gi"}}}}),
     "no-node-for-sandboxes": Provocation({"environment": placed("sandbox", nodeSelector=NOWHERE)}),
+    "no-runtime-class": Provocation({"environment": {"sandbox": {"runtimeClassName": "gvisor"}}}),
+    "no-priority-class": Provocation(placed("learner", priorityClassName="urgent")),
     "name-taken": Provocation(
         beside=[{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "name-taken-config"}}]
     ),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -16,17 +18,23 @@ from kubernetes import client, config
 from headway_analysis.faults.definition import Fault, Stage
 from headway_api.names import API_VERSION, PLURALS, TRAINING_KIND
 from headway_demo import quickstart
-from provoked.provocation import EVALUATED, SMALL, STORE, Json, Provocation, merged
+from provoked.provocation import EVALUATED, ODD_MODULE, SMALL, STORE, Json, Provocation, merged
 
 AT_ONCE: Final = 5
-"""Jobs together: each has a coordinator and a broker, and two cores have no more room."""
-PATIENCE_S: Final = 90
+"""Jobs together: each has a coordinator and a broker, and two cores have no more room. One of them trains."""
+PATIENCE_S: Final = 300
 """Longer than any fault takes on a busy machine, beyond its own time."""
 GONE_S: Final = 90
 SETTLED_S: Final = 5
 """After so long nothing more is said of a job that has ended."""
 LOOK_S: Final = 0.4
 MERGE: Final = "application/merge-patch+json"
+MODULE: Final[Json] = {
+    "apiVersion": "v1",
+    "kind": "ConfigMap",
+    "metadata": {"name": ODD_MODULE},
+    "data": {f"{ODD_MODULE}.py": (Path(__file__).parent / "odd.py").read_text()},
+}
 
 
 @dataclass
@@ -48,6 +56,8 @@ class Seen:
     """Roles of its pods at that time."""
     left: list[str] = field(default_factory=list)
     """Pods of a job that failed, once they had time to go."""
+    logs: list[str] = field(default_factory=list)
+    """Last logs that the store keeps of a job that failed."""
     error: str = ""
     """Why nothing was seen."""
 
@@ -96,9 +106,12 @@ def path(kind: str, namespace: str, name: str = "") -> str:
 class FaultRig:
     """Where faults are provoked: namespaces with the store's credentials in them."""
 
-    def __init__(self, bench: Any, secret: Json, prefix: str) -> None:
+    def __init__(self, bench: Any, bucket: Any, secret: Json, prefix: str) -> None:
         """`secret`: the store's keys as another namespace has them."""
         self.server = Server(str(bench.kube.kubeconfig))
+        self.bucket = bucket
+        self.over = threading.Event()
+        """Set once nobody waits for what is seen."""
         self._bench = bench
         self._secret = secret
         self._prefix = prefix
@@ -111,7 +124,7 @@ class FaultRig:
             return full
         self._namespaces.add(full)
         self._bench.kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": full}})
-        given = {(each["kind"], each["metadata"]["name"]): each for each in (self._secret, *beside)}
+        given = {(each["kind"], each["metadata"]["name"]): each for each in (self._secret, MODULE, *beside)}
         for each in given.values():
             self._bench.kube.apply(merged(each, {"metadata": {"namespace": full}}))
         return full
@@ -126,6 +139,9 @@ class FaultRig:
         found["metadata"]["namespace"] = namespace
         found["spec"] = merged(merged(found["spec"], small), {"output": {"endpointUrl": STORE}})
         found["spec"] = merged(found["spec"], how.changes)
+        image = found["spec"]["environment"].get("image", "")
+        if image.startswith("@"):
+            found["spec"]["environment"]["image"] = self._bench.platform.refs[image[1:]]
         return found
 
     def all(self, faults: Mapping[str, tuple[Fault, Provocation]]) -> dict[str, Seen]:
@@ -135,9 +151,17 @@ class FaultRig:
         places = {fault.name: self._place(fault, how) for fault, how in faults.values()}
         seen = {fault.name: self._seen(fault, how, places[fault.name]) for fault, how in quick}
         slow.sort(key=lambda pair: -pair[0].seconds)
-        with ThreadPoolExecutor(AT_ONCE) as threads:
-            found = threads.map(lambda pair: self._seen(*pair, places[pair[0].name]), slow)
-            return seen | dict(zip((fault.name for fault, _ in slow), found, strict=True))
+        with ThreadPoolExecutor(AT_ONCE - 1) as several, ThreadPoolExecutor(1) as one:
+            found = {}
+            for fault, how in slow:
+                threads = one if how.trains else several
+                found[fault.name] = threads.submit(self._seen, fault, how, places[fault.name])
+            try:
+                return seen | {name: each.result() for name, each in found.items()}
+            finally:  # where somebody interrupts it, nobody waits for the rest
+                self.over.set()
+                for each in found.values():
+                    each.cancel()
 
     def _place(self, fault: Fault, how: Provocation) -> str:
         return self.namespace(fault.name if how.alone else "jobs", how.beside)
@@ -171,11 +195,14 @@ class ProvokedJob:
 
     def __init__(self, rig: FaultRig, fault: Fault, how: Provocation, namespace: str) -> None:
         self._server = rig.server
+        self._bucket = rig.bucket
+        self._over = rig.over
         self._fault = fault
         self._how = how
         self.namespace = namespace
         self._manifest = rig.manifest(fault, how, namespace)
-        self._name = self._manifest["metadata"]["name"]
+        self.name = str(self._manifest["metadata"]["name"])
+        self._path = path(how.kind, namespace, self.name)
         self.seen = Seen()
 
     def run(self) -> Seen:
@@ -186,29 +213,32 @@ class ProvokedJob:
         seen.status, answer = self._server.ask("POST", path(kind, self.namespace) + query, self._manifest)
         if self._how.edit is not None and seen.status == 201:
             seen.status, answer = self._server.ask(
-                "PATCH", path(kind, self.namespace, self._name) + query, {"spec": dict(self._how.edit)}, MERGE
+                "PATCH", self._path + query, {"spec": dict(self._how.edit)}, MERGE
             )
         seen.answer = str(answer.get("message", ""))
         seen.seconds = time.monotonic() - began
-        seen.exists = self._server.ask("GET", path(kind, self.namespace, self._name))[0] == 200
+        seen.exists = self._server.ask("GET", self._path)[0] == 200
         if self._fault.stage is Stage.APPLY:
             return seen
         if seen.status != 201:
             raise AssertionError(f"the API server refused it: {seen.answer}")
+        self._how.then(self)
         ends = time.monotonic() + self._fault.seconds + PATIENCE_S
-        while not self._look() and time.monotonic() < ends:
+        while not self._look() and time.monotonic() < ends and not self._over.is_set():
             if is_finished(seen.job):
                 ends = min(ends, time.monotonic() + SETTLED_S)
             time.sleep(LOOK_S)
         seen.seconds = time.monotonic() - began
         if self._fault.state == "Failed":
-            self._wait_until_gone()
+            seen.left = [pod["metadata"]["name"] for pod in self._pods_gone()]
+            uri = seen.job.get("status", {}).get("artifacts", {}).get("uri")
+            seen.logs = self._bucket.names(f"{uri}/logs") if uri else []
         return seen
 
     def _look(self) -> bool:
         """Whether it is seen now."""
         fault, seen = self._fault, self.seen
-        seen.job = self.job(self._name)
+        seen.job = self.get()
         fields = urlencode({"fieldSelector": f"involvedObject.uid={seen.job['metadata']['uid']}"})
         seen.events = self._server.ask("GET", f"/api/v1/namespaces/{self.namespace}/events?{fields}")[1][
             "items"
@@ -222,19 +252,30 @@ class ProvokedJob:
         return told and shown and bool(fault.pattern.search(known.get("message", "")))
 
     def _pods(self) -> list[Json]:
-        label = urlencode({"labelSelector": f"headway.dev/job-name={self._name}"})
+        label = urlencode({"labelSelector": f"headway.dev/job-name={self.name}"})
         return list(self._server.ask("GET", f"/api/v1/namespaces/{self.namespace}/pods?{label}")[1]["items"])
 
-    def _wait_until_gone(self) -> None:
+    def _pods_gone(self) -> list[Json]:
+        """The job's pods that are left once they had time to go."""
         ends = time.monotonic() + GONE_S
-        while (left := self._pods()) and time.monotonic() < ends:
+        while (left := self._pods()) and time.monotonic() < ends and not self._over.is_set():
             time.sleep(2 * LOOK_S)
-        self.seen.left = [pod["metadata"]["name"] for pod in left]
+        return left
 
     def clear(self) -> None:
-        """Delete the job; its pods go with it."""
-        self._server.ask("DELETE", path(self._how.kind, self.namespace, self._name))
+        """Delete the job; its pods go with it. The next one that trains has the cores that they had."""
+        self._server.ask("DELETE", self._path)
+        if self._how.trains:
+            self._pods_gone()
 
-    def job(self, name: str) -> Json:
+    def get(self) -> Json:
         """As it is now."""
-        return self._server.ask("GET", path(self._how.kind, self.namespace, name))[1]
+        return self._server.ask("GET", self._path)[1]
+
+    def patch(self, change: Json) -> Json:
+        """As it is after the change."""
+        return self._server.ask("PATCH", self._path, change, MERGE)[1]
+
+    def put(self, uri: str, content: bytes) -> None:
+        """Write an object to the store."""
+        self._bucket.put(uri, content)

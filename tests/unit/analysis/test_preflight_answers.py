@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
-from a_baseline import Policy, a_baseline, play_all, sample_of
+from a_baseline import Policy, a_baseline, a_sample, an_episode, play_all, sample_of
 from desk import (
     ACTIONS,
     PROMPT,
@@ -29,13 +29,14 @@ from desk import (
     desk_rows,
     written,
 )
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway_analysis.preflight.answers import parsed, tags_in
 from headway_analysis.preflight.catalogue import BY_ID
 from headway_analysis.preflight.definition import Finding
 from headway_analysis.preflight.evidence import Baseline, Call
+from headway_analysis.preflight.examples import names_it
 from headway_analysis.preflight.labels import label_of, words_of
 from headway_analysis.preflight.mutants import altered, mutants_of
 from headway_sandbox.environment import Done, Environment, Observation, Reward, Transcript, tool, user
@@ -111,9 +112,33 @@ PLAIN = st.booleans() | st.integers() | st.text()
 NESTED = st.recursive(PLAIN, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner))
 
 
+@settings(max_examples=30)
 @given(NESTED)
 def test_an_altered_value_is_another_one(value: Any) -> None:
     assert altered(value) != value or value == "none of these"
+
+
+def test_prose_is_altered_to_prose_that_says_something_else() -> None:
+    text = "The lamp is old, and so it is a refund"
+    assert (
+        altered(text, ["It was late and broken, hence a refund", "The box is new: repair it"])
+        == "none of these"
+    )
+    assert altered(text, ["As it was late and broken: repair"]) == "As it was late and broken: repair"
+
+
+def test_a_field_without_a_value_need_not_be_there() -> None:
+    answer = parsed('{"action": "refund", "limit": null}')
+    labels = [mutant.label for mutant in mutants_of(answer, {}, ())]
+    assert "field dropped: action" in labels
+    assert "field dropped: limit" not in labels
+
+
+@pytest.mark.parametrize("name", ["case_id", "caseId", "case-id", "Case ID"])
+def test_a_field_is_named_in_any_style(name: str) -> None:
+    assert names_it("Give the case id first.", name)
+    assert names_it("{'case_id': 3}", name)
+    assert not names_it("Give the suitcase idly.", name)
 
 
 def test_a_strict_judge_passes() -> None:
@@ -214,7 +239,7 @@ def adder(seed: int = 0) -> Policy:
 def test_nothing_that_scores_full_leaves_nothing_to_change() -> None:
     baseline = sample_of(lambda: Sum({}), sums(), lambda row, index: ((), "no idea"), 8)
     said = found("scorer-mutants", Sum, baseline)
-    assert (said.verdict, said.needs) == ("Unknown", 1)
+    assert (said.verdict, said.needs) == ("Unknown", 59)
 
 
 def test_the_last_number_counts_and_no_other() -> None:
@@ -312,6 +337,12 @@ def test_two_answers_in_turn_are_no_constant_one() -> None:
     assert dict(said.figures)["share of the most frequent label"] == 0.5
 
 
+def test_labels_that_differ_by_a_sign_are_two() -> None:
+    rows = [{"prompt": f"case {at}", "label": (-1, 1)[at % 2]} for at in range(40)]
+    said = BY_ID["constant-guess"].judge(a_baseline([], rows=rows), ())
+    assert dict(said.figures)["share of the most frequent label"] == 0.5
+
+
 class CallPayingDesk(Desk):
     """Every call is paid."""
 
@@ -341,10 +372,21 @@ def test_random_calls_are_drawn_from_the_seed_and_fit_the_schema() -> None:
         ({"prompt": "p", "ground_truth": 3}, "ground_truth"),
         ({"prompt": "p", "answer_format": "json"}, None),
         ({"prompt": "p", "case_id": "3"}, None),
+        ({"prompt": "p", "expected_calls": 3, "expected_answer": "x"}, "expected_answer"),
     ],
 )
 def test_the_labels_column_is_told_by_its_name(columns: Row, label: str | None) -> None:
     found = label_of(a_baseline([], rows=[columns]))
+    assert (None if found is None else found.column) == label
+
+
+@pytest.mark.parametrize(
+    ("prompt", "label"), [("Where was it sent?", "target_city"), ("Send it to Rome.", None)]
+)
+def test_a_target_that_the_prompt_tells_is_no_label(prompt: str, label: str | None) -> None:
+    row = {"prompt": prompt, "target_city": "Rome"}
+    messages = [{"role": "user", "content": prompt}, {"role": "assistant", "content": "I do not know"}]
+    found = label_of(a_baseline([a_sample(an_episode(messages), row)]))
     assert (None if found is None else found.column) == label
 
 

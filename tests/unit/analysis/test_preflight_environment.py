@@ -195,6 +195,19 @@ def test_rows_that_two_splits_share_are_counted() -> None:
     assert "3 of 23 validation rows are train rows too" in said.saw
 
 
+def test_shared_rows_that_are_allowed_are_a_warning() -> None:
+    baseline = desk_baseline()
+    facts = replace(baseline.facts, validation=baseline.facts.rows, overlap_allowed=True)
+    assert found("splits", Desk, replace(baseline, facts=facts)).verdict == "Warn"
+
+
+def test_a_sign_makes_another_row() -> None:
+    baseline = desk_baseline()
+    rows, others = ([{"prompt": f"{sign}{n} * 4 = ?"} for n in range(3, 33)] for sign in ("", "-"))
+    facts = replace(baseline.facts, rows=rows, validation=others)
+    assert BY_ID["splits"].judge(replace(baseline, facts=facts), ()).verdict == "Pass"
+
+
 def test_a_number_of_the_row_does_not_hide_a_copy() -> None:
     baseline = desk_baseline()
     rows = [{"id": number, **row} for number, row in enumerate(baseline.facts.rows)]

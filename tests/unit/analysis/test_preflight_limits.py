@@ -78,6 +78,12 @@ def test_a_share_that_may_be_chance_is_a_warning() -> None:
     assert judged("context-fits", ended(7, lambda: turns_of(2, "length"))).verdict == "Warn"
 
 
+def test_a_share_that_is_likely_chance_is_none() -> None:
+    said = judged("context-fits", ended(4, lambda: turns_of(2, "length"), total=52))
+    assert said.value == pytest.approx(4 / 52)
+    assert said.verdict == "Pass"
+
+
 def test_few_episodes_say_nothing_of_limits() -> None:
     said = judged("context-fits", ended(0, lambda: turns_of(2), total=15))
     assert (said.verdict, said.needs) == ("Unknown", 59)
@@ -115,6 +121,11 @@ def test_calls_that_are_read_pass() -> None:
     assert judged("tool-calls-parse", calls(40, 0)).verdict == "Pass"
 
 
+def test_two_bad_calls_of_eight_are_no_sure_share() -> None:
+    assert judged("tool-calls-parse", calls(6, 2)).verdict == "Pass"
+    assert judged("tool-calls-parse", calls(8, 4)).verdict == "Warn"
+
+
 def test_calls_that_nobody_reads_name_a_parser_that_does() -> None:
     said = judged("tool-calls-parse", calls(20, 40))
     assert said.verdict == "Fail"
@@ -146,6 +157,18 @@ def test_no_calls_are_too_few_unless_there_are_no_tools() -> None:
     assert said.needs is not None
     assert said.needs > 3
     assert judged("tool-calls-parse", a_baseline([a_sample(an_episode())])).verdict == "Pass"
+
+
+def test_a_model_that_never_calls_and_never_succeeds_is_a_warning() -> None:
+    failed = [an_episode(group=at, reward=0.0) for at in range(20)]
+    said = judged("tool-calls-parse", a_baseline(a_sample(one, tools=[TOOL]) for one in failed))
+    assert said.verdict == "Warn"
+    assert "chat template" in said.advice
+    succeeds = [an_episode(group=99), *failed]
+    assert (
+        judged("tool-calls-parse", a_baseline(a_sample(one, tools=[TOOL]) for one in succeeds)).verdict
+        == "Unknown"
+    )
 
 
 OPENAPI: Json = {

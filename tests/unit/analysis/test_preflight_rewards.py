@@ -12,7 +12,7 @@ from desk import BigDesk, Desk, LenientRewardDesk, RaisingDesk, desk_baseline
 
 from headway_analysis.preflight.catalogue import BY_ID
 from headway_analysis.preflight.definition import Finding
-from headway_analysis.preflight.evidence import Baseline
+from headway_analysis.preflight.evidence import Baseline, Probe
 from headway_analysis.preflight.run import certain_failure
 
 Values = Sequence[tuple[float, float]]
@@ -70,6 +70,11 @@ def test_a_model_that_always_succeeds_fails() -> None:
     assert judged("foothold", binary([8] * 10 + [4] * 3)).verdict == "Pass"
 
 
+def test_sixteen_successes_alone_are_no_alarm() -> None:
+    assert judged("foothold", binary([8, 8])).verdict == "Pass"
+    assert judged("foothold", binary([8, 8, 8])).verdict == "Warn"
+
+
 def test_fewer_than_sixteen_episodes_are_too_few() -> None:
     said = judged("foothold", binary([0]))
     assert (said.verdict, said.needs) == ("Unknown", 59)
@@ -85,6 +90,20 @@ def test_a_failure_is_certain_at_the_fifty_ninth_episode() -> None:
     certain = [count for count, look in enumerate(looks) if certain_failure(look)]
     assert certain[0] == 59
     assert certain == list(range(59, len(sampled)))
+
+
+def test_a_reward_out_of_range_is_certain_at_once() -> None:
+    found = certain_failure(of_values([[(1.0, 1.0), (7.0, 1.0)]]))
+    assert found is not None
+    assert found.check == "reward-range"
+
+
+def test_a_reached_destination_is_certain_before_any_episode() -> None:
+    baseline = replace(a_baseline([]), probes=[Probe("DNS", "10.0.0.10", True, 0.4)])
+    found = certain_failure(baseline)
+    assert found is not None
+    assert found.check == "isolated"
+    assert certain_failure(baseline, {"isolated": "Off"}) is None
 
 
 def test_one_success_ends_the_certainty() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -266,23 +267,34 @@ def test_a_sign_that_is_judged_at_validations_is_waited_for() -> None:
     story.raise_(S.VALIDATION_PARTED, clock="validation")
     story.carry_out(decide(story.now())).train(WATCH)
     assert decide(story.now()) is None, "no validation has come since"
-    late = story.now()
+    late, silent = story.now(), deepcopy(story)
     story.validate(0.5)
     assert taken(decide(story.now())).directive.undo
     assert late.step < 31 + LONGEST_WATCH
-    story.validations.clear()
-    story.train(LONGEST_WATCH - WATCH)
+    story = silent.train(LONGEST_WATCH - WATCH)
     kept = decide(story.now())
     assert isinstance(kept, Kept)
     assert "VALIDATION" not in kept.why
     assert "ValidationParted was not judged since" in kept.why
 
 
+def test_a_sign_that_no_step_speaks_of_is_not_raised_still() -> None:
+    story = uniform()
+    story.carry_out(decide(story.now()))
+    silent = story.verdicts
+    story.train(WATCH).verdicts = silent
+    assert decide(story.now()) is None, "no step has said anything since"
+    story.train(LONGEST_WATCH - WATCH).verdicts = silent
+    kept = decide(story.now())
+    assert isinstance(kept, Kept)
+    assert "GroupsUniform was not judged since" in kept.why
+
+
 def test_no_validation_is_waited_for_where_there_is_none() -> None:
     quiet = a_spec().evaluation.model_copy(update={"every_steps": 0})
     of = a_spec().model_copy(update={"evaluation": quiet})
     story = Story(acting(of, remedies=("ReferenceKl",))).train(30)
-    story.raise_(S.VALIDATION_PARTED, clock="validation")
+    story.raise_(S.VALIDATION_PARTED, clock="either")
     story.carry_out(decide(story.now())).train(WATCH)
     assert taken(decide(story.now())).directive.undo
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+import random
 import re
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import yaml
@@ -18,6 +21,7 @@ from headway_analysis.signals import page
 from headway_analysis.signals.catalogue import SIGNALS
 from headway_analysis.signals.definition import Signal
 from headway_analysis.signals.history import Job
+from headway_analysis.signals.judges import learning
 from headway_analysis.signals.watch import Watch
 from headway_api.crd import definitions
 from headway_api.metrics import FAMILIES, family
@@ -203,11 +207,83 @@ def test_a_job_of_three_steps_says_only_what_three_steps_can() -> None:
     assert not raised(watch)
 
 
-def test_steps_that_are_missing_raise_nothing() -> None:
+def with_luck(step: int) -> bool:
+    """Whether a step is had where one in twelve is lost by chance."""
+    return random.Random(step).random() > 1 / 12
+
+
+@pytest.mark.parametrize(
+    "had", [lambda step: step % 7 == 1, lambda step: step % 3 != 0, lambda step: step % 17 < 12, with_luck]
+)
+def test_steps_that_are_missing_raise_nothing(had: Callable[[int], bool]) -> None:
     watch = Watch(JOB)
-    for step in range(1, 200, 7):
+    for step in filter(had, range(1, 200)):
         watch.step(step, healthy(step))
-    assert not raised(watch)
+        assert not raised(watch)
+
+
+@pytest.mark.parametrize("had", [lambda step: step % 17 < 12, with_luck], ids=["gaps", "luck"])
+def test_what_goes_wrong_is_told_between_missing_steps(had: Callable[[int], bool]) -> None:
+    """Every window is full at times, and what it holds is judged: nothing else is raised."""
+    watch = Watch(UNVALIDATED)
+    for step in filter(had, range(1, 200)):
+        sick = {"training/mismatch_kl": 0.5, "staleness/lag_mean": 3.0} if step > 100 else {}
+        watch.step(step, healthy(step) | sick)
+        assert step > 100 or not raised(watch)
+    assert raised(watch) == {"PolicyMismatch", "StalenessAtBound"}
+    states = Counter(verdict.standing.state for verdict in watch.verdicts())
+    assert states["Unknown"] == 3, (
+        "held-out rows, tasks and numbers of the reward, as where nothing is missing"
+    )
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 60), st.floats(0, 1)), min_size=30, max_size=60),
+    st.lists(st.integers(1, 60), max_size=5, unique=True),
+)
+def test_a_rise_of_the_reward_is_found_in_whatever_order(
+    rewards: list[tuple[int, float]], validated: list[int]
+) -> None:
+    """What was found before is kept only as long as it is so: a new watch comes to the same."""
+    for job in (JOB, UNVALIDATED):
+        live, fresh = Watch(job), Watch(job)
+        for step, reward in rewards:
+            live.step(step, {"rollout/reward/mean": reward})
+        for step in validated:
+            live.validation(step, {"val/reward/mean": 0.5})
+        for step, reward in sorted(dict(rewards).items()):
+            fresh.step(step, {"rollout/reward/mean": reward})
+            if step in validated:
+                fresh.validation(step, {"val/reward/mean": 0.5})
+        for step in {*validated} - dict(rewards).keys():
+            fresh.validation(step, {"val/reward/mean": 0.5})
+        assert {v.signal.name: v.standing for v in live.verdicts()} == {
+            v.signal.name: v.standing for v in fresh.verdicts()
+        }
+
+
+def test_a_step_that_comes_anew_has_no_window_compared_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = Mock(wraps=learning.shift)
+    monkeypatch.setattr(learning, "shift", counted)
+    compared = []
+    for steps in (50, 100, 200):
+        watch = Watch(UNVALIDATED)
+        for step in range(1, steps + 1):
+            watch.step(step, {"rollout/reward/mean": 0.1 + 0.001 * (step % 7)})
+        counted.reset_mock()
+        watch.step(steps - 1, {"rollout/reward/mean": 0.09})
+        compared.append(counted.call_count / steps)
+    assert 1 < min(compared) <= max(compared) < 10, "so many comparisons a step, however many steps there are"
+
+
+def test_operations_show_a_pause_in_the_words_of_its_sign() -> None:
+    shown = re.findall(r"^(no .*)\. First: \.\.\.$", (ROOT / "docs/operations.md").read_text(), re.MULTILINE)
+    watch = Watch(UNVALIDATED)
+    for step in range(1, 4):
+        watch.step(step, {"analysis/batch_valid_ratio": 0.0})
+    said = {v.standing.reading.saw for v in watch.verdicts() if v.standing.reading is not None}
+    assert shown
+    assert {*shown} <= said
 
 
 def test_a_job_that_never_validates_has_no_word_on_held_out_rows() -> None:

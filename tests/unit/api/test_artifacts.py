@@ -40,6 +40,7 @@ def test_every_kind_of_key_is_there() -> None:
         "preflight.md",
         "validations",
         "usage",
+        "judgements",
         "checkpoints",
         "weights",
         "steps",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,44 @@ def test_a_hub_that_does_not_answer_is_asked_again(tmp_path: Path, monkeypatch: 
     assert (told.reason, told.field, refused.value.permanent) == ("ModelNotFetched", "spec.model.base", False)
     assert "Connection refused" in told.message
     assert "See the docs" not in told.message
+
+
+class NoRoom(FileStore):
+    """A store from which nothing can be copied: the disk is full."""
+
+    def download(self, uri: str, path: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize("scheme", ["hf", "file"])
+def test_a_volume_without_room_names_its_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str
+) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    monkeypatch.setattr(
+        huggingface_hub, "snapshot_download", lambda *_, **__: NoRoom().download("", tmp_path)
+    )
+    base = "hf://acme/open" if scheme == "hf" else f"file://{tmp_path}/model"
+    with pytest.raises(JobError) as full:
+        base_model.fetch(ModelSpec.model_construct(base=base, revision=None), NoRoom(), tmp_path / "cache")
+    told = full.value.termination
+    assert (told.reason, full.value.permanent) == ("DiskFull", False)
+    assert told.message == (
+        f"cacheSizeLimit of the chart's values: the volume for models has no room for {base} (No space left "
+        "on device); have it raised, or give the nodes larger disks"
+    )
+
+
+def test_any_other_fault_of_a_disk_is_told_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("a file in the place of the folder")
+    (tmp_path / "model").mkdir()
+    with pytest.raises(OSError, match="Not a directory"):
+        base_model.fetch(
+            ModelSpec.model_construct(base=f"file://{tmp_path}/model", revision=None),
+            FileStore(),
+            tmp_path / "cache",
+        )
 
 
 def test_the_hub_is_asked_for_the_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,5 +87,19 @@ def test_a_pod_that_is_refused_has_field_and_fix(role: str, said: str, field: st
     assert "forbidden" not in found
 
 
+@pytest.mark.parametrize("volume", ["cache", "tmp"])
+def test_a_volume_that_is_full_names_its_limit(volume: str) -> None:
+    said = pod_lacks.of_eviction("p", f'Usage of EmptyDir volume "{volume}" exceeds the limit "100Gi". ')
+    assert said == (
+        f'cacheSizeLimit of the chart\'s values: pod p: Usage of EmptyDir volume "{volume}" exceeds the '
+        'limit "100Gi"; have it raised'
+    )
+
+
+@pytest.mark.parametrize("said", ['Usage of EmptyDir volume "mine" exceeds the limit "1Gi".', "preempted"])
+def test_another_eviction_is_told_in_its_own_words(said: str) -> None:
+    assert pod_lacks.of_eviction("p", said) == f"pod p: {said}"
+
+
 def test_words_that_nobody_knows_stand_as_they_are() -> None:
     assert pod_lacks.of_creation(names.LEARNER, "the moon is full") == "the moon is full"

@@ -263,6 +263,13 @@ def test_the_start_of_an_object(content: bytes, start: bytes, tmp_path: Path) ->
         FileStore().get_start(f"file://{tmp_path}/none", 4)
 
 
+def test_the_size_of_an_object(tmp_path: Path) -> None:
+    (tmp_path / "k").write_bytes(b"0123456789")
+    assert FileStore().size(f"file://{tmp_path}/k") == 10
+    with pytest.raises(NotFound):
+        FileStore().size(f"file://{tmp_path}/none")
+
+
 @pytest.mark.parametrize(("code", "expected"), [("AccessDenied", Denied), ("NoSuchBucket", Denied)])
 def test_an_upload_is_refused_in_the_same_words(code: str, expected: type[Exception], tmp_path: Path) -> None:
     """boto3 wraps what S3 says of an upload, and of nothing else."""

@@ -65,12 +65,13 @@ def test_every_request_waits_for_a_store_that_is_away(
         listed = threads.submit(store.list, "s3://bucket")
         got = threads.submit(store.get, "s3://bucket/there")
         start = threads.submit(store.get_start, "s3://bucket/there", 4)
+        size = threads.submit(store.size, "s3://bucket/there")
         gone = threads.submit(store.delete, ["s3://bucket/none", "s3://bucket/neither"])
         for done in (uploaded, downloaded, put, gone):
             done.result(30)
         assert new.result(30) is True
         assert "s3://bucket/there" in listed.result(30)
-        assert (got.result(30), start.result(30)) == (b"0123456789", b"0123")
+        assert (got.result(30), start.result(30), size.result(30)) == (b"0123456789", b"0123", 10)
     assert bucket.objects["/bucket/large"] == large.read_bytes()
     assert (bucket.objects["/bucket/put"], bucket.objects["/bucket/new"]) == (b"put", b"new")
     assert (tmp_path / "there").read_bytes() == b"0123456789"

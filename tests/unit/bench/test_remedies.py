@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -13,10 +14,12 @@ from a_job import manifest, report
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
-from bench.remedies import curves, seeds
+from bench.remedies import curves, replay, seeds
 from bench.remedies.__main__ import BENCHMARK
 from bench.remedies.job import Curve
 from bench.support.report import Section, merge
+
+from headway_api.signals import SignalName
 
 SCORES = {0: 0.5, 5: 0.7, 10: 0.7, 15: 0.75, 20: 0.0, 25: 0.8, 30: 0.9, 35: 0.7}
 REMEDY: dict[str, Any] = {"step": 13, "remedy": "RollBack", "action": "goes back", "state": "Kept"}
@@ -74,3 +77,42 @@ def test_curves_are_files_of_their_own_beside_the_page(tmp_path: Path) -> None:
     assert (tmp_path / "a.svg").read_text() == drawn
     assert json.loads((tmp_path / "a.json").read_text())["Alert"]["scores"]["15"] == 0.75
     assert "files" not in merge(tmp_path / "remedies.json", {}, ["seed-0"])["seed-0"]
+
+
+ON_RECORD = {seed: json.loads((seeds.RESULTS / seeds.curves_of(seed)).read_text()) for seed in seeds.SEEDS}
+
+
+def test_the_page_has_what_the_signals_of_today_make_of_its_curves() -> None:
+    page = (seeds.RESULTS / "remedies.md").read_text()
+    for seed, recorded in ON_RECORD.items():
+        _, section = page.split(f"## Seed {seed}\n")
+        told = replay.told(recorded["Alert"], seeds.LAG)
+        assert told in section.split("## Seed")[0], "run make bench-remedies ONLY=page"
+
+
+def test_the_documentation_has_the_first_alert_of_then_and_of_today() -> None:
+    text = (seeds.RESULTS.parents[1] / "docs" / "remedies.md").read_text()
+    rows = re.findall(r"^\| (\d) \| (\d+) \| (\d+) \| `", text, re.MULTILINE)
+    firsts = {}
+    for seed, recorded in ON_RECORD.items():
+        alert = recorded["Alert"]
+        both = replay.then(alert["raised"]), replay.again(alert["steps"], seeds.LAG)
+        firsts[seed] = tuple(min(min(steps) for steps in found.values()) for found in both)
+    assert {int(seed): (int(then), int(now)) for seed, then, now in rows} == firsts
+    rising = replay.again(ON_RECORD[1]["Alert"]["steps"], seeds.LAG)[SignalName.ENTROPY_RISING]
+    assert (
+        f"after step {rising[0]} and not {replay.then(ON_RECORD[1]['Alert']['raised'])['EntropyRising'][0]}"
+        in text
+    )
+    [apart] = replay.again(ON_RECORD[2]["Alert"]["steps"], seeds.LAG)[SignalName.POLICY_MISMATCH]
+    assert f"comes once, after step {apart}" in text
+
+
+def test_a_sign_that_came_at_another_step_is_told_with_both() -> None:
+    steps = {f"{step}": {"rollout/reward/mean": 0.8 if step < 20 else 0.0} for step in range(1, 30)}
+    found = replay.again(steps, 4)
+    assert found == {SignalName.REWARD_COLLAPSED: [22]}
+    told = replay.told({"steps": steps, "raised": {"20": ["RewardCollapsed"], "25": ["EntropyRising"]}}, 4)
+    assert told == "RewardCollapsed after 22 (then: 20); EntropyRising after none (then: 25)"
+    same = replay.told({"steps": steps, "raised": {"22": ["RewardCollapsed", "TurnsExhausted"]}}, 4)
+    assert same == "RewardCollapsed after 22"

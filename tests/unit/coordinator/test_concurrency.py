@@ -11,9 +11,10 @@ import aiohttp
 import pytest
 from aiohttp import web
 from episodes import version
-from faulty_servers import Fault, Scripted, drop, fail, hang, serving
+from faulty_servers import Fault, Scripted, drop, fail, hang, keyed, serving
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from role_keys import TO_ROLLOUT
 
 from headway_coordinator.engines import concurrency
 from headway_coordinator.engines.concurrency import FULL, ROOMY, Concurrency, Look, adapt, read
@@ -184,7 +185,7 @@ async def rig(servers: int = 2, ceiling: int = 8) -> AsyncIterator[Rig]:
     router, room = Router(wanted=version(1)), Room(ceiling)
     async with AsyncExitStack() as stack:
         http = await stack.enter_async_context(aiohttp.ClientSession())
-        found = Rig(room, router, Concurrency(http, router, room), [])
+        found = Rig(room, router, Concurrency(http, TO_ROLLOUT, router, room), [])
 
         def saying(scripted: Scripted) -> Fault:
             async def answer(request: web.Request) -> web.StreamResponse:
@@ -221,6 +222,21 @@ async def test_a_server_that_does_not_answer_changes_nothing(
         r.engines[0].faults["GET /metrics"] = fault
         assert await r.look() == 8
         assert [server.reading for server in r.router.servers.values()] == [None]
+
+
+async def test_a_server_is_asked_with_the_key_of_its_port() -> None:
+    async with rig(servers=1) as r:
+        said, seen = r.engines[0].faults["GET /metrics"], []
+
+        async def answer(request: web.Request) -> web.StreamResponse | None:
+            refused = await keyed(TO_ROLLOUT)(request)
+            seen.append(refused is None)
+            return refused or await said(request)
+
+        r.engines[0].faults["GET /metrics"] = answer
+        await r.look()
+        assert seen == [True]
+        assert [server.reading is None for server in r.router.servers.values()] == [False]
 
 
 async def test_a_server_that_takes_weights_meanwhile_is_not_heard() -> None:

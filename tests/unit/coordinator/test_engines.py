@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 from episodes import version
-from faulty_servers import drop, engine, fail, first, hang
+from faulty_servers import drop, engine, fail, first, hang, keyed
 from scripted_fleet import REQUEST, a_fleet, manifest, until
 
 from headway_api.records import VersionSpan
@@ -36,6 +36,16 @@ async def test_nothing_is_sampled_before_there_are_weights() -> None:
         [(_, body)] = servers.engines[0].asked
         assert body["model"] == "policy-0.0"
         assert body["sampling_params"]["seed"] == 7
+
+
+async def test_turns_are_asked_for_with_the_key_of_the_servers_port() -> None:
+    async with a_fleet(1) as (fleet, servers):
+        servers.engines[0].faults["POST /inference/v1/generate"] = keyed("token")
+        await fleet.want(manifest(0))
+        assert (await fleet.generate("e", REQUEST, 5)).tokens == [4, 9]
+        servers.engines[0].faults["POST /inference/v1/generate"] = keyed("another")
+        with pytest.raises(InfraFault, match="Unauthorized"):
+            await fleet.generate("e", REQUEST, 5)
 
 
 async def test_every_server_is_given_a_new_version_and_then_sampled_from() -> None:

@@ -18,7 +18,7 @@ from memory import flat, kept
 from pydantic import ValidationError
 
 from headway_api.records import PolicyVersion, WeightsManifest
-from headway_api.sandbox_api import Lease
+from headway_api.sandbox_api import GroupEpisode, GroupRequest, Lease
 from headway_api.spec.evaluation import CandidateEndpoint
 from headway_coordinator.endpoint.caller import Caller
 from headway_coordinator.endpoint.refused import Verdict
@@ -106,6 +106,10 @@ SAMPLED = {
     ],
     "usage": {"prompt_tokens_details": {"cached_tokens": 1}},
 }
+QUESTION = {"id": 0, "name": "style", "messages": [{"role": "user"}], "schema": {"type": "number"}}
+GROUP = GroupRequest(
+    row={}, seed=0, episodes=[GroupEpisode(messages=[], truncated=False, turns=1, reward=0.0)]
+)
 STATE = {"version": {"incarnation": 0, "step": 1}, "ready": True, "error": None, "canary_error": 1e-4}
 MANIFEST = WeightsManifest(version=ZERO, kind="base", uri="s3://b/m", files=[])
 BROKER = (Refused, Unreachable)
@@ -134,6 +138,15 @@ CLIENTS = {
         lambda http, url: sandbox(http, url).finish([], False),
         (InfraFault,),
         {"reward": 0.5, "score": 1.0, "metrics": {"a": 1.0}, "turn_rewards": [0.25, 0.25]},
+    ),
+    "questions": Client(
+        lambda http, url: sandbox(http, url).questions(0.1), (InfraFault,), {"questions": [QUESTION]}
+    ),
+    "judge_answer": Client(lambda http, url: sandbox(http, url).answer(0, 0.5), (InfraFault,), {}),
+    "group": Client(
+        lambda http, url: sandbox(http, url).group(GROUP),
+        (InfraFault,),
+        {"rewards": [{"reward": 0.5, "metrics": {"a": 1.0}, "turn_rewards": [0.5]}]},
     ),
     "pool": Client(
         lambda http, url: asyncio.wait_for(Broker(http, url, "t", "me").pool(), SECONDS),

@@ -169,6 +169,38 @@ def test_weights_that_cannot_be_told_are_the_models_fault(
     assert "model.safetensors" in message
 
 
+def sized(size: int) -> bytes:
+    """A header that tells of one tensor, and so many bytes after it."""
+    entry = {"dtype": "U8", "shape": [8], "data_offsets": [0, 8]}
+    header = json.dumps({"__metadata__": {"format": "pt"}, f"{LAYER}.mlp.up_proj.weight": entry}).encode()
+    return len(header).to_bytes(8, "little") + header + bytes(size)
+
+
+@pytest.mark.parametrize("size", [0, 7, 9])
+@pytest.mark.parametrize("parts", [1, 2])
+def test_a_file_of_another_size_than_its_header_says(folder: Path, size: int, parts: int) -> None:
+    model = folder / "model"
+    names = ["model.safetensors"] if parts == 1 else ["model-0.safetensors", "model-1.safetensors"]
+    for name in names[:-1]:
+        (model / name).write_bytes(sized(8))
+    (model / names[-1]).write_bytes(sized(size))
+    if parts > 1:
+        where = {str(number): name for number, name in enumerate(names)}
+        (model / tensors.INDEX_FILE).write_text(json.dumps({"weight_map": where}))
+    reason, field, message = refusal(training(folder, full={}), folder)
+    whole = len(sized(8))
+    assert (reason, field) == ("ModelNotLoadable", "spec.model.base")
+    assert f"{names[-1]} has {whole - 8 + size} bytes, and by its header {whole}; upload" in message
+
+
+def test_weights_as_long_as_their_header_says_pass(folder: Path) -> None:
+    (folder / "model" / "model.safetensors").write_bytes(sized(8))
+    bench = training(folder, full={})
+    bench.basics(folder)
+    [check] = [check for check in bench.reports[-1].checks if check.name == "Weights"]
+    assert (check.passed, check.message) == (True, f"{len(sized(8))} bytes of weights, as their headers say")
+
+
 def test_the_hub_is_asked_for_headers_of_the_revision(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

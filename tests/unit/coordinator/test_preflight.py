@@ -50,6 +50,7 @@ async def test_a_sound_job_passes_every_check(folder: Path) -> None:
         "Batch",
         "Model",
         "ContextLength",
+        "Weights",
         "Tokenizer",
         "Environment",
         "Reward",
@@ -365,3 +366,31 @@ async def test_a_sandbox_that_cannot_be_made_is_told_while_it_is_awaited(folder:
     told = [report.waits_for.message for report in bench.reports if report.waits_for]
     field = "spec.environment.sandbox.runtimeClassName"
     assert told == [f'{field}: RuntimeClass "gvisor" not found; install it, or name another one']
+
+
+@pytest.mark.parametrize(
+    ("how", "field", "fix"),
+    [
+        ("Error, exit code 1", "spec.environment.image", "build the image on Headway's sandbox image"),
+        (
+            "OOMKilled, exit code 137",
+            "spec.environment.sandbox.resources",
+            "raise its memory (limits.memory)",
+        ),
+    ],
+)
+async def test_a_sandbox_that_ends_at_once_is_told_with_field_and_fix(
+    folder: Path, how: str, field: str, fix: str
+) -> None:
+    bench = Bench(spec(folder, pendingDeadlineSeconds=4))
+    said = f"the sandbox's process ended ({how}) before its episode did"
+    problem = {"reason": "SandboxEnded", "message": said, "field": None, "permanent": False}
+    async with sandboxes() as (leases, _):
+        leases.faults["POST /v1/leases"] = fail(503, "PoolEmpty")
+        leases.faults["GET /v1/pool"] = say({"ready": 0, "starting": 0, "leased": 0, "problem": problem})
+        with pytest.raises(JobError):
+            await bench.environment(folder, leases)
+    [told] = [report.waits_for for report in bench.reports if report.waits_for]
+    assert told.field == field
+    assert told.message.startswith(f"{said}; ")
+    assert told.message.endswith(fix)

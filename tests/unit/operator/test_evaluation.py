@@ -84,6 +84,17 @@ class TestObjects:
         broker = world.objects["Deployment", "refunds-eval-broker"]["spec"]["template"]["spec"]
         assert not [item for item in broker["volumes"] if item.get("secret", {}).get("secretName") == "keys"]
 
+    def test_a_judge_may_have_a_candidates_name(self) -> None:
+        judge = {"name": "frontier-1", "endpoint": {"url": "http://j/v1", "model": "m"}}
+        world = chosen(
+            candidates=[ELSEWHERE, MODELS[0]], judges=[judge | {"secretRef": {"name": "judge-key"}}]
+        )
+        pod = world.objects["Job", "refunds-eval-coordinator"]["spec"]["template"]["spec"]
+        names = [item["name"] for item in pod["volumes"]]
+        assert len(set(names)) == len(names)
+        secrets = {item["secret"]["secretName"] for item in pod["volumes"] if "secret" in item}
+        assert {"keys", "judge-key"} <= secrets
+
     def test_its_processes_read_an_evaluation(self) -> None:
         text = chosen().objects["ConfigMap", "refunds-eval-config"]["data"]["job.json"]
         config = EvalConfig.model_validate_json(text)

@@ -43,6 +43,14 @@ def test_a_sandbox_reaches_nothing(policies: dict[str, Json]) -> None:
     assert "egress" not in policies["sandbox"]
 
 
+def test_judges_are_asked_by_the_coordinator_and_open_nothing_else() -> None:
+    endpoint = {"url": "https://models.acme.dev/v1", "model": "large"}
+    found = policies_of(judges=[{"name": "style", "endpoint": endpoint}])
+    assert found == policies_of()
+    assert found["coordinator"]["policyTypes"] == ["Ingress"], "a judge is anywhere"
+    assert "egress" not in found["sandbox"]
+
+
 @pytest.mark.parametrize(
     ("role", "peers", "ports"),
     [

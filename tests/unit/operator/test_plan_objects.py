@@ -241,6 +241,25 @@ def test_credentials_of_the_store_reach_those_who_use_it_and_no_one_else() -> No
     assert given_to == {"coordinator", "learner", "rollout"}
 
 
+def test_a_judges_token_is_a_file_of_the_coordinator_alone() -> None:
+    """By its Secret's name: the operator never reads it, and no sandbox, learner or server has it."""
+    endpoint = {"url": "https://models.acme.dev/v1", "model": "large"}
+    judges = [{"name": "style", "endpoint": endpoint, "secretRef": {"name": "judge-key"}}]
+    pods = templates(everything(judges=[*judges, {"name": "open", "endpoint": endpoint}]))
+    volumes = {item["name"]: item for item in pods["coordinator"]["spec"]["volumes"]}
+    mounts = {m["mountPath"]: m for m in pods["coordinator"]["spec"]["containers"][0]["volumeMounts"]}
+    mount = mounts["/etc/headway-judges/style"]
+    assert mount["readOnly"]
+    assert volumes[mount["name"]]["secret"] == {
+        "secretName": "judge-key",
+        "items": [{"key": "token", "path": "token"}],
+        "defaultMode": 0o440,
+        "optional": True,
+    }
+    assert "/etc/headway-judges/open" not in mounts
+    assert {role for role, pod in pods.items() if "judge-key" in str(pod)} == {"coordinator"}
+
+
 def test_a_role_with_a_secret_of_its_own_gets_that_one_alone() -> None:
     """So that rollout servers, which only read, need no credentials that write."""
     both = {"secretRef": {"name": "all"}, "roleSecretRefs": {"rollout": {"name": "read"}}}

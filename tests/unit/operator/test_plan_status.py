@@ -11,6 +11,7 @@ from observed_cluster import PASSED, World, job, running, stamp
 
 from headway_api import names
 from headway_api.status import RLTrainingJobStatus
+from headway_operator.plan.observed import Observed
 from headway_operator.plan.training import Training
 
 Json = dict[str, Any]
@@ -414,6 +415,28 @@ class TestFailures:
         world.carry_out()
         assert world.told("LearnerReady")["reason"] == "CreateFailed"
         assert "exceeded quota: gpus" in world.told("Reconciling")["message"]
+
+    def test_what_a_deployment_is_refused_a_job_is_asked_for_at_once(self) -> None:
+        """An event is told once: it is to say what both lack."""
+        world = started().later(1)
+        del world.objects["Pod", "refunds-learner-0"], world.objects["Pod", "refunds-rollout-0"]
+        assert not Observed(world.now, tuple(world.objects.values())).childless()
+        refused = world.condition("ReplicaFailure", True) | {"message": "exceeded quota: gpus"}
+        world.workload_status("Deployment", "rollout", conditions=[refused])
+        [asked] = Observed(world.now, tuple(world.objects.values())).childless()
+        assert (asked["kind"], asked["metadata"]["name"]) == ("Job", "refunds-learner")
+
+    def test_a_pod_whose_volume_is_full_names_the_limit(self) -> None:
+        world = started()
+        words = 'Usage of EmptyDir volume "cache" exceeds the limit "1Gi". '
+        ended = world.condition("DisruptionTarget", True) | {"message": words}
+        world.pod("learner", phase="Failed", reason="Evicted", conditions=[ended])
+        world.carry_out()
+        told = world.told("LearnerReady")
+        assert told["reason"] == "Disrupted"
+        assert told["message"].startswith(
+            "cacheSizeLimit of the chart's values: pod refunds-learner-0: Usage"
+        )
 
     def test_a_sandbox_that_cannot_start_is_told(self) -> None:
         world = running()

@@ -18,7 +18,7 @@ def test_the_cause_is_reported_and_not_its_consequence() -> None:
     assert error.permanent
     assert error.termination.reason == "ModelNotLoadable"
     assert error.termination.field == "spec.model.base"
-    assert error.termination.message == "ValueError: unsupported architecture Foo"
+    assert error.termination.message == f"ValueError: unsupported architecture Foo; {failures.LOADABLE}"
 
 
 def test_what_pydantic_says_on_its_second_line_is_part_of_the_message() -> None:
@@ -29,7 +29,8 @@ def test_what_pydantic_says_on_its_second_line_is_part_of_the_message() -> None:
     ]
     error = failures.before_ready(1, lines)
     assert error.permanent
-    assert error.termination.message.endswith("Model architectures ['Foo'] are not supported for now.")
+    unsupported = "Model architectures ['Foo'] are not supported for now"
+    assert error.termination.message.endswith(f"{unsupported}; {failures.LOADABLE}")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import re
 from pathlib import Path
@@ -9,12 +10,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from role_keys import TO_ROLLOUT as KEY
 from rollout_server import job_config
 
 from headway_api.config import ServedModel
 from headway_api.model_names import adapter_name, is_slot, salt_of
 from headway_api.records import PolicyVersion
 from headway_api.spec.types import QUANTITY_PATTERN
+from headway_rollout.door import ENV_DIGEST
 from headway_rollout.launch import (
     FULL_WORKER,
     KEEP_ADAPTERS,
@@ -59,7 +62,7 @@ def flags(argv: tuple[str, ...]) -> dict[str, str]:
 
 
 def started(host: Host = CPU, parent: dict[str, str] | None = None, **spec: Any) -> Any:
-    return launch(served(**spec), Path("/cache/model"), MODEL, host, parent or {})
+    return launch(served(**spec), Path("/cache/model"), MODEL, host, parent or {}, KEY)
 
 
 def test_adapters_get_slots_for_every_version_that_may_be_in_flight() -> None:
@@ -96,7 +99,7 @@ def an_evaluation(rank: int | None, adapters: int) -> dict[str, str]:
     """Flags of a server that holds candidates, none of which is trained meanwhile."""
     changed = {"lora_rank": rank, "adapters": adapters, "updates": False}
     model = served(**LORA).model_copy(update=changed)
-    return flags(launch(model, Path("/cache/model"), MODEL, CPU, {}).argv)
+    return flags(launch(model, Path("/cache/model"), MODEL, CPU, {}, KEY).argv)
 
 
 def test_each_candidate_with_an_adapter_has_one_place() -> None:
@@ -179,10 +182,17 @@ def test_the_first_model_runner_is_used_unless_the_user_says_otherwise() -> None
 
 
 def test_the_engine_gets_no_secret_of_the_server() -> None:
-    secrets = ("AWS_SECRET_ACCESS_KEY", "HEADWAY_KEYS_DIR", "HF_TOKEN", "KUBERNETES_PORT")
+    secrets = ("AWS_SECRET_ACCESS_KEY", "HEADWAY_KEYS_DIR", "HF_TOKEN", "KUBERNETES_PORT", "VLLM_API_KEY")
     env = started(parent=dict.fromkeys(secrets, "x") | {"PATH": "/bin"}).env
     assert env["PATH"] == "/bin"
     assert not {*secrets} & env.keys()
+
+
+def test_the_engine_is_told_how_to_know_the_key_and_not_the_key() -> None:
+    how = started()
+    assert flags(how.argv)["--middleware"] == "headway_rollout.door.Door"
+    assert how.env[ENV_DIGEST] == hashlib.sha256(KEY.encode()).hexdigest()
+    assert KEY not in " ".join([*how.argv, *how.env.values()])
 
 
 @pytest.mark.parametrize(

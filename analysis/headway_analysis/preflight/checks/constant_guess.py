@@ -9,16 +9,10 @@ from dataclasses import dataclass
 from math import fsum
 from typing import Final
 
-from headway_analysis.overlaps import normalized
+from headway_analysis.measures.tries import text_of
 from headway_analysis.preflight.arguments import random_call
-from headway_analysis.preflight.choose import one_a_row, replay
-from headway_analysis.preflight.conversation import (
-    excerpt,
-    prompt_messages,
-    said_by,
-    text_of,
-    told,
-)
+from headway_analysis.preflight.choose import is_full, one_a_row, replay
+from headway_analysis.preflight.conversation import excerpt, folded, prompt_messages, said_by, told
 from headway_analysis.preflight.definition import MOST_EXAMPLES, Check, Example, Finding
 from headway_analysis.preflight.evidence import Baseline, Call, Json, Played, Sampled, Script
 from headway_analysis.preflight.labels import Label, common, label_of, writings
@@ -73,11 +67,11 @@ def scripts(baseline: Baseline) -> Sequence[Script]:
 def _frequent(baseline: Baseline) -> str:
     """The answer that the baseline gave most often."""
     answers = [answer for one in baseline.scored if (answer := said_by(one))]
-    counts = Counter(map(normalized, answers))
+    counts = Counter(map(folded, answers))
     if not counts:
         return ""
     most = max(counts, key=lambda text: (counts[text], text))
-    return next(answer for answer in answers if normalized(answer) == most)
+    return next(answer for answer in answers if folded(answer) == most)
 
 
 def _oracle(baseline: Baseline, label: Label, one: Sampled, at: int) -> Iterator[Script]:
@@ -116,6 +110,8 @@ def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
     failed = [guess for guess in tried if _scores(guess) or _earns(guess, baseline)]
     figures = [(f"success of {guess.name}", guess.success.value) for guess in guesses]
     figures += [(f"reward of {guess.name}", guess.reward) for guess in guesses]
+    good = [is_full(one, baseline.facts) for one in baseline.scored]
+    figures.append(("success of the base model", sum(good) / max(1, len(good))))
     if majority is not None:
         figures.append(("share of the most frequent label", majority.value))
     common_label = majority is not None and _too_common(majority)

@@ -42,7 +42,7 @@ def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
     figures, need = _sums(baseline, facts)
     figures += tuple((f"share that {what}", part.value) for part, what, *_ in cut)
     over = [each for each in cut if each[0].low > each[3]]
-    near = [each for each in cut if each[0].value > each[3]]
+    near = [each for each in cut if each[0].value > each[3] and each[0].low > each[3] / 2]
     part, what, field, most, hits = max(over or near or cut, key=lambda each: each[0].value - each[3])
     saw = f"{part} episodes {what}."
     if over or near:
@@ -124,8 +124,9 @@ CHECK: Final = Check(
     "without turns left. "
     "And prompt with tools + maxTurns x maxTokens + (maxTurns - 1) x tool output (its 99th percentile).",
     threshold=f"Fails where one is surely above {MOST_CUT:.0%}, {MOST_FULL:.0%} or "
-    f"{MOST_EXHAUSTED:.0%}; warns where "
-    f"it is above, or the sum exceeds contextLength. Unknown below {SOME} episodes.",
+    f"{MOST_EXHAUSTED:.0%}. Warns "
+    "where it is above, and surely above half of that, or where the sum exceeds contextLength. "
+    f"Unknown below {SOME} episodes.",
     reason="An episode that is cut off is judged unfinished, however good it was. The signals "
     "TurnsTruncated, "
     "ContextFull and TurnsExhausted have the same thresholds.",

@@ -10,7 +10,7 @@ from headway_analysis.measures.tries import TOOL_ERROR
 from headway_analysis.preflight.choose import MOST_CALLS, replay, varied
 from headway_analysis.preflight.conversation import difference, written
 from headway_analysis.preflight.definition import MOST_EXAMPLES, Check, Example, Finding
-from headway_analysis.preflight.evidence import Baseline, Call, Played, Sampled, Script
+from headway_analysis.preflight.evidence import Baseline, Call, Played, Sampled, Script, ToolResult
 from headway_analysis.preflight.labels import words_of
 from headway_analysis.preflight.shares import share
 from headway_analysis.preflight.sources import EXACT, GUIDE
@@ -37,11 +37,15 @@ def scripts(baseline: Baseline) -> Sequence[Script]:
     for number, one in enumerate(varied(baseline.scored, EPISODES)):
         first, second, turned = f"first: {number}", f"second: {number}", f"turned round: {number}"
         found += [replay(ID, first, one), replay(ID, second, one, after=first)]
-        told = takewhile(lambda result: reads(result.name), one.results[: MOST_CALLS // 2])
-        calls = [Call(result.name, result.arguments) for result in told]
+        calls = [Call(result.name, result.arguments) for result in _leading_reads(one.results)]
         if calls:
             found.append(replay(ID, turned, one, calls=[*reversed(calls), *calls], after=second))
     return found
+
+
+def _leading_reads(results: Sequence[ToolResult]) -> Iterator[ToolResult]:
+    """Calls before the first that may have changed something."""
+    return takewhile(lambda result: reads(result.name), results[: MOST_CALLS // 2])
 
 
 def reads(name: str) -> bool:
@@ -133,7 +137,9 @@ def _turned(first: Played, turned: Played | None) -> Iterator[tuple[str, Example
     """Calls that only read, made twice and in another order, say the same."""
     if turned is None:
         return
-    told = {(result.name, written(result.arguments)): result.content for result in first.results}
+    told = {
+        (result.name, written(result.arguments)): result.content for result in _leading_reads(first.results)
+    }
     for result in turned.results:
         before = told.get((result.name, written(result.arguments)))
         refused = result.content.startswith(TOOL_ERROR)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from math import fsum
 from typing import Final
 
@@ -33,6 +34,8 @@ NEARLY_ALWAYS: Final = 0.9
 NEVER: Final = ((0.0, 1.0),)
 ALWAYS: Final = ((1.0, 0.5), (0.97, 0.5))
 """The rates that evidence speaks for, with their weights."""
+LIKELY: Final = 5.0
+"""Evidence for a share above `NEARLY_ALWAYS` that is worth a warning."""
 ROWS_NEVER: Final = 8
 ROWS_ALWAYS: Final = 12
 """Rows that a Fail needs: episodes of one row are alike."""
@@ -51,49 +54,43 @@ def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
         saw = f"{hits} of {total} scored episodes succeed: too few to tell."
         return Finding(ID, "Unknown", saw, threshold=RARELY, needs=ENOUGH)
     low, high = _interval(scored, facts)
-    part = hits / total
-    figures = _figures(scored, facts)
     saw = (
         f"{hits} of {total} episodes on {rows} rows reach score {facts.success_threshold:g} "
         f"({low:.0%} to {high:.0%})."
     )
-    never = evidence_below(hits, total, RARELY, NEVER)
-    always = evidence_above(hits, total, NEARLY_ALWAYS, ALWAYS)
+    figures = _figures(scored, facts)
+    found = Finding(ID, "Pass", saw, hits / total, RARELY, low, high, figures=figures)
     if hits == 0:
-        verdict = "Fail" if never >= CERTAIN and rows >= ROWS_NEVER else "Warn"
-        advice = (
-            "Simplify the task, show the answer's format in the prompt, or start from a model that succeeds "
-            "sometimes: training amplifies what the model does, and invents nothing."
-        )
-        shown = _examples(scored, "an episode without success")
-        return _found(verdict, saw, part, RARELY, (low, high), advice, "spec.model.base", shown, figures)
-    if always >= CERTAIN or part >= 1:
-        verdict = "Fail" if always >= CERTAIN and rows >= ROWS_ALWAYS else "Warn"
-        advice = "Train on harder rows: where nearly every episode succeeds, groups do not differ."
-        shown = _examples(scored, "an episode with success")
-        return _found(
-            verdict, saw, part, NEARLY_ALWAYS, (low, high), advice, "spec.data.train", shown, figures
-        )
+        sure = evidence_below(hits, total, RARELY, NEVER) >= CERTAIN and rows >= ROWS_NEVER
+        return _never(found, sure, scored)
+    always = evidence_above(hits, total, NEARLY_ALWAYS, ALWAYS)
+    if always >= LIKELY:
+        return _always(found, always >= CERTAIN and rows >= ROWS_ALWAYS, scored)
     if share(hits, total).high < RARELY:
         advice = "Expect a slow start: raise groupSize, or begin with easier rows."
-        return _found("Warn", saw, part, RARELY, (low, high), advice, "spec.algorithm.groupSize", (), figures)
-    return _found("Pass", saw, part, RARELY, (low, high), "", None, (), figures)
+        return replace(found, verdict="Warn", advice=advice, field="spec.algorithm.groupSize")
+    return found
 
 
-def _found(
-    verdict: str,
-    saw: str,
-    value: float,
-    threshold: float,
-    ends: tuple[float, float],
-    advice: str,
-    field: str | None,
-    examples: tuple[Example, ...],
-    figures: tuple[tuple[str, float], ...],
-) -> Finding:
-    assert verdict in ("Pass", "Warn", "Fail")
-    return Finding(
-        ID, verdict, saw, value, threshold, *ends, advice, field, examples=examples, figures=figures
+def _never(found: Finding, sure: bool, scored: Sequence[Sampled]) -> Finding:
+    return replace(
+        found,
+        verdict="Fail" if sure else "Warn",
+        advice="Simplify the task, show the answer's format in the prompt, or start from a model that "
+        "succeeds sometimes: training amplifies what the model does, and invents nothing.",
+        field="spec.model.base",
+        examples=_examples(scored, "an episode without success"),
+    )
+
+
+def _always(found: Finding, sure: bool, scored: Sequence[Sampled]) -> Finding:
+    return replace(
+        found,
+        verdict="Fail" if sure else "Warn",
+        threshold=NEARLY_ALWAYS,
+        advice="Train on harder rows: where nearly every episode succeeds, groups do not differ.",
+        field="spec.data.train",
+        examples=_examples(scored, "an episode with success"),
     )
 
 
@@ -157,11 +154,12 @@ CHECK: Final = Check(
     "rows as clusters. Beside it pass@G of the group size, and the share of groups that have both "
     "success and "
     "failure.",
-    threshold=f"Fails where no episode of {ENOUGH} on {ROWS_NEVER} rows succeeds, or where the "
-    "evidence for more "
-    f"than {NEARLY_ALWAYS:.0%} reaches {CERTAIN:g} on {ROWS_ALWAYS} rows; warns where that is so of "
-    "fewer, and of "
-    f"a share that is surely below {RARELY:.0%}. Unknown below {SOME} episodes.",
+    threshold=f"Fails where no episode of {ENOUGH} on {ROWS_NEVER} rows succeeds, and warns where "
+    f"none of {SOME} "
+    f"does. Fails where the evidence for more than {NEARLY_ALWAYS:.0%} is {CERTAIN:g} on "
+    f"{ROWS_ALWAYS} rows, and "
+    f"warns where it is {LIKELY:g}. Warns of a share that is surely below {RARELY:.0%}. Unknown "
+    f"below {SOME} episodes.",
     reason=f"A model that succeeds in {RARELY:.0%} of its episodes shows it within {ENOUGH} with a chance of "
     f"{1 - ALPHA:.0%}. The evidence is a test martingale: looking at it after each group raises no error.",
     source=f"{GUIDE}: if the base scores zero, stop and simplify; {SEQUENTIAL}.",

@@ -213,5 +213,6 @@ CHECK: Final = Check(
     advice="Keep state in the environment's instance, and use a CNI that enforces NetworkPolicy.",
     judge=judge,
     scripts=scripts,
+    stops_early=True,
     needs_model=False,
 )

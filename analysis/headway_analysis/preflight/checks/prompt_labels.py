@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -88,7 +89,7 @@ def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
     rows = one_a_row(baseline, READ)
     if label is None or not rows:
         saw = "No column of the rows could be told to be the label." if rows else "No prompt was seen."
-        return Finding(ID, "Unknown", saw, threshold=OFTEN, needs=len(rows) + 1)
+        return Finding(ID, "Unknown", saw, threshold=OFTEN, needs=None if rows else 1)
     faults = [
         *_omitted(baseline, rows, played, label),
         *_tags(baseline, rows, played, label),
@@ -116,9 +117,13 @@ def _omitted(
     baseline: Baseline, rows: Sequence[Sampled], played: Sequence[Played], label: Label
 ) -> Iterator[Fault]:
     """Fields that labels have, and the prompt's example does not show."""
-    misled = _misled(played, baseline.facts.success_threshold)
+    threshold = baseline.facts.success_threshold
+    misled = _misled(played, threshold)
     if misled is False:
         return
+    # Where the label scores full in no form, it may not be what an answer has to look like.
+    scores = [one.score for one in played if one.score is not None]
+    is_answer = not scores or max(scores) >= threshold
     needless = _needless(baseline, label)
     missing: dict[str, list[tuple[Sampled, str, bool]]] = {}
     for one in rows:
@@ -128,7 +133,7 @@ def _omitted(
             if field in needless:
                 continue
             named = names_it(prompt, field) or _asked_by_tool(one, field, fields)
-            if not named or (shown is not None and field not in shown.names and "..." not in shown.text):
+            if not named or (shown is not None and field not in shown.names and not _elided(shown.text)):
                 missing.setdefault(field, []).append((one, shown.text if shown else prompt[-600:], named))
     for field, found in missing.items():
         if len(found) < max(1, OFTEN * len(rows)):
@@ -141,9 +146,13 @@ def _omitted(
             one.record.episode_id,
         )
         said = f"Labels have the field `{field}`, and {where}, in {len(found)} of {len(rows)} rows."
-        yield Fault(
-            said, example, f"Show `{field}` in the prompt's example.", certain=not named or misled is True
-        )
+        certain = (not named and is_answer) or misled is True
+        yield Fault(said, example, f"Show `{field}` in the prompt's example.", certain)
+
+
+def _elided(shown: str) -> bool:
+    """Whether an example leaves fields out on purpose: dots in a field's place, not in a value's."""
+    return "..." in re.sub(r"""(["'])\.\.\.\1|:\s*\.\.\.""", "", shown)
 
 
 def _misled(played: Sequence[Played], threshold: float) -> bool | None:

@@ -97,5 +97,6 @@ CHECK: Final = Check(
     advice="Have reward return a finite number in the range for every answer, or correct the range.",
     judge=judge,
     scripts=scripts,
+    stops_early=True,
     needs_model=False,
 )

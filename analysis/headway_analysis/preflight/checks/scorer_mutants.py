@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from headway_analysis.preflight.answers import parsed, tags_in
+from headway_analysis.preflight.checks.foothold import RARELY
 from headway_analysis.preflight.choose import is_full, one_a_row, replay, varied
 from headway_analysis.preflight.conversation import excerpt, prompt_text, said_by
 from headway_analysis.preflight.definition import MOST_EXAMPLES, Check, Example, Finding
 from headway_analysis.preflight.evidence import Baseline, Facts, Played, Sampled, Script
 from headway_analysis.preflight.examples import names_it
 from headway_analysis.preflight.labels import Label, fields_of, label_of, writings
-from headway_analysis.preflight.mutants import Mutant, mutants_of
-from headway_analysis.preflight.shares import share
+from headway_analysis.preflight.mutants import WORDS, Mutant, mutants_of
+from headway_analysis.preflight.shares import enough_without, share
 from headway_analysis.preflight.sources import EXACT, GUIDE
 
 ID: Final = "scorer-mutants"
 ANSWERS: Final = 3
 """Full-scoring answers that are changed."""
+ENOUGH: Final = enough_without(RARELY)
+"""Episodes in which a model with a foothold succeeds once."""
 CONTROL: Final = "unchanged"
 ALWAYS_MEANT: Final = ("other spacing", "other order")
 """Harmless changes of a JSON object, which no judge has a reason to refuse."""
 OFTEN: Final = 0.05
 """Share of the baseline's failing answers with a harmless change, from which refusing it costs something."""
+ALONE: Final = re.compile(r"\bnothing (?:but|else)\b|\bno (?:other|further|extra) (?:text|words?)\b", re.I)
+"""A prompt that says so asks for an answer without words around it."""
 BOTH: Final = ("two answers, the right one first", "two answers, the right one last")
 
 
@@ -98,9 +104,10 @@ def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
     tried = [*_tried(baseline, played)]
     if not tried:
         saw = "No answer that scores full could be played again."
-        return Finding(ID, "Unknown", saw, threshold=0.0, needs=1)
+        succeeds = any(is_full(one, baseline.facts) for one in baseline.scored)
+        return Finding(ID, "Unknown", saw, threshold=0.0, needs=None if succeeds else ENOUGH)
     harmful = [one for one in tried if one.mutant.harmful]
-    taken = _without_half(one for one in harmful if one.full)
+    taken = _sure(_without_half(one for one in harmful if one.full))
     refused = [one for one in tried if not one.mutant.harmful and not one.by_score]
     part = share(len(taken), len(harmful))
     figures = _figures(tried)
@@ -165,6 +172,18 @@ def _without_half(taken: Iterator[Tried]) -> list[Tried]:
     ]
 
 
+def _sure(taken: list[Tried]) -> list[Tried]:
+    """Without prose that was altered once: another row's words may be right by chance."""
+
+    def prose(one: Tried) -> bool:
+        return (
+            one.mutant.label == "value altered" and len((one.unchanged.script.answer or "").split()) > WORDS
+        )
+
+    found = [one for one in taken if prose(one)]
+    return [one for one in taken if len(found) > 1 or not prose(one)]
+
+
 def _costs(mutant: Mutant, baseline: Baseline) -> bool:
     """Whether refusing a harmless change has a price: the base model writes so, and fails."""
     if mutant.label in ALWAYS_MEANT:
@@ -172,6 +191,8 @@ def _costs(mutant: Mutant, baseline: Baseline) -> bool:
     answers = [(one, answer) for one in baseline.scored if (answer := said_by(one))]
     failing = [(one, answer) for one, answer in answers if not is_full(one, baseline.facts)]
     if mutant.label == "text around":
+        if any(ALONE.search(prompt_text(one)) for one in baseline.scored[:1]):
+            return False
         so = sum(parsed(answer).wordy for _, answer in failing)
     elif mutant.label == "white space around":
         so = sum(answer != answer.strip() for _, answer in failing)

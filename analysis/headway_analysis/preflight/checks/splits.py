@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from headway_analysis.overlaps import content, normalized, repeated, shared
-from headway_analysis.preflight.conversation import excerpt, written
+from headway_analysis.overlaps import content, repeated, shared
+from headway_analysis.preflight.conversation import excerpt, folded, written
 from headway_analysis.preflight.definition import MOST_EXAMPLES, Check, Example, Finding
 from headway_analysis.preflight.evidence import Baseline, Json, Played, Script
 from headway_analysis.preflight.sources import GUIDE
@@ -49,7 +49,11 @@ def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
     if not splits:
         return Finding(ID, "Unknown", "No rows are known.", threshold=MOST_SHARED)
     keys = {name: _keys(rows) for name, rows in splits}
-    found = [*_shared(splits, keys), *_repeated(splits, keys), *_columns(splits, baseline)]
+    found = [
+        *_shared(splits, keys, baseline.facts.overlap_allowed),
+        *_repeated(splits, keys),
+        *_columns(splits, baseline),
+    ]
     found += _unstarted(baseline, played)
     counts = ", ".join(f"{len(rows)} {name}" for name, rows in splits)
     if not found:
@@ -76,15 +80,17 @@ Faults = Iterator[tuple[bool, Example]]
 
 def _keys(rows: Sequence[Json]) -> list[str]:
     """What makes two rows one: all of their columns but a number of the row."""
-    whole = [normalized(content(row)) for row in rows]
+    whole = [folded(content(row)) for row in rows]
     if not any(NAMES & row.keys() for row in rows[:10]):
         return whole
-    less = [normalized(content({k: v for k, v in row.items() if k.lower() not in NAMES})) for row in rows]
+    less = [folded(content({k: v for k, v in row.items() if k.lower() not in NAMES})) for row in rows]
     # Where most rows are then alike, the number is what they are about.
     return less if len(set(less)) > len(less) / 2 else whole
 
 
-def _shared(splits: Sequence[tuple[str, Sequence[Json]]], keys: Mapping[str, Sequence[str]]) -> Faults:
+def _shared(
+    splits: Sequence[tuple[str, Sequence[Json]]], keys: Mapping[str, Sequence[str]], allowed: bool
+) -> Faults:
     for at, (name, rows) in enumerate(splits):
         for other, others in splits[:at]:
             pairs = shared(keys[name], keys[other])
@@ -92,7 +98,8 @@ def _shared(splits: Sequence[tuple[str, Sequence[Json]]], keys: Mapping[str, Seq
                 title = f"{len(pairs)} of {len(rows)} {name} rows are {other} rows too"
                 text = f"{name} row {pairs[0].row}: {written(rows[pairs[0].row])}"
                 text += f"\n{other} row {pairs[0].other}: {written(others[pairs[0].other])}"
-                yield len(pairs) > MOST_SHARED * len(rows), Example(title, excerpt(text))
+                grave = len(pairs) > MOST_SHARED * len(rows) and not allowed
+                yield grave, Example(title, excerpt(text))
 
 
 def _repeated(splits: Sequence[tuple[str, Sequence[Json]]], keys: Mapping[str, Sequence[str]]) -> Faults:

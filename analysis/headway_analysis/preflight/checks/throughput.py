@@ -49,7 +49,7 @@ def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
         ("p50_tool_seconds", quantile(seconds, 0.5)),
         ("p99_tool_seconds", slow),
         ("p50_sandbox_wait_seconds", quantile(waits, 0.5)),
-        ("tokens_an_episode", _tokens(baseline)),
+        *_tokens(baseline, episodes),
     )
     lost = share(sum(one.record.reward is None for one in baseline.sampled), len(baseline.sampled))
     saw = (
@@ -71,9 +71,13 @@ def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
 ENTRY: Final = "spec.environment.entrypoint"
 
 
-def _tokens(baseline: Baseline) -> float:
+def _tokens(baseline: Baseline, episodes: int) -> tuple[tuple[str, float], ...]:
+    """Of the job's training episodes, what an engine will compute and sample, as often as in the baseline."""
     turns = [turn for one in baseline.scored for turn in one.record.turns]
-    return fsum(turn.prompt_tokens + turn.sampled_tokens for turn in turns) / max(1, len(baseline.scored))
+    prompts = fsum(turn.prompt_tokens - turn.cached_tokens for turn in turns)
+    sampled = fsum(turn.sampled_tokens for turn in turns)
+    times = episodes / max(1, len(baseline.scored))
+    return ("training_prefill_tokens", prompts * times), ("training_sampled_tokens", sampled * times)
 
 
 def _lost(baseline: Baseline, lost: Share, saw: str, figures: tuple[tuple[str, float], ...]) -> Finding:
@@ -111,7 +115,7 @@ CHECK: Final = Check(
     meaning="Episodes run slowly, or are lost.",
     number="Scored baseline episodes an hour, and the hours that maxSteps x batchSize x groupSize of "
     "them take. "
-    "Beside it tool latency, waits for a sandbox, tokens an episode, and the share of episodes lost.",
+    "Beside it tool latency, waits for a sandbox, tokens of training, and the share of episodes lost.",
     threshold=f"Warns where surely more than {MOST_FAILED:.0%} of episodes are lost, or a tool's "
     "99th percentile is "
     f"above {SLOW_SECONDS:g} s; never fails. Unknown below {SOME} episodes.",

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from headway_analysis.measures.tries import sampled_messages, text_of, tool_calls
-from headway_analysis.preflight.conversation import excerpt, tool_names
+from headway_analysis.preflight.choose import is_full
+from headway_analysis.preflight.conversation import answer_of, excerpt, tool_names
 from headway_analysis.preflight.definition import MOST_EXAMPLES, Check, Example, Finding
 from headway_analysis.preflight.evidence import Baseline, Played, Sampled
 from headway_analysis.preflight.shares import enough_without, share
@@ -16,6 +17,10 @@ from headway_analysis.signals.judges.conduct import MOST_MALFORMED
 
 ID: Final = "tool-calls-parse"
 SOME: Final = 8
+SOME_MALFORMED: Final = MOST_MALFORMED / 4
+SILENT: Final = 16
+"""Episodes without a call, and without success, from which that is odd."""
+FIELD: Final = "spec.agent.builtin.toolCallParser"
 ENOUGH: Final = enough_without(MOST_MALFORMED)
 MARKS: Final = (
     "<tool_call>",
@@ -46,6 +51,15 @@ def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
     if total < SOME:
         if baseline.sampled and not offered:
             return Finding(ID, "Pass", "The environment offers no tools.", 0.0, MOST_MALFORMED)
+        succeeds = any(is_full(one, baseline.facts) for one in baseline.scored)
+        if not total and not succeeds and len(baseline.scored) >= SILENT:
+            saw = f"The base model called no tool in {len(baseline.scored)} episodes, and succeeds in none."
+            advice = (
+                "See in an episode whether the chat template shows the tools, or name them in the prompt."
+            )
+            return Finding(
+                ID, "Warn", saw, 0.0, MOST_MALFORMED, advice=advice, field=FIELD, examples=_silent(baseline)
+            )
         saw = f"The base model tried {total} tool calls: too few to tell."
         return Finding(
             ID, "Unknown", saw, threshold=MOST_MALFORMED, needs=_needs(total, len(baseline.sampled))
@@ -54,7 +68,7 @@ def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
     saw = f"{part} tool calls of the base model cannot be read."
     figures = tuple((f"read by {name}", float(count)) for name, count in baseline.facts.other_parsers.items())
     ends = (part.value, MOST_MALFORMED, part.low, part.high)
-    if part.value <= MOST_MALFORMED and part.low <= MOST_MALFORMED / 4:
+    if part.low <= SOME_MALFORMED:
         return Finding(ID, "Pass", saw, *ends, figures=figures)
     return Finding(
         ID,
@@ -62,9 +76,16 @@ def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
         saw,
         *ends,
         _advice(baseline, malformed),
-        "spec.agent.builtin.toolCallParser",
+        FIELD,
         examples=tuple(shown[:MOST_EXAMPLES]),
         figures=figures,
+    )
+
+
+def _silent(baseline: Baseline) -> tuple[Example, ...]:
+    return tuple(
+        Example(f"row {one.group.row}", excerpt(answer_of(one) or "(no answer)"), one.record.episode_id)
+        for one in baseline.scored[:MOST_EXAMPLES]
     )
 
 
@@ -106,9 +127,9 @@ CHECK: Final = Check(
     number="Share of attempts at a tool call that the parser could not read. Text that names a tool "
     "in another "
     "family's form of a call counts as an attempt.",
-    threshold=f"Fails where it is surely above {MOST_MALFORMED:.0%}; warns where it is above, or "
-    "surely above "
-    f"{MOST_MALFORMED / 4:.0%}. Unknown below {SOME} attempts.",
+    threshold=f"Fails where it is surely above {MOST_MALFORMED:.0%}. Warns where it is surely above "
+    f"{SOME_MALFORMED:.0%}, or {SILENT} episodes have neither a call nor success. Unknown below "
+    f"{SOME} attempts.",
     reason="A call that is not read is a turn lost. The signal ToolCallsMalformed has the same threshold.",
     source=f"{GUIDE}: format compliance is observed beside the reward; {EXACT}.",
     advice="Choose the parser and chat template of the model's family.",

@@ -39,7 +39,10 @@ CONDUCT: Final = (
         number=conduct.number_of(conduct.CUT),
         threshold=conduct.threshold_of(conduct.MOST_CUT),
         reason=f"What is cut teaches that unfinished attempts are bad. {conduct.BURSTS}",
-        source=f"{GUIDE}: over 5 % of responses at the cap, raise it; {conduct.RAO_SCOTT}.",
+        source=f"{GUIDE}: over 5 % of responses at the cap, raise it. That counts turns, whose share is "
+        "`rollout/turns/token_limit_rate`. The signal counts episodes with such a turn, since an episode is "
+        "rewarded as a whole. Of episodes with several turns it is raised sooner. "
+        f"{conduct.RAO_SCOTT}.",
         advice="Raise spec.rollout.sampling.maxTokens; where answers ramble, mend the reward first.",
         look_at=(
             "`rollout/tokens/response_mean` and `_max`: are all long, or a few?",

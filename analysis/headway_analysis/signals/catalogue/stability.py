@@ -178,7 +178,8 @@ STABILITY: Final = (
         meaning="Batches are as old as maxStepsOffPolicy allows for long.",
         number=f"Median of `{stability.LAG}` over {stability.STALE_FOR} steps, over "
         "spec.algorithm.maxStepsOffPolicy.",
-        threshold=f"Over above {stability.STALE:.0%}; clear at {stability.FRESH:.0%}.",
+        threshold=f"Over above {stability.STALE:.0%}; clear at {stability.FRESH:.0%}, and where the bound "
+        "is 0.",
         reason="At the bound the servers wait for the learner: they are more than it can use.",
         source=f"docs/staleness.md; {SERIES}.",
         advice="Give the learner more accelerators, or lower spec.rollout.replicas.",

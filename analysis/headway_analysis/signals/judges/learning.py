@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from statistics import median
 from typing import Final
 
@@ -99,25 +100,36 @@ def nothing_to_train(history: History) -> Reading | None:
 
 def reward_flat(history: History) -> Reading | None:
     """How far the reward is above that of the first steps, until it, or that of held-out rows, once was."""
-    values = [value for _, value in history.dated(REWARD, -1, history.now)]
+    rewards = [*history.dated(REWARD, -1, history.now)]
+    values = [value for _, value in rewards]
     if len(values) < SAME_FOR or history.latest(REWARD) is None:
         return None
     if len({*values}) == 1 and not any(history.recent(REWARD_SPREAD, history.now)) and not solved(history):
         return Reading(Level.OVER, 0.0, 0.0, f"every reward of {len(values)} steps is {values[0]:.3g}")
     if len(values) < FLAT_FOR:
         return None
-    moved = [shift(values[:WINDOW], values[at - WINDOW : at]) for at in range(2 * WINDOW, len(values) + 1)]
-    now = moved[-1]
+    now = shift(values[:WINDOW], values[-WINDOW:])
     if now is None:
         return None
     held_out = [value for _, value in history.validated(VALIDATED)]
     learns = max(held_out, default=0.0) - (held_out or [0.0])[0] > RISEN * history.job.reward_span
-    if solved(history) or learns or any(each is not None and each.rises for each in moved):
+    if solved(history) or learns or _has_risen(history, rewards):
         return Reading(Level.CLEAR, now.value, 0.0, "the reward has risen", now.low, now.high)
     saw = f"after {len(values)} steps the reward is {now.value:+.3g} from that of the first {WINDOW}"
     if held_out:
         saw += f", that of held-out rows {held_out[-1] - held_out[0]:+.3g}"
     return Reading(Level.OVER, now.value, 0.0, saw, now.low, now.high)
+
+
+def _has_risen(history: History, rewards: Sequence[tuple[int, float]]) -> bool:
+    """Whether the mean of `WINDOW` rewards once surely was above that of the first ones."""
+    once, values = history.once("the reward rose"), [value for _, value in rewards]
+    for at in range(2 * WINDOW, len(rewards) + 1):
+        step = rewards[at - 1][0]
+        if step > once.until and once.at is None:
+            moved = shift(values[:WINDOW], values[at - WINDOW : at])
+            once.until, once.at = step, step if moved is not None and moved.rises else None
+    return once.by(history.now)
 
 
 def groups_uniform(history: History) -> Reading | None:

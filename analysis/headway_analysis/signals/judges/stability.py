@@ -213,8 +213,14 @@ def tokens(name: str, what: str, threshold: float, clear: float) -> Judge:
 def staleness_at_bound(history: History) -> Reading | None:
     """Mean age of the tokens, as a share of spec.algorithm.maxStepsOffPolicy."""
     bound = history.job.max_steps_off_policy
+    if history.latest(LAG) is None:
+        return None
+    if bound == 0:
+        return Reading(
+            Level.CLEAR, 0.0, STALE, "spec.algorithm.maxStepsOffPolicy is 0: no token may be older"
+        )
     now = level(history.recent(LAG, STALE_FOR), STALE_FOR)
-    if now is None or history.latest(LAG) is None or bound == 0:
+    if now is None:
         return None
     share = now / bound
     saw = f"tokens are {now:.2g} steps old on average for {STALE_FOR} steps, of at most {bound}"

@@ -1,0 +1,26 @@
+"""The bearer token of an endpoint, as it lies in the coordinator's pod."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from headway_api import names
+
+
+class TokenWrong(Exception):
+    """There is none that can be sent; says what is wrong with it."""
+
+
+def read_token(folder: Path) -> str:
+    """The token in a folder that the operator mounts from a Secret.
+
+    Raises:
+        TokenWrong: it is missing, empty, or holds what no header can.
+    """
+    try:
+        token = (folder / names.TOKEN_KEY).read_text(errors="replace").strip()
+    except OSError:
+        token = ""
+    if token and token.isascii() and token.isprintable():
+        return token
+    raise TokenWrong("holds characters that no header can" if token else "is missing or empty")

@@ -1,0 +1,154 @@
+"""Why a turn begins a row of its own: how its history differs from the recorded one nearest to it. Pure.
+
+Only a turn that forks is looked at, so the cost falls on nobody else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from headway_api.records import Drift, ForkReason
+from headway_coordinator.gateway.conversations import Said
+from headway_coordinator.trajectory.calls import Message, Tool
+
+ROLE_LENGTH = 32
+
+
+@dataclass(frozen=True)
+class Found:
+    """One turn's reason."""
+
+    reason: ForkReason
+    message: int | None = None
+    """The first message of the request that differs, from 0."""
+
+
+@dataclass(frozen=True)
+class _Near:
+    """A recorded conversation, and how many of its first messages the request repeats."""
+
+    said: Said
+    alike: int
+
+
+def reason(
+    recorded: Sequence[Said], meanings: Sequence[object], tools: Sequence[Tool], unseen: Collection[int] = ()
+) -> Found:
+    """Why a request goes on from nothing that was sampled, or from where another turn has gone on.
+
+    Args:
+        recorded: the episode's turns, at least one.
+        meanings: of the request's messages.
+        tools: of the request.
+        unseen: nodes that never reached the agent.
+    """
+    near = _nearest(recorded, meanings, unseen, tools)
+    nearest = _nearest(recorded, meanings, unseen)
+    if near is None or (nearest is not None and nearest.alike > near.alike):
+        return Found("tools")
+    at, known = near.alike, _meanings(_last(near.said))
+    if at == len(meanings):
+        return Found("again")
+    if at == len(known):
+        return Found("template", at - 1)
+    return Found(_differs(known[at:], meanings[at:]), at)
+
+
+def rendered(before: Said, cut_off: bool) -> Found:
+    """Why the template cannot go on from a recorded turn that a request repeats."""
+    last = before.length - 1
+    if cut_off:
+        return Found("cut_off", last)
+    thought = any(message.get("reasoning_content") for message in before.messages)
+    return Found("thought" if thought else "template", last)
+
+
+def counted(
+    drifts: Mapping[ForkReason, Drift], found: Found, turn: int, messages: Sequence[Message]
+) -> Drift:
+    """An episode's count of a reason with one turn more, which begins it where there was none."""
+    if (known := drifts.get(found.reason)) is not None:
+        return known.model_copy(update={"count": known.count + 1})
+    role = None if found.message is None else str(messages[found.message].get("role", ""))[:ROLE_LENGTH]
+    return Drift(reason=found.reason, count=1, turn=turn, message=found.message, role=role)
+
+
+def _nearest(
+    recorded: Sequence[Said],
+    meanings: Sequence[object],
+    unseen: Collection[int],
+    tools: Sequence[Tool] | None = None,
+) -> _Near | None:
+    """The recorded conversation that has most of a request's messages.
+
+    Of several one that says what comes next, then one that reached the agent, then the newest. `tools`: only
+    one that was shown these.
+    """
+    best: tuple[int, bool, bool, int] | None = None
+    found: _Near | None = None
+    for near in _reached(recorded, meanings):
+        said = near.said
+        if tools is not None and said.tools != tools:
+            continue
+        mark = (near.alike, near.alike < said.length, said.node not in unseen, said.node)
+        if best is None or mark > best:
+            best, found = mark, near
+    return found
+
+
+def _reached(recorded: Sequence[Said], meanings: Sequence[object]) -> Iterator[_Near]:
+    reached = [said for said in recorded if said.before is None]
+    while reached:
+        said = reached.pop()
+        start = said.length - len(said.new)
+        pairs = zip(said.meanings, meanings[start:], strict=False)
+        same = next((n for n, (ours, theirs) in enumerate(pairs) if ours != theirs), None)
+        alike = start + (min(len(said.new), len(meanings) - start) if same is None else same)
+        yield _Near(said, alike)
+        if alike == said.length:
+            reached += said.after
+
+
+def _last(said: Said) -> Said:
+    """The newest conversation that goes on from one."""
+    while said.after:
+        said = said.after[-1]
+    return said
+
+
+def _meanings(said: Said) -> list[object]:
+    parts, at = [said.meanings], said
+    while at.before is not None:
+        at = at.before
+        parts.append(at.meanings)
+    return [meaning for part in reversed(parts) for meaning in part]
+
+
+def _differs(ours: Sequence[object], theirs: Sequence[object]) -> ForkReason:
+    """How the first of two histories' messages, which mean something else, differ."""
+    (was_role, was, was_calls, was_id), (role, said, calls, call_id) = _parts(ours[0]), _parts(theirs[0])
+    if was_role == role == "system":
+        return "system"
+    if theirs[0] in ours[1:]:
+        return "dropped"
+    if ours[0] in theirs[1:]:
+        return "inserted"
+    if was_role != role:
+        return "role"
+    if was_calls != calls:
+        return "arguments" if _named(was_calls) == _named(calls) else "calls"
+    if was_id != call_id:
+        return "call_id"
+    return "whitespace" if str(was).split() == str(said).split() else "content"
+
+
+def _named(calls: list[tuple[str, object]]) -> list[str]:
+    return [name for name, _ in calls]
+
+
+def _parts(meaning: object) -> tuple[object, object, list[tuple[str, object]], object]:
+    """Role, words, calls and the id of the call that is answered, as `conversations.meaning` gives them."""
+    assert isinstance(meaning, tuple)
+    role, said, calls, call_id = meaning
+    return role, said, calls, call_id

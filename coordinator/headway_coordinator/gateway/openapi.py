@@ -1,0 +1,235 @@
+"""The gateway's routes as an OpenAPI 3.1 document: what each takes and answers. Pure.
+
+Requests come from the models that read them, and answers from models of their own, which tests hold the
+running gateway to.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from typing import Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter
+
+from headway_api import bounds
+from headway_api.sandbox_api import ToolReply
+from headway_coordinator.gateway.openai import MODEL, WITHOUT_EFFECT, Body
+from headway_coordinator.gateway.rollouts import Status
+
+JSON: Final = "application/json"
+EVENTS: Final = "text/event-stream"
+SCHEMAS: Final = "#/components/schemas/{model}"
+
+
+class _Answer(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class FunctionCall(_Answer):
+    """Name of a tool, and its arguments as JSON."""
+
+    name: str
+    arguments: str
+
+
+class ToolCall(_Answer):
+    """A tool that the model calls."""
+
+    id: str
+    type: Literal["function"]
+    function: FunctionCall
+
+
+class Said(_Answer):
+    """What the model said."""
+
+    role: Literal["assistant"]
+    content: str | None
+    reasoning_content: str = ""
+    tool_calls: list[ToolCall] = []
+
+
+class Choice(_Answer):
+    """The one answer."""
+
+    index: Literal[0]
+    message: Said
+    finish_reason: Literal["stop", "tool_calls", "length", "content_filter"]
+    logprobs: None
+
+
+class PromptDetails(_Answer):
+    """Of the prompt's tokens."""
+
+    cached_tokens: int = Field(ge=0)
+
+
+class Usage(_Answer):
+    """Tokens of the turn."""
+
+    prompt_tokens: int = Field(ge=0)
+    completion_tokens: int = Field(ge=0)
+    total_tokens: int = Field(ge=0)
+    prompt_tokens_details: PromptDetails
+
+
+class ChatCompletion(_Answer):
+    """A turn."""
+
+    id: str
+    object: Literal["chat.completion"]
+    created: int
+    model: str
+    system_fingerprint: str
+    """`policy-` and the version of the weights that sampled it."""
+    choices: list[Choice] = Field(min_length=1, max_length=1)
+    usage: Usage
+
+
+class Model(_Answer):
+    """The model that is trained."""
+
+    id: Literal["default"]
+    object: Literal["model"]
+    created: int
+    owned_by: str
+
+
+class Models(_Answer):
+    """The one model there is."""
+
+    object: Literal["list"]
+    data: list[Model]
+
+
+class Tools(_Answer):
+    """The environment's tools, in OpenAI's form."""
+
+    tools: list[dict[str, JsonValue]]
+
+
+class RolloutStatus(_Answer):
+    """Where the rollout stands now."""
+
+    Status: Status
+
+
+class ErrorDetail(_Answer):
+    """What is wrong, and with which field."""
+
+    message: str
+    type: Literal["invalid_request_error", "rate_limit_error", "server_error"]
+    param: str | None
+    code: str
+
+
+class Error(_Answer):
+    """An answer that is not a success."""
+
+    error: ErrorDetail
+    message: str
+
+
+class _Call(BaseModel):
+    """What MTRL's own calls share."""
+
+    JobArn: str = Field("", max_length=bounds.CALL)
+    TrajectoryId: str = Field("", max_length=bounds.CALL)
+    ClientToken: str | int | None = None
+    """The same again is done once."""
+
+
+class CompleteRollout(_Call):
+    """The agent is done, or gave up."""
+
+    Status: str = Field(pattern="^([Rr][Ee][Aa][Dd][Yy]|[Ff][Aa][Ii][Ll][Ee][Dd])$")
+    ErrorMessage: str | None = None
+
+
+class UpdateReward(_Call):
+    """The agent's own reward: one number, or one for each turn."""
+
+    Rewards: list[float] = Field(min_length=1)
+    Metrics: dict[str, float] | None = Field(None, max_length=bounds.METRICS)
+
+
+ANSWERS: Final = (ChatCompletion, Models, Tools, ToolReply, RolloutStatus, Error)
+REQUESTS: Final = (Body, CompleteRollout, UpdateReward)
+ARGUMENTS: Final = {"type": "object", "additionalProperties": True}
+
+
+@cache
+def document() -> bytes:
+    """The document as JSON, always the same bytes."""
+    return json.dumps(_document(), sort_keys=True).encode()
+
+
+def _document() -> dict[str, Any]:
+    turn = _post("A turn of the model", "Body", "ChatCompletion", streams=True)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Headway's gateway", "version": "1"},
+        "servers": [
+            {
+                "url": "/e/{token}",
+                "description": "The endpoint that came with an episode.",
+                "variables": {"token": {"default": "TOKEN"}},
+            },
+            {"url": "/", "description": "With the token in a header."},
+        ],
+        "security": [{}, {"trajectory": []}, {"bearer": []}],
+        "paths": {
+            "/v1/chat/completions": turn,
+            "/chat/completions": turn,
+            "/v1/models": _get("The model", "Models"),
+            "/v1/tools": _get("The environment's tools", "Tools"),
+            "/v1/tools/{name}": _post("A tool, carried out in the sandbox", None, "ToolReply")
+            | {
+                "parameters": [{"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}]
+            },
+            "/complete-rollout": _post("The end of the agent's work", "CompleteRollout", "RolloutStatus"),
+            "/update-reward": _post("The agent's own reward", "UpdateReward", "RolloutStatus"),
+        },
+        "components": {"schemas": _schemas(), "securitySchemes": _security()},
+    }
+
+
+def _security() -> dict[str, Any]:
+    """Where the token may be besides the address."""
+    trajectory = {"type": "apiKey", "in": "header", "name": "X-Amzn-SageMaker-Trajectory-Id"}
+    return {"trajectory": trajectory, "bearer": {"type": "http", "scheme": "bearer"}}
+
+
+def _schemas() -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for mode, models in (("serialization", ANSWERS), ("validation", REQUESTS)):
+        for model in models:
+            schema = TypeAdapter(model).json_schema(mode=mode, ref_template=SCHEMAS)  # type: ignore[arg-type]
+            found |= schema.pop("$defs", {})
+            found[model.__name__] = schema
+    found["Body"]["properties"] |= {name: {"enum": [*values]} for name, values in WITHOUT_EFFECT.items()}
+    found["Body"]["properties"]["model"]["description"] = f"Any name is taken for {MODEL}."
+    return found
+
+
+def _get(summary: str, answer: str) -> dict[str, Any]:
+    return {"get": {"summary": summary, "responses": _responses(answer)}}
+
+
+def _post(summary: str, request: str | None, answer: str, *, streams: bool = False) -> dict[str, Any]:
+    schema = ARGUMENTS if request is None else _ref(request)
+    body = {"required": True, "content": {JSON: {"schema": schema}}}
+    return {"post": {"summary": summary, "requestBody": body, "responses": _responses(answer, streams)}}
+
+
+def _responses(answer: str, streams: bool = False) -> dict[str, Any]:
+    content: dict[str, Any] = {JSON: {"schema": _ref(answer)}}
+    if streams:
+        content[EVENTS] = {"schema": {"type": "string"}}
+    error = {"description": "What is wrong, and what to do.", "content": {JSON: {"schema": _ref("Error")}}}
+    return {"200": {"description": "Done.", "content": content}, "4XX": error, "5XX": error}
+
+
+def _ref(model: str) -> dict[str, str]:
+    return {"$ref": SCHEMAS.format(model=model)}

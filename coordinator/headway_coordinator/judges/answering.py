@@ -1,0 +1,141 @@
+"""Brings questions of one sandbox to judges, and their answers back, while the environment judges.
+
+The coordinator opens each connection, with the token of the lease: nobody else can ask or answer. A judge
+that fails ends the judgement here; the environment is never told, so it cannot make a reward of that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+from headway_api.bounds import OutOfBounds
+from headway_api.records import Judgement
+from headway_api.sandbox_api import Question
+from headway_coordinator.faults import Cause, InfraFault
+from headway_coordinator.judges.judge import Judge
+from headway_coordinator.judges.question import asked
+from headway_coordinator.judges.schema import BadSchema, require
+from headway_coordinator.sandboxes import ENTRYPOINT, Sandbox
+
+Reply = TypeVar("Reply")
+LOOK_SECONDS: Final = 20.0
+"""Longest that one look for questions may take."""
+
+
+@dataclass
+class Judges:
+    """The judges of a job."""
+
+    by_name: Mapping[str, Judge] = field(default_factory=dict)
+
+    @property
+    def names(self) -> list[str]:
+        return list(self.by_name)
+
+    async def ready(self) -> None:
+        """Return once each of them answers that did not: an episode that begins then is not lost to it."""
+        for judge in self.by_name.values():
+            await judge.ready()
+
+    async def finished(
+        self,
+        sandbox: Sandbox,
+        finish: Callable[[list[str]], Awaitable[Reply]],
+        told: Callable[[Judgement], None] = lambda judgement: None,
+        waits: Callable[[str | None], None] = lambda judge: None,
+    ) -> Reply:
+        """What the environment makes of an episode, or of a group. Its questions are answered meanwhile.
+
+        Args:
+            finish: asks the sandbox for it, given the judges that may be asked.
+            told: what each question cost.
+            waits: told which judge an answer is awaited of; None: of none.
+
+        Raises:
+            InfraFault: a judge failed, or the sandbox did.
+        """
+        if not self.by_name:
+            return await finish([])
+        one = _Judgement(self, sandbox, told, waits)
+        answering = asyncio.create_task(one.answer_all())
+        finishing = asyncio.ensure_future(finish(self.names))
+        try:
+            await asyncio.wait((answering, finishing), return_when=asyncio.FIRST_COMPLETED)
+            if answering.done():  # it ends by failing alone
+                answering.result()
+            reply = finishing.result()
+            one.require_all_answered()
+            return reply
+        finally:
+            answering.cancel()
+            finishing.cancel()
+            await asyncio.gather(answering, finishing, return_exceptions=True)
+
+
+@dataclass
+class _Judgement:
+    """One episode's."""
+
+    judges: Judges
+    sandbox: Sandbox
+    told: Callable[[Judgement], None]
+    waits: Callable[[str | None], None]
+    open: dict[int, str] = field(default_factory=dict)
+    """Judge of each question that has no answer yet, by the question's id."""
+
+    async def answer_all(self) -> None:
+        """Take questions and bring answers, until cancelled.
+
+        Raises:
+            InfraFault: a judge failed, or the sandbox asks what it must not.
+        """
+        running: set[asyncio.Task[None]] = set()
+        looking = asyncio.create_task(self.sandbox.questions(LOOK_SECONDS))
+        try:
+            while True:
+                done, _ = await asyncio.wait({looking, *running}, return_when=asyncio.FIRST_COMPLETED)
+                for task in done & running:
+                    running.discard(task)
+                    task.result()
+                if looking in done:
+                    running |= {asyncio.create_task(self._answer(one)) for one in looking.result()}
+                    looking = asyncio.create_task(self.sandbox.questions(LOOK_SECONDS))
+        finally:
+            for task in (looking, *running):
+                task.cancel()
+            await asyncio.gather(looking, *running, return_exceptions=True)
+
+    async def _answer(self, question: Question) -> None:
+        judge = self.judges.by_name.get(question.name)
+        if judge is None:  # a sandbox that knows its judges does not ask
+            raise _misused("JudgeUnknown", f"asks the judge {question.name}, and spec.judges has none such")
+        try:
+            if question.answer_schema is not None:
+                require(question.answer_schema)
+            put = asked(question, judge.spec)
+        except (BadSchema, OutOfBounds) as error:
+            raise _misused("JudgeMisused", f"asks judge {question.name} amiss: {error}") from error
+        self.open[question.id] = question.name
+        self.waits(question.name)
+        found = await judge.ask(put, self.told)
+        await self._bring(question.id, found)
+
+    async def _bring(self, question: int, found: Any) -> None:
+        # Before it is sent: the environment may have returned when that is answered.
+        del self.open[question]
+        self.waits(next(iter(self.open.values()), None))
+        await self.sandbox.answer(question, found)
+
+    def require_all_answered(self) -> None:
+        """Raise InfraFault where the environment did not wait for what it asked."""
+        if self.open:
+            names = ", ".join(sorted({*self.open.values()}))
+            raise _misused("JudgeNotAwaited", f"returned before judge {names} had answered; wait for it")
+
+
+def _misused(reason: str, said: str) -> InfraFault:
+    said = f"the environment {said}"
+    return InfraFault(said, Cause(reason, said, ENTRYPOINT))

@@ -1,0 +1,290 @@
+"""One judge: asked as often as it takes, within its time; never twice the same while its answer is kept.
+
+    429, 503, 529, no connection   every question waits as long as asked, or longer each time
+    500, a broken answer, HTML     asked again, `TRIES` times in all
+    no answer to the question      the same: prose where JSON is wanted, nothing, a refusal, one cut short
+    a parameter is refused         left out from then on
+    anything else that is refused  not asked again: the field to change is named
+    no answer within its time      the question is given up
+
+A question that is given up is an InfraFault. Its episode is tried again, and no episode begins before the
+judge answers: those that wait cost no tokens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import aiohttp
+
+from headway_api import logs
+from headway_api.bounds import shortened
+from headway_api.records import Judgement
+from headway_api.spec.judge import Judge as JudgeSpec
+from headway_api.spec.judge import field_of
+from headway_coordinator.endpoint.caller import Caller
+from headway_coordinator.endpoint.pace import Pace, backoff, pause
+from headway_coordinator.endpoint.refused import Kind, Verdict
+from headway_coordinator.endpoint.reply import Reply
+from headway_coordinator.endpoint.token import TokenWrong
+from headway_coordinator.endpoint.wire import LIMIT, NEW_LIMIT
+from headway_coordinator.faults import Cause, InfraFault
+from headway_coordinator.judges.kept import Kept
+from headway_coordinator.judges.question import Asked, NoAnswer, answer, body, holds
+
+TRIES: Final = 3
+"""Of a question whose failure may be its own."""
+PROBE: Final = Asked([{"role": "user", "content": "Say ok."}], None, "0" * 64)
+PROBE_TOKENS: Final = 16
+SHOWN: Final = 400
+FIELDS: Final = {
+    "url": "endpoint.url",
+    "model": "endpoint.model",
+    "secretRef": "secretRef",
+    "requestsPerMinute": "concurrency",
+    "timeoutSeconds": "timeoutSeconds",
+}
+"""Field that a verdict names -> that of the judge."""
+WAITS: Final = (Kind.BUSY, Kind.BROKEN, Kind.UNREADABLE)
+PASSING: Final = ("JudgeBusy", "JudgeFailing", "JudgeSlow", "JudgeUnreachable", "JudgeUnreadable")
+"""Reasons that may pass without a change of the job."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class Spent:
+    """What one question has cost, over all of its tries."""
+
+    prompt_tokens: int = 0
+    sampled_tokens: int = 0
+    counted: bool = True
+
+    def add(self, reply: Reply) -> None:
+        self.prompt_tokens += reply.prompt_tokens
+        self.sampled_tokens += reply.sampled_tokens
+        self.counted &= reply.counted
+
+
+@dataclass
+class _Open:
+    """A question in flight, and who waits for its answer."""
+
+    task: asyncio.Task[Any]
+    spent: Spent = field(default_factory=Spent)
+    waiting: int = 0
+
+
+class Judge:
+    """Asks one judge. All of its state is changed on the event loop only."""
+
+    def __init__(
+        self, http: aiohttp.ClientSession, spec: JudgeSpec, token: Callable[[], str | None], kept: Kept
+    ) -> None:
+        """Nothing is sent yet.
+
+        Args:
+            http: for endpoints, without cookies.
+            spec: where it is served, and its limits.
+            token: reads its bearer token; None where it has none. Raises TokenWrong.
+            kept: answers that were given.
+        """
+        self.spec = spec
+        self._http = http
+        self._token = token
+        self._kept = kept
+        self._pace = Pace(spec.concurrency, None)
+        self._without: set[str] = set()
+        self._open: dict[str, _Open] = {}
+        self._down: str | None = None
+        """Why it does not answer, until it does."""
+        self._probing = asyncio.Lock()
+
+    @property
+    def shown(self) -> str:
+        """Where it is served, without what may be secret in that."""
+        assert self.spec.endpoint is not None
+        return Caller(self._http, self.spec.endpoint, None).shown
+
+    async def ask(self, question: Asked, told: Callable[[Judgement], None]) -> Any:
+        """The answer to a question.
+
+        Args:
+            told: what it cost, told once whatever becomes of it.
+
+        Raises:
+            InfraFault: there is none; its cause names the judge and the field to change.
+        """
+        if not self.spec.cache:
+            return await self._shared(self._begun(question), question, told)
+        known = await self._kept.answer(question.digest)
+        if known is not None and holds(known.answer, question):
+            told(Judgement(judge=self.spec.name, question=question.digest, cached=True))
+            return known.answer
+        one = self._open.get(question.digest)
+        if one is None:
+            one = self._open[question.digest] = self._begun(question)
+        return await self._shared(one, question, told)
+
+    def _begun(self, question: Asked) -> _Open:
+        spent = Spent()
+        return _Open(asyncio.create_task(self._answered(question, spent)), spent)
+
+    async def _shared(self, one: _Open, question: Asked, told: Callable[[Judgement], None]) -> Any:
+        """Wait for an answer that others may wait for too. It is the last of them whom it costs something."""
+        one.waiting += 1
+        try:
+            return await asyncio.shield(one.task)
+        finally:
+            one.waiting -= 1
+            last = not one.waiting
+            if last and self._open.get(question.digest) is one:
+                del self._open[question.digest]
+            told(self._judgement(question, one.spent if last else None))
+            if last and not one.task.done():
+                one.task.cancel()
+                await asyncio.gather(one.task, return_exceptions=True)
+
+    def _judgement(self, question: Asked, spent: Spent | None) -> Judgement:
+        if spent is None:
+            return Judgement(judge=self.spec.name, question=question.digest, cached=True)
+        return Judgement(
+            judge=self.spec.name,
+            question=question.digest,
+            prompt_tokens=spent.prompt_tokens,
+            sampled_tokens=spent.sampled_tokens,
+            counted=spent.counted,
+        )
+
+    async def ready(self) -> None:
+        """Return once it answers, where it did not: what begins then does not fail for the same reason."""
+        if self._down is None:
+            return
+        tries = 0
+        async with self._probing:
+            while self._down is not None:
+                tries += 1
+                await asyncio.sleep(backoff(tries))
+                await self.probe()
+
+    async def probe(self) -> InfraFault | None:
+        """Ask for next to nothing, once; why it does not answer, where it does not."""
+        short = self.spec.model_copy(update={"max_tokens": PROBE_TOKENS})
+        try:
+            async with asyncio.timeout(self.spec.timeout_seconds):
+                await self._pace.ready()
+                found = await self._once(PROBE, 0, short)
+        except TimeoutError:
+            found = Verdict(
+                Kind.BROKEN, f"no answer within {self.spec.timeout_seconds} s", reason="JudgeSlow"
+            )
+        if isinstance(found, Verdict) and found.kind is not Kind.DROP:
+            return self._fault(found)
+        self._down = None
+        return None
+
+    async def _answered(self, question: Asked, spent: Spent) -> Any:
+        """The answer, however often it has to be asked for."""
+        last: list[Verdict] = []
+        try:
+            async with self._pace.request(), asyncio.timeout(self.spec.timeout_seconds):
+                value = await self._insisted(question, spent, last)
+        except TimeoutError:
+            said = f"no answer within {self.spec.timeout_seconds} s"
+            said += f"; last: {last[-1].said}" if last else ""
+            raise self._given_up(Verdict(Kind.BROKEN, said, "timeoutSeconds", "JudgeSlow")) from None
+        self._down = None
+        if self.spec.cache:
+            await self._kept.keep(question.digest, value)
+        return value
+
+    async def _insisted(self, question: Asked, spent: Spent, last: list[Verdict]) -> Any:
+        attempt, tries = 0, 0
+        while True:
+            found = await self._once(question, attempt)
+            if isinstance(found, Reply):
+                spent.add(found)
+                try:
+                    return answer(found, question)
+                except NoAnswer as error:
+                    attempt += 1
+                    found = Verdict(Kind.UNREADABLE, str(error), "answer", "JudgeAnswerUnusable")
+            if found.kind is Kind.DROP:
+                self._drop(found)
+                continue
+            last.append(found)
+            tries += found.kind is not Kind.BUSY
+            if found.kind not in WAITS or tries >= TRIES:
+                raise self._given_up(found)
+            await self._wait(found, len(last))
+
+    async def _once(self, question: Asked, attempt: int, spec: JudgeSpec | None = None) -> Reply | Verdict:
+        assert self.spec.endpoint is not None
+        try:
+            caller = Caller(self._http, self.spec.endpoint, self._token())
+        except TokenWrong as wrong:
+            return Verdict(Kind.FAULT, str(wrong), "secretRef", "JudgeDenied")
+        return await caller.complete(body(spec or self.spec, question, self._without, attempt))
+
+    async def _wait(self, verdict: Verdict, tries: int) -> None:
+        """Before the question is sent once more; where the judge is busy, all of its questions wait."""
+        self._event("judge-failed", error=verdict.said)
+        if verdict.kind is Kind.BUSY:
+            self._pace.pause(pause(verdict.wait, tries))
+            await self._pace.ready()
+        elif verdict.name != "answer":
+            await asyncio.sleep(verdict.wait or backoff(tries))
+
+    def _drop(self, verdict: Verdict) -> None:
+        """Leave a parameter out from now on."""
+        name = verdict.name
+        if name == LIMIT and LIMIT in self._without:
+            name = NEW_LIMIT
+        if name in self._without:
+            said = replace(verdict, kind=Kind.REFUSED, reason="JudgeRefused")
+            raise self._given_up(said)
+        self._without.add(name)
+        self._event("judge-dropped", parameter=name, error=verdict.said)
+
+    def _given_up(self, verdict: Verdict) -> InfraFault:
+        fault = self._fault(verdict)
+        if verdict.kind in (*WAITS, Kind.FAULT) and verdict.name != "answer":
+            self._down = str(fault)
+        self._event("judge-given-up", error=str(fault))
+        return fault
+
+    def _fault(self, verdict: Verdict) -> InfraFault:
+        reason = verdict.reason.replace("Endpoint", "Judge") or _reason(verdict.kind)
+        where = field_of(self.spec.name, FIELDS.get(verdict.name, ""))
+        said = f"judge {self.spec.name}: {shortened(verdict.said, SHOWN)} ({self.shown})"
+        said += f"; {_remedy(reason, where)}"
+        return InfraFault(said, Cause(reason, said, where))
+
+    def _event(self, name: str, **said: Any) -> None:
+        logs.event(_log, name, level=logging.WARNING, judge=self.spec.name, **said)
+
+
+def _reason(kind: Kind) -> str:
+    return {Kind.FULL: "JudgeQuestionTooLong", Kind.FILTERED: "JudgeRefused"}.get(kind, "JudgeFailing")
+
+
+def _remedy(reason: str, where: str) -> str:
+    """What to change."""
+    match reason:
+        case "JudgeDenied":
+            return f"write a token that it takes into the key `token` of the Secret of {where}"
+        case "JudgeNotFound":
+            return f"correct {where}"
+        case "JudgeAnswerUnusable":
+            return "ask more plainly, raise maxTokens, or name a judge that holds to a schema"
+        case "JudgeQuestionTooLong":
+            return "ask with fewer words, or name a judge with a longer context"
+        case "JudgeRefused":
+            return "ask in another way, or name another judge"
+        case "JudgeSlow":
+            return f"raise {where}, or have the judge answer sooner"
+    return "have it answer again: episodes wait for it"

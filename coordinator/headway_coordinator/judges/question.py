@@ -1,0 +1,116 @@
+"""A question to a judge as its endpoint is asked, and what its answer is worth. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any, Final
+
+from headway_api import bounds
+from headway_api.bounds import KIB, OutOfBounds, json_within, shortened
+from headway_api.sandbox_api import Question
+from headway_api.spec.judge import Judge
+from headway_coordinator.endpoint.reply import Reply
+from headway_coordinator.endpoint.wire import LIMIT, NEW_LIMIT
+from headway_coordinator.judges.schema import mismatch
+
+MOST_QUESTION: Final = 2048 * KIB
+"""Bytes of one question and of whom it is put to, as JSON; a sandbox hands over half of that."""
+MOST_ANSWER: Final = 256 * KIB
+"""Bytes of one answer."""
+ANSWER_DEPTH: Final = 16
+FORMAT: Final = "response_format"
+SHOWN: Final = 100
+"""Characters of an answer that cannot be used, which a message shows."""
+
+
+class NoAnswer(Exception):
+    """What a judge said is no answer to the question; asked again, it may say something else."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One question, and what tells it from every other."""
+
+    messages: list[dict[str, Any]]
+    schema: dict[str, Any] | None
+    digest: str
+    """SHA-256 of judge and question, in hexadecimal."""
+
+
+def asked(question: Question, judge: Judge) -> Asked:
+    """A question as it is put to `judge`.
+
+    Raises:
+        OutOfBounds: it is too large.
+    """
+    assert judge.endpoint is not None
+    whom = {"url": judge.endpoint.url, "model": judge.endpoint.model, "most": judge.max_tokens}
+    what = {"messages": question.messages, "schema": question.answer_schema}
+    text = json.dumps({"judge": whom, **what}, sort_keys=True, allow_nan=False)
+    if len(text) > MOST_QUESTION:
+        raise OutOfBounds(f"the question has {len(text)} bytes; ask with {MOST_QUESTION} at most")
+    digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+    return Asked(question.messages, question.answer_schema, digest)
+
+
+def body(judge: Judge, question: Asked, without: Collection[str], attempt: int) -> dict[str, Any]:
+    """The request's JSON.
+
+    The first attempt takes the likeliest answer. After one that was no answer the others are drawn: asked
+    alike, a judge would say the same again.
+
+    Args:
+        without: parameters that the endpoint has refused.
+        attempt: how often the judge has said what is no answer, from 0.
+    """
+    assert judge.endpoint is not None
+    wanted: dict[str, Any] = {
+        "model": judge.endpoint.model,
+        "messages": question.messages,
+        "stream": False,
+        "temperature": 1.0 if attempt else 0.0,
+        "seed": attempt,
+        NEW_LIMIT if LIMIT in without else LIMIT: judge.max_tokens,
+    }
+    if question.schema is not None:
+        schema = {"name": "answer", "schema": question.schema, "strict": True}
+        wanted[FORMAT] = {"type": "json_schema", "json_schema": schema}
+    return {name: value for name, value in wanted.items() if name not in without}
+
+
+def holds(found: Any, question: Asked) -> bool:
+    """Whether a kept answer is one to this question: whoever may write the store may have written it."""
+    if question.schema is None:
+        return isinstance(found, str) and bool(found)
+    return not mismatch(found, question.schema)
+
+
+def answer(reply: Reply, question: Asked) -> Any:
+    """What the environment is given: text, or JSON where the question has a schema.
+
+    Raises:
+        NoAnswer: saying what is wrong with it.
+    """
+    if reply.finish_reason == "length":
+        raise NoAnswer("its answer is cut off at maxTokens; raise it")
+    if reply.finish_reason == "content_filter":
+        raise NoAnswer("it refused to answer")
+    if reply.parsed.calls:
+        raise NoAnswer("it called a tool, and has none")
+    text = reply.parsed.content.strip()
+    if not text:
+        raise NoAnswer("its answer is empty")
+    if len(text.encode()) > MOST_ANSWER:
+        raise NoAnswer(f"its answer has more than {MOST_ANSWER} bytes")
+    if question.schema is None:
+        return text
+    try:
+        found = json_within(text, MOST_ANSWER, depth=ANSWER_DEPTH, values=bounds.ANSWER_VALUES)
+    except OutOfBounds as error:
+        raise NoAnswer(f"its answer is no JSON that is read: {error}: {shortened(text, SHOWN)}") from error
+    if said := mismatch(found, question.schema):
+        raise NoAnswer(f"{said}, against the schema")
+    return found

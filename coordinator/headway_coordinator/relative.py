@@ -1,0 +1,151 @@
+"""Rewards that the environment gives to the episodes of a group against each other (`group_reward`).
+
+One call a group, in a sandbox of its own. Training groups alone: of held-out rows a reward that is relative
+to other tries says nothing, so these keep what `reward` said. A group that cannot be judged is tried again in
+a fresh sandbox, and then abandoned (`NotJudged`): no episode of it gets another reward, least of all a zero.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+
+from headway_api.records import Abandoned, EpisodeRecord, GroupRecord, Judgement, Outcome, Purpose
+from headway_api.sandbox_api import (
+    FinishReply,
+    GroupEpisode,
+    GroupReply,
+    GroupRequest,
+    GroupReward,
+    ResetReply,
+)
+from headway_coordinator import group as groups
+from headway_coordinator.bounds import MIN_SCORED
+from headway_coordinator.episode import Rules, by_index, check_reward, check_sizes
+from headway_coordinator.faults import Cause, InfraFault
+from headway_coordinator.judges.answering import Judges
+from headway_coordinator.recurring import Recurring
+from headway_coordinator.sandboxes import ENTRYPOINT, Broker
+from headway_coordinator.stop import Stopped
+
+ATTEMPTS_SAID = 1500
+"""Characters of the last failure in the record of a group."""
+
+
+@dataclass
+class Relative:
+    """Judges the groups of one job."""
+
+    rules: Rules
+    broker: Broker
+    judges: Judges
+    faults: Recurring
+    grouped: bool = False
+    """The environment rewards whole groups."""
+
+    def hear(self, first: ResetReply) -> None:
+        """A sandbox of the job says how it begins an episode, and whether it rewards groups."""
+        self.grouped |= first.grouped
+
+    async def judged(self, plan: groups.Plan, group: GroupRecord, attempts: range) -> GroupRecord:
+        """As `group.Relative` says."""
+        scored = group.scored
+        if plan.purpose is not Purpose.TRAIN or not self.grouped:
+            return group
+        if group.abandoned is not None or len(scored) < MIN_SCORED:
+            return group
+        told: list[Judgement] = []
+        began, fault = time.monotonic(), InfraFault("it was not tried")
+        for attempt in attempts:
+            lease = f"{plan.group_id}-group-{attempt}"
+            try:
+                rewards = await self._once(plan, scored, lease, told)
+                return rewarded(group, rewards, told, time.monotonic() - began)
+            except Stopped:
+                return group.model_copy(update={"judgements": told, "abandoned": plan.stop.why})
+            except InfraFault as found:
+                fault = found
+                if found.cause is not None:
+                    self.faults.hear(lease, found.cause)
+                self.faults.ended(lease, scored=False)
+        why = Abandoned(reason="NotJudged", message=f"group_reward: {fault}"[:ATTEMPTS_SAID])
+        return group.model_copy(update={"judgements": told, "abandoned": why})
+
+    async def _once(
+        self, plan: groups.Plan, scored: list[EpisodeRecord], lease: str, told: list[Judgement]
+    ) -> list[GroupReward]:
+        task, limit = plan.task(0, 0), self.rules.timeout_seconds
+        try:
+            async with plan.stop.guard():
+                await self.judges.ready()
+                async with (
+                    asyncio.timeout(2 * limit),  # for a sandbox, and for the judgement
+                    self.broker.lease(lease, self.rules.sandbox_seconds, limit) as sandbox,
+                ):
+
+                    async def ask(judges: list[str]) -> GroupReply:
+                        body = GroupRequest(
+                            row=plan.row,
+                            seed=task.environment_seed,
+                            episodes=[told_of(episode) for episode in scored],
+                            judges=judges,
+                        )
+                        return await sandbox.group(body)
+
+                    reply = await self.judges.finished(sandbox, ask, told.append)
+        except TimeoutError as error:
+            raise InfraFault(f"no judgement of the group within {2 * limit:g} s") from error
+        self._check(reply, scored)
+        return reply.rewards
+
+    def _check(self, reply: GroupReply, scored: list[EpisodeRecord]) -> None:
+        """Hold the rewards to what holds of any: raises InfraFault."""
+        if len(reply.rewards) != len(scored):
+            said = f"the environment gave {len(reply.rewards)} rewards for {len(scored)} episodes of a group"
+            raise InfraFault(said, Cause("GroupRewardsWrong", said, ENTRYPOINT))
+        for reward, episode in zip(reply.rewards, scored, strict=True):
+            one = FinishReply(**reward.model_dump(), score=0.0)
+            check_reward(one, self.rules.reward_range, delivered(episode))
+            check_sizes(one)
+
+
+def told_of(episode: EpisodeRecord) -> GroupEpisode:
+    """An episode as the environment is shown it."""
+    assert episode.reward is not None
+    return GroupEpisode(
+        messages=episode.messages,
+        truncated=episode.outcome is not Outcome.COMPLETED,
+        turns=delivered(episode),
+        reward=episode.reward,
+        metrics=episode.metrics,
+    )
+
+
+def delivered(episode: EpisodeRecord) -> int:
+    """Turns that reached the agent."""
+    return sum(turn.delivered for turn in episode.turns)
+
+
+def rewarded(
+    group: GroupRecord, rewards: list[GroupReward], told: list[Judgement], seconds: float
+) -> GroupRecord:
+    """A group with its rewards for good. Each episode has an equal part of the sandbox's time."""
+    left = iter(rewards)
+    share = seconds / len(rewards)
+    episodes = [
+        episode if episode.reward is None else _one(episode, next(left), share) for episode in group.episodes
+    ]
+    return group.model_copy(update={"episodes": episodes, "judgements": told})
+
+
+def _one(episode: EpisodeRecord, given: GroupReward, seconds: float) -> EpisodeRecord:
+    turns = None if given.turn_rewards is None else by_index(given.turn_rewards, episode.turns)
+    return episode.model_copy(
+        update={
+            "reward": given.reward,
+            "turn_rewards": turns,
+            "metrics": {**episode.metrics, **given.metrics},
+            "sandbox_seconds": episode.sandbox_seconds + seconds,
+        }
+    )

@@ -1,0 +1,70 @@
+"""Of the ways to render a model's template and to read its calls, the one of which most is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+from headway_coordinator.trajectory.grammar import Grammar
+from headway_coordinator.trajectory.probe import ASKED, KEY, SIMPLE, call, calling
+from headway_coordinator.trajectory.proof import Proof, Provable, closers, prove
+from headway_coordinator.trajectory.template import PLAIN, WAYS, Taken, template_text
+from headway_coordinator.trajectory.templated import Template
+from headway_coordinator.trajectory.written import Written
+
+
+class Proved(Provable, Protocol):
+    """A renderer that remembers what was shown of it."""
+
+    proof: Proof | None
+
+
+R = TypeVar("R", bound=Proved)
+
+
+def ways(
+    tokenizer: Any, grammars: Sequence[Grammar], *, asked: bool = False
+) -> Iterator[tuple[Template, str]]:
+    """A model's template with each grammar whose tags it writes, however it takes calls.
+
+    Args:
+        tokenizer: the model's, with its template.
+        grammars: those that may be its.
+        asked: the user named them: the first is there even where the template writes no call of it.
+    """
+    for taken in WAYS:
+        said = partial(template_text, tokenizer, taken=taken)
+        try:
+            asking = said(ASKED, SIMPLE, generate=False)
+            calls = said([*ASKED, calling(call(KEY))], SIMPLE, generate=False)
+        except Exception:  # a template raises what its author chose: it does not take calls in this way
+            continue
+        added = calls.removeprefix(asking)
+        for grammar in grammars:
+            if any(mark in added for mark in grammar.marks):
+                yield _template(tokenizer, grammar, taken), grammar.name
+    if asked:
+        yield _template(tokenizer, grammars[0], PLAIN), grammars[0].name
+
+
+def _template(tokenizer: Any, grammar: Grammar, taken: Taken) -> Template:
+    said = partial(template_text, tokenizer, taken=taken)
+    stops = [*closers(tokenizer, said, getattr(grammar, "closing", "")), tokenizer.eos_token_id]
+    known = list(dict.fromkeys(token for token in stops if token is not None))
+    return Template(tokenizer, grammar.name, Written(tokenizer, grammar, known), taken)
+
+
+def best(tokenizer: Any, candidates: Iterable[tuple[R, str]], usual: R | None, name: str = "") -> R:
+    """The candidate of which most is shown, its proof with it; `usual` where none shows more."""
+    found = usual
+    if usual is not None:
+        usual.proof = prove(usual, tokenizer, name)
+    for candidate, reader in candidates:
+        if found is not None and found.proof is not None and found.proof.whole:
+            return found
+        candidate.proof = prove(candidate, tokenizer, reader)
+        if found is None or candidate.proof.score > (found.proof.score if found.proof else 0):
+            found = candidate
+    assert found is not None, "there is a candidate, or what is usual"
+    return found

@@ -1,0 +1,314 @@
+"""Whether a model's tool calls can be read, shown on a probe.
+
+The model's own template writes turns of every kind. What it writes is read back, and gone on from: the same
+calls must come of it, and the same tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Protocol
+
+from headway_coordinator.trajectory import thoughts
+from headway_coordinator.trajectory.calls import Message, Parsed, Tool
+from headway_coordinator.trajectory.probe import (
+    ANSWER,
+    ASKED,
+    ASKED_AGAIN,
+    EVERY,
+    KEY,
+    RESULT,
+    SIMPLE,
+    VALUES,
+    WHY,
+    WORDS,
+    call,
+    calling,
+)
+from headway_coordinator.trajectory.template import decoded
+
+HARMONY: Final = "<|return|>"
+"""With this a model ends a turn in Harmony."""
+
+
+class Provable(Protocol):
+    """What a renderer has to have for a proof."""
+
+    stop_token_ids: list[int]
+
+    def said(self, messages: Sequence[Message], tools: Sequence[Tool], *, generate: bool) -> str: ...
+    def render(self, messages: Sequence[Message], tools: Sequence[Tool]) -> list[int]: ...
+    def parse(self, sampled: Sequence[int], prompt: Sequence[int], tools: Sequence[Tool]) -> Parsed: ...
+    def force(self, tool: str | None) -> list[int] | None: ...
+    def extend(
+        self,
+        prompt: Sequence[int],
+        sampled: Sequence[int],
+        history: Sequence[Message],
+        new: Sequence[Message],
+        tools: Sequence[Tool],
+    ) -> list[int] | None: ...
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What was shown of a renderer and its reader."""
+
+    reader: str = ""
+    call: bool = False
+    """A call is read as it was written. Where it is not, no tool is ever called."""
+    values: bool = False
+    """So are arguments of every type of JSON."""
+    words: bool = False
+    """And those with quotes, brackets, lines and letters of every script."""
+    before: bool = False
+    """Text before a call is the turn's content."""
+    parallel: bool = False
+    """Two calls of one turn are read."""
+    thought: bool | None = None
+    """A thought before a call is told apart from it; None: the template writes none."""
+    forced: bool = False
+    """A call can be begun on the model's behalf."""
+    row: bool = False
+    """A call, its result, an answer and the user's next word are one row, token by token."""
+    thinking_row: bool | None = None
+    """So are a thought, a call and its result; None: the template writes no thought."""
+
+    @property
+    def score(self) -> int:
+        """How much of it holds."""
+        return sum(value is True for value in asdict(self).values())
+
+    @property
+    def whole(self) -> bool:
+        """Whether all of it holds that the template writes."""
+        return False not in asdict(self).values()
+
+
+@dataclass(frozen=True)
+class _Turn:
+    """A turn as the model would have sampled it."""
+
+    prompt: list[int]
+    sampled: list[int]
+    read: Parsed
+
+
+def prove(renderer: Provable, tokenizer: Any, reader: str) -> Proof:
+    """Let the renderer write and read the probe.
+
+    A template raises what its author chose: what it does not take is not shown.
+    """
+    probe = _Probe(renderer, tokenizer)
+    if not probe.reads(SIMPLE, KEY):
+        return Proof(reader)
+    return Proof(
+        reader,
+        call=True,
+        values=probe.reads(EVERY, VALUES),
+        words=probe.reads(SIMPLE, WORDS),
+        before=probe.says_before(),
+        parallel=probe.reads_two(),
+        thought=probe.tells_thought(),
+        forced=probe.begins(),
+        row=probe.is_one_row(""),
+        thinking_row=probe.is_one_row(WHY) if probe.writes_thought() else None,
+    )
+
+
+class _Probe:
+    """A renderer, asked one thing after the other."""
+
+    def __init__(self, renderer: Provable, tokenizer: Any) -> None:
+        self._renderer = renderer
+        self._tokenizer = tokenizer
+
+    def reads(self, tools: list[Tool], arguments: dict[str, Any]) -> bool:
+        turn = self._turn(ASKED, calling(call(arguments)), tools, RESULT)
+        return turn is not None and _calls(turn.read) == [("look_up", arguments)]
+
+    def says_before(self) -> bool:
+        turn = self._turn(ASKED, calling(call(KEY), content="I look it up."), SIMPLE, RESULT)
+        if turn is None:
+            return False
+        return turn.read.content.strip() == "I look it up." and _calls(turn.read) == [("look_up", KEY)]
+
+    def reads_two(self) -> bool:
+        both = calling(call(KEY), call({"key": "calm-heron"}, "count_up", 1))
+        turn = self._turn(ASKED, both, SIMPLE, RESULT)
+        expected = [("look_up", KEY), ("count_up", {"key": "calm-heron"})]
+        return turn is not None and _calls(turn.read) == expected
+
+    def writes_thought(self) -> bool:
+        try:
+            said = self._renderer.said([*ASKED, calling(call(KEY), thought=WHY)], SIMPLE, generate=False)
+        except Exception:  # see `prove`
+            return False
+        return WHY in said
+
+    def tells_thought(self) -> bool | None:
+        if not self.writes_thought():
+            return None
+        turn = self._turn(ASKED, calling(call(KEY), thought=WHY), SIMPLE, RESULT)
+        if turn is None or (turn.read.reasoning or "").strip() != WHY:
+            return False
+        return _calls(turn.read) == [("look_up", KEY)] and WHY not in turn.read.content
+
+    def begins(self) -> bool:
+        """A turn that begins as `force` has it, and goes on as the template would, is read."""
+        turn = self._turn(ASKED, calling(call(KEY)), SIMPLE, RESULT)
+        ways = [self._renderer.force(tool) for tool in (None, "look_up")]
+        if turn is None or None in ways:
+            return False
+        said = "".join(decoded(self._tokenizer, turn.sampled).split())
+        some, named = ["".join(decoded(self._tokenizer, list(way or ())).split()) for way in ways]
+        # How the head of a call goes on behind its name is left to the model by some templates.
+        named = named[: named.rfind("look_up") + len("look_up")]
+        return all(text.rpartition("</think>")[2] in said for text in (some, named))
+
+    def is_one_row(self, thought: str) -> bool:
+        turn = self._turn(ASKED, calling(call(KEY), thought=thought), SIMPLE, RESULT)
+        if turn is None:
+            return False
+        history = [*ASKED, _spoken(turn.read)]
+        extended = self._extended(turn, history, RESULT)
+        if extended is None or thought:
+            return extended is not None
+        history.append(RESULT)
+        answer = self._turn(history, ANSWER, SIMPLE, ASKED_AGAIN, extended)
+        if answer is None or answer.read.content.strip() != ANSWER["content"]:
+            return False
+        return self._extended(answer, [*history, _spoken(answer.read)], ASKED_AGAIN) is not None
+
+    def _extended(self, turn: _Turn, history: list[Message], new: Message) -> list[int] | None:
+        """The conversation with `new`, where it begins with what was sampled and goes on as a fresh one."""
+        said = [*turn.prompt, *turn.sampled]
+        try:
+            found = self._renderer.extend(turn.prompt, turn.sampled, history, [new], SIMPLE)
+            fresh = decoded(self._tokenizer, self._renderer.render([*history, new], SIMPLE))
+        except Exception:  # see `prove`
+            return None
+        if found is None or found[: len(said)] != said:
+            return None
+        added = decoded(self._tokenizer, found[len(said) :])
+        return found if fresh.endswith(added) and _words(new) in added else None
+
+    def _turn(
+        self,
+        history: list[Message],
+        turn: Message,
+        tools: list[Tool],
+        following: Message,
+        prompt: list[int] | None = None,
+    ) -> _Turn | None:
+        try:
+            ids = prompt or self._renderer.render(history, tools)
+            said = self._sampled(history, turn, tools, following)
+            sampled = None if said is None else self._ended(said, history, turn, tools, following)
+            if sampled is None:
+                return None
+            return _Turn(ids, sampled, self._renderer.parse(sampled, ids, tools))
+        except Exception:  # see `prove`
+            return None
+
+    def _sampled(
+        self, history: list[Message], turn: Message, tools: list[Tool], following: Message
+    ) -> str | None:
+        """What a model samples that says `turn`: what the template writes of it behind its own prompt."""
+        begun = self._renderer.said(history, tools, generate=True)
+        whole = self._renderer.said([*history, turn], tools, generate=False)
+        if whole.startswith(begun):
+            return whole[len(begun) :]
+        # The prompt begins a thought, or holds an empty one, and the template drops it from a past turn.
+        bare = begun.rstrip()
+        for opening, closing in thoughts.MARKS:
+            if bare.endswith(opening):
+                base = bare.removesuffix(opening)
+                told = whole[len(base) :]
+                if not whole.startswith(base):
+                    return None
+                if told.startswith(opening):
+                    return told.removeprefix(opening)
+                return told if told.lstrip().startswith(closing) else f"\n{closing}\n\n{told}"
+            if bare.endswith(closing):
+                held = bare.removesuffix(closing).rstrip().removesuffix(opening)
+                return whole[len(held) :] if whole.startswith(held) else None
+        return None
+
+    def _ended(
+        self, said: str, history: list[Message], turn: Message, tools: list[Tool], following: Message
+    ) -> list[int] | None:
+        """Ids of a turn, to the token that ends it: of a template that writes none, the next message's."""
+        # Harmony's history has <|end|> where the model says <|return|>.
+        if HARMONY in map(self._told, self._renderer.stop_token_ids):
+            said = said.removesuffix("<|end|>") + HARMONY * said.endswith("<|end|>")
+        ids = list(self._tokenizer.encode(said, add_special_tokens=False))
+        stops = self._renderer.stop_token_ids
+        end = next((place for place, token in enumerate(ids) if token in stops), None)
+        if end is not None:
+            return ids[: end + 1]
+        whole = self._renderer.said([*history, turn], tools, generate=False)
+        after = self._renderer.said([*history, turn, following], tools, generate=True)
+        if after.startswith(whole):
+            then = list(self._tokenizer.encode(after[len(whole) :], add_special_tokens=False))
+            if then and then[0] in stops:
+                return [*ids, then[0]]
+        return [*ids, self._tokenizer.eos_token_id] if self._tokenizer.eos_token_id is not None else None
+
+    def _told(self, token: int) -> str:
+        return decoded(self._tokenizer, [token])
+
+
+def _calls(parsed: Parsed) -> list[tuple[str | None, dict[str, Any] | None]]:
+    return [(one.name, one.arguments) for one in parsed.calls]
+
+
+def _words(message: Message) -> str:
+    """What every template says of a message."""
+    return "gold" if message is RESULT else "calm-heron"
+
+
+def _spoken(parsed: Parsed) -> Message:
+    """A turn that was read, as a client sends it back."""
+    message: Message = {"role": "assistant", "content": parsed.content}
+    if parsed.reasoning:
+        message["reasoning_content"] = parsed.reasoning
+    calls = [call(one.arguments or {}, str(one.name), index) for index, one in enumerate(parsed.calls)]
+    return message | {"tool_calls": calls} if calls else message
+
+
+def closers(tokenizer: Any, said: Callable[..., str], closing: str = "") -> list[int]:
+    """Ids of the special tokens with which a template ends a turn, or begins what follows one.
+
+    Args:
+        tokenizer: the model's.
+        said: `Provable.said`.
+        closing: the tag after a call, which ends no turn.
+    """
+    special = set(tokenizer.get_added_vocab().values()) | set(tokenizer.all_special_ids)
+    found: list[int] = []
+    both = calling(call(KEY), call(KEY, index=1))
+    for turn, following in ((ANSWER, ASKED_AGAIN), (both, RESULT), (calling(call(KEY)), RESULT)):
+        try:
+            whole = said([*ASKED, turn], SIMPLE, generate=False).rstrip()
+            after = said([*ASKED, turn, following], SIMPLE, generate=True)
+        except Exception:  # see `prove`
+            continue
+        ended = [decoded(tokenizer, [token]) for token in found]
+        if any(whole.endswith(end) for end in ended):
+            continue
+        tail = whole.rpartition(ANSWER["content"])[2] if turn is ANSWER else ""
+        beside = [tail.lstrip(), after[len(whole) :].lstrip() if after.startswith(whole) else ""]
+        firsts = [tokenizer.encode(text, add_special_tokens=False)[:1] for text in beside if text]
+        last = tokenizer.encode(whole, add_special_tokens=False)[-1:]
+        if turn is both and decoded(tokenizer, last) != closing and _once(tokenizer, said, whole, last):
+            firsts = [last, *firsts]
+        found += next(([token for token in ids if token in special] for ids in firsts), [])
+    return found
+
+
+def _once(tokenizer: Any, said: Callable[..., str], whole: str, token: list[int]) -> bool:
+    """Whether a turn of two calls has a token only at its end: it ends the turn, and no call."""
+    turn = whole[len(said(ASKED, SIMPLE, generate=False)) :]
+    return turn.count(decoded(tokenizer, token)) == 1

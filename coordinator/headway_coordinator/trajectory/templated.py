@@ -1,0 +1,132 @@
+"""The model's own chat template as a renderer: messages to token ids, and one row for an episode's turns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from headway_coordinator.trajectory import thoughts
+from headway_coordinator.trajectory.calls import Message, Parsed, Tool
+from headway_coordinator.trajectory.lengths import Bounded
+from headway_coordinator.trajectory.readers import GPT_OSS, Reader, forced
+from headway_coordinator.trajectory.template import PLAIN, Taken, decoded, inlined, template_text
+from headway_coordinator.trajectory.written import Written
+
+
+class Template(Bounded):
+    """The model's own chat template, extended by the text it adds after an assistant's turn.
+
+    The template must be prefix-stable for that: the text of a conversation must begin with the text of its
+    beginning. And it must say what the model thought: one that drops the thoughts of every past turn is
+    stable without them. Both are checked at every extension; where one does not hold, the episode forks.
+    """
+
+    def __init__(self, tokenizer: Any, style: str | None, reader: Reader, taken: Taken = PLAIN) -> None:
+        self.name = "chat-template"
+        self._tokenizer = tokenizer
+        self._style = style
+        self._reader = reader
+        self._taken = taken
+        self.stop_token_ids = reader.stop_token_ids
+
+    def render(self, messages: Sequence[Message], tools: Sequence[Tool]) -> list[int]:
+        return self._ids(self.said(messages, tools, generate=True))
+
+    def extend(
+        self,
+        prompt: Sequence[int],
+        sampled: Sequence[int],
+        history: Sequence[Message],
+        new: Sequence[Message],
+        tools: Sequence[Tool],
+    ) -> list[int] | None:
+        if not sampled or sampled[-1] not in self.stop_token_ids:
+            return None
+        before = self.said(history, tools, generate=False)
+        after = self.said([*history, *new], tools, generate=True)
+        begun = _told(before, after)
+        end = None if begun is None else self._end(before, after, begun, sampled[-1])
+        if end is None or not self._keeps_thought(history, new, tools, after):
+            return None
+        return [*prompt, *sampled, *self._ids(after[end:])]
+
+    def _end(self, before: str, after: str, begun: int, sampled: int) -> int | None:
+        """Where the turn with which `before` ends is over, in `after`; None where its end is not found.
+
+        Args:
+            before: the conversation to its end.
+            after: the same, and what follows.
+            begun: how much of `after` is what `before` says.
+            sampled: the token with which the model ended it.
+        """
+        # The template may close a turn with another of the family's stops than the model did.
+        stops = [decoded(self._tokenizer, [token]) for token in self.stop_token_ids]
+        end = max((before.rfind(stop) + len(stop) for stop in stops if stop in before), default=None)
+        if end is not None and not before[end:].strip():
+            return begun - (len(before) - end)
+        # It may close none: the next message begins with what ends a turn (GLM), or with nothing of the kind.
+        stop = decoded(self._tokenizer, [sampled])
+        if after.startswith(stop, begun):
+            return begun + len(stop)
+        return begun if sampled == self._tokenizer.eos_token_id else None
+
+    def _keeps_thought(
+        self, history: Sequence[Message], new: Sequence[Message], tools: Sequence[Tool], after: str
+    ) -> bool:
+        """Whether what was thought in the last turn of `history` is still said once `new` follows it."""
+        *earlier, last = history
+        thought = (last.get("reasoning_content") or "").strip()
+        if not thought:
+            return True
+        if self._style == GPT_OSS:  # served by Harmony's encoder, which keeps them until the user speaks
+            return all(message["role"] != "user" for message in new)
+
+        def times(content: str) -> int:
+            """How often the thought stands in the conversation, the last turn being `content` alone."""
+            turn = {**last, "content": content, "reasoning_content": None}
+            return self.said([*earlier, turn, *new], tools, generate=True).count(thought)
+
+        content = last.get("content") or ""
+        elsewhere = times(content)
+        # A template that knows no field for thoughts is shown them where the model wrote them, in the text.
+        return after.count(thought) > elsewhere or times(inlined(thought, content)) > elsewhere
+
+    def parse(self, sampled: Sequence[int], prompt: Sequence[int], tools: Sequence[Tool]) -> Parsed:
+        return self._reader.read(sampled, prompt, tools)
+
+    def force(self, tool: str | None) -> list[int] | None:
+        if not isinstance(self._reader, Written):
+            return forced(self._tokenizer, self._style, tool)
+        found = self._reader.force(tool)
+        if found is None or (marks := self._opens()) is None:
+            return found
+        return [*self._ids(f"\n{marks[1]}\n\n"), *found]  # the prompt has begun a thought: it is an empty one
+
+    def _opens(self) -> tuple[str, str] | None:
+        """The marks of the thought that the template begins for the model; None where it begins none."""
+        return thoughts.opened(self.said([{"role": "user", "content": "Hello."}], [], generate=True))
+
+    def said(self, messages: Sequence[Message], tools: Sequence[Tool], *, generate: bool) -> str:
+        """A conversation as the template writes it."""
+        return template_text(self._tokenizer, messages, tools, generate=generate, taken=self._taken)
+
+    def _ids(self, text: str) -> list[int]:
+        return list(self._tokenizer.encode(text, add_special_tokens=False))
+
+
+def _told(before: str, after: str) -> int | None:
+    """How much of `after` says all that `before` does; None where it does not begin with that.
+
+    Templates write an empty thought into the last turn, and drop it once another one follows: nothing that
+    was thought is lost by it.
+    """
+    if after.startswith(before):
+        return len(before)
+    kept, told, at = thoughts.without_empty(before), 0, 0
+    if not thoughts.without_empty(after).startswith(kept):
+        return None
+    for start, end in [*thoughts.empty(after), (len(after), len(after))]:
+        if told + start - at >= len(kept):
+            break
+        told, at = told + start - at, end
+    return at + len(kept) - told

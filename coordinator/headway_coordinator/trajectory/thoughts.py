@@ -1,0 +1,67 @@
+"""What a model thought before it spoke, by the marks of its family."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, Final
+
+MARKS: Final = (
+    ("<think>", "</think>"),
+    ("[THINK]", "[/THINK]"),
+    ("<seed:think>", "</seed:think>"),
+    ("<|START_THINKING|>", "<|END_THINKING|>"),
+    ("<|channel>thought", "<channel|>"),
+)
+"""Before and after a thought."""
+_EMPTY: Final = re.compile(
+    "|".join(rf"{re.escape(opening)}\s{{0,4}}{re.escape(closing)}\s{{0,4}}" for opening, closing in MARKS)
+)
+TAIL: Final = 32
+"""Tokens of a prompt's end that tell whether it begins a thought."""
+
+
+def opened(prompt: str) -> tuple[str, str] | None:
+    """The marks of the thought in which a prompt ends, by its last words; None where it ends in none."""
+    bare = prompt.rstrip()
+    return next((marks for marks in MARKS if bare.endswith(marks[0])), None)
+
+
+def split(said: str, prompt: str) -> tuple[str | None, str]:
+    """A turn's thought, and the rest of it. A thought without an end is all that was said.
+
+    Args:
+        said: the turn as text.
+        prompt: the end of what stands before it.
+    """
+    marks = opened(prompt)
+    begun = marks is not None
+    bare = said.lstrip()
+    if marks is None:
+        marks = next((known for known in MARKS if bare.startswith(known[0])), None)
+    if marks is None:
+        return None, said
+    # One that the prompt has begun may be begun by the model once more.
+    inside = bare.removeprefix(marks[0]) if bare.startswith(marks[0]) else said
+    thought, closing, rest = inside.partition(marks[1])
+    if not closing and begun and not inside:
+        return None, ""
+    return thought.strip() or None, rest
+
+
+def empty(text: str) -> list[tuple[int, int]]:
+    """Where thoughts stand of which nothing is said."""
+    return [found.span() for found in _EMPTY.finditer(text)]
+
+
+def without_empty(text: str) -> str:
+    """A text without them."""
+    return _EMPTY.sub("", text)
+
+
+def dropped(said: str, fresh: str, history: Sequence[dict[str, Any]]) -> bool:
+    """Whether `said` has a thought of `history` more often than a fresh rendering. How blanks are set, and
+    an empty thought, are no reason to leave what was sampled."""
+    told = [message.get("reasoning_content") for message in history]
+    held = [thought.strip() for thought in told if isinstance(thought, str) and thought.strip()]
+    return any(said.count(thought) > fresh.count(thought) for thought in held)

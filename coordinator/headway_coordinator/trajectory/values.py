@@ -1,0 +1,242 @@
+"""Values of arguments as model families write them: JSON, text that a tool's schema types, Python, Gemma's.
+
+Every function takes time in proportion to its text, and raises ValueError for what it cannot read.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from headway_coordinator.trajectory.calls import Tool
+
+MOST_PYTHON: Final = 64 * 1024
+"""Characters of Python that are read at once: its reader takes hundreds of bytes for each."""
+DEEPEST: Final = 64
+"""Levels of nesting in Gemma's notation."""
+QUOTE: Final = '<|"|>'
+"""Before and after each string in Gemma 4's notation."""
+LITERALS: Final[Mapping[str, bool | None]] = {
+    "true": True,
+    "false": False,
+    "null": None,
+    "True": True,
+    "False": False,
+    "None": None,
+}
+"""As JSON has them, and Python."""
+Schemas = Mapping[str, Mapping[str, Any]]
+"""Tool -> the schema of each of its parameters."""
+
+
+def schemas(tools: Sequence[Tool]) -> Schemas:
+    """The schemas of every tool's parameters."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for tool in tools:
+        function = tool.get("function", tool)
+        parameters = function.get("parameters")
+        properties = parameters.get("properties") if isinstance(parameters, dict) else None
+        found[str(function.get("name"))] = properties if isinstance(properties, dict) else {}
+    return found
+
+
+def typed(text: str, schema: object) -> Any:
+    """A value that was written without quotes: a string where the schema says so, else what it reads as.
+
+    What reads as nothing else is handed to the tool as the text that it is.
+    """
+    kinds = _kinds(schema)
+    if kinds == {"string"}:
+        return text
+    bare = text.strip()
+    if bare in LITERALS and ("string" not in kinds or kinds & {"boolean", "null"}):
+        return LITERALS[bare]
+    for read in (_json, python) if kinds & {"object", "array"} else (_json,):
+        try:
+            found = read(bare)
+        except (ValueError, RecursionError):
+            continue
+        return text if "string" in kinds and not _fits(found, kinds) else found
+    return text
+
+
+def _json(text: str) -> Any:
+    return json.loads(text, parse_constant=_refused)
+
+
+def _refused(word: str) -> Any:
+    raise ValueError(f"{word} is no number of JSON")
+
+
+def _kinds(schema: object) -> set[str]:
+    """Types that a schema allows; empty: any."""
+    if not isinstance(schema, Mapping):
+        return set()
+    said = schema.get("type")
+    if isinstance(said, str):
+        return {said}
+    if isinstance(said, list):
+        return {kind for kind in said if isinstance(kind, str)}
+    options = schema.get("anyOf") or schema.get("oneOf") or ()
+    if isinstance(options, list) and options:
+        return {kind for option in options for kind in _kinds(option)}
+    if isinstance(values := schema.get("enum"), list) and all(isinstance(value, str) for value in values):
+        return {"string"}
+    return set()
+
+
+def _fits(value: object, kinds: set[str]) -> bool:
+    known: tuple[tuple[str, Callable[[object], bool]], ...] = (
+        ("boolean", lambda one: isinstance(one, bool)),
+        ("integer", lambda one: isinstance(one, int) and not isinstance(one, bool)),
+        ("number", lambda one: isinstance(one, int | float) and not isinstance(one, bool)),
+        ("object", lambda one: isinstance(one, dict)),
+        ("array", lambda one: isinstance(one, list)),
+        ("null", lambda one: one is None),
+    )
+    return any(kind in kinds and fits(value) for kind, fits in known)
+
+
+def tree(text: str) -> list[ast.expr]:
+    """Python expressions, one a line, parsed and never run.
+
+    Raises:
+        ValueError: they are none, or too long or too deep to be read.
+    """
+    if len(text) > MOST_PYTHON:
+        raise ValueError(f"{len(text)} characters are more than the {MOST_PYTHON} that are read as Python")
+    try:
+        lines = ast.parse(text.strip()).body
+    except (SyntaxError, MemoryError, RecursionError) as error:
+        raise ValueError(f"it is not Python: {error}") from error
+    found = [line.value for line in lines if isinstance(line, ast.Expr)]
+    if len(found) < len(lines):
+        raise ValueError("a statement of Python is no call")
+    return found
+
+
+def python(text: str) -> Any:
+    """A literal of Python, JSON's true, false and null among them.
+
+    Raises:
+        ValueError: it is none.
+    """
+    nodes = tree(text)
+    if len(nodes) != 1:
+        raise ValueError(f"{len(nodes)} expressions are no value")
+    return literal(nodes[0])
+
+
+def literal(node: ast.expr) -> Any:
+    """What an expression says that calls and computes nothing.
+
+    Raises:
+        ValueError: it does.
+    """
+    match node:
+        case ast.Constant(value=str() | bool() | int() | float() | None as value):
+            return value
+        case ast.Name(id=name) if name in LITERALS:
+            return LITERALS[name]
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as value)):
+            return -value
+        case ast.List(elts=items) | ast.Tuple(elts=items):
+            return [literal(item) for item in items]
+        case ast.Dict(keys=keys, values=values):
+            named = [None if key is None else literal(key) for key in keys]
+            if not all(isinstance(name, str) for name in named):
+                raise ValueError("a name in an object is no string")
+            return dict(zip(named, map(literal, values), strict=True))
+    raise ValueError(f"{type(node).__name__} is no value")
+
+
+def gemma(text: str) -> dict[str, Any]:
+    """Arguments in Gemma 4's notation, without the braces around them: key:value,key:<|"|>text<|"|>.
+
+    Raises:
+        ValueError: they are not that.
+    """
+    reader = _Gemma("{" + text + "}")
+    found = reader.value(0)
+    if reader.at != len(reader.text) or not isinstance(found, dict):
+        raise ValueError("arguments go on after their end")
+    return found
+
+
+_KEY_ENDS, _VALUE_ENDS = re.compile(r"[:,{}\[\]]"), re.compile(r"[,}\]]")
+
+
+class _Gemma:
+    """A place in a text, and what stands there."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.at = 0
+
+    def value(self, depth: int) -> Any:
+        if depth > DEEPEST:
+            raise ValueError(f"arguments are nested deeper than {DEEPEST} levels")
+        if self._takes(QUOTE):
+            return self._until_quote()
+        if self._takes("{"):
+            return self._object(depth)
+        if self._takes("["):
+            return self._list(depth)
+        return self._bare()
+
+    def _takes(self, part: str) -> bool:
+        found = self.text.startswith(part, self.at)
+        self.at += len(part) if found else 0
+        return found
+
+    def _until_quote(self) -> str:
+        end = self.text.find(QUOTE, self.at)
+        if end < 0:
+            raise ValueError("a string has no end")
+        found = self.text[self.at : end]
+        self.at = end + len(QUOTE)
+        return found
+
+    def _object(self, depth: int) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        if self._takes("}"):
+            return found
+        while True:
+            key = self._until_quote() if self._takes(QUOTE) else self._run(_KEY_ENDS).strip()
+            if not key or not self._takes(":"):
+                raise ValueError("an argument has no name")
+            found[key] = self.value(depth + 1)
+            if self._takes("}"):
+                return found
+            if not self._takes(","):
+                raise ValueError("arguments have no comma between them")
+
+    def _list(self, depth: int) -> list[Any]:
+        found: list[Any] = []
+        if self._takes("]"):
+            return found
+        while True:
+            found.append(self.value(depth + 1))
+            if self._takes("]"):
+                return found
+            if not self._takes(","):
+                raise ValueError("a list has no comma between its values")
+
+    def _run(self, ends: re.Pattern[str]) -> str:
+        start, end = self.at, ends.search(self.text, self.at)
+        self.at = len(self.text) if end is None else end.start()
+        return self.text[start : self.at]
+
+    def _bare(self) -> Any:
+        word = self._run(_VALUE_ENDS).strip()
+        if not word:
+            raise ValueError("a value is missing")
+        if word in LITERALS:
+            return LITERALS[word]
+        try:
+            return _json(word)
+        except ValueError:
+            return word

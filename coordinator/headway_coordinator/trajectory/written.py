@@ -1,0 +1,222 @@
+"""Reads turns by a family's grammar, on the model's own chat template."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from headway_coordinator.trajectory import thoughts
+from headway_coordinator.trajectory.calls import Call, Parsed, Tool
+from headway_coordinator.trajectory.grammar import (
+    ARGS,
+    CALL_ID,
+    TOOL,
+    Bare,
+    Blocks,
+    Grammar,
+    Xml,
+    gemma_call,
+    inner,
+    json_calls,
+    named_json,
+    pairs,
+    pythonic,
+)
+from headway_coordinator.trajectory.values import schemas
+
+FRAMES: Final = (
+    *("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"),
+    *("<response>", "</response>"),
+)
+"""Tags around an answer, which are no part of it."""
+DSML: Final = "｜DSML｜"
+
+GRAMMARS: Final[tuple[Grammar, ...]] = (
+    Blocks(
+        "hermes",
+        "<tool_call>",
+        "</tool_call>",
+        json_calls(),
+        any_tool='<tool_call>\n{"name": "',
+        named=f'<tool_call>\n{{"name": "{TOOL}", "arguments":',
+    ),
+    Blocks(
+        "qwen-coder",
+        "<tool_call>",
+        "</tool_call>",
+        Xml("<function=", "</function>", "<parameter=", "</parameter>", trims=True),
+        any_tool="<tool_call>\n<function=",
+        named=f"<tool_call>\n<function={TOOL}>\n",
+    ),
+    Blocks("glm", "<tool_call>", "</tool_call>", pairs, any_tool="<tool_call>", named=f"<tool_call>{TOOL}\n"),
+    Blocks(
+        "mistral",
+        "[TOOL_CALLS]",
+        "",
+        json_calls(),
+        any_tool='[TOOL_CALLS] [{"name": "',
+        named=f'[TOOL_CALLS] [{{"name": "{TOOL}", "arguments":',
+        open_ended=True,
+    ),
+    Blocks(
+        "mistral-tekken",
+        "[TOOL_CALLS]",
+        "",
+        named_json((CALL_ID, ARGS, "{")),
+        any_tool="[TOOL_CALLS]",
+        named=f"[TOOL_CALLS]{TOOL}{ARGS}",
+        open_ended=True,
+    ),
+    Blocks(
+        "deepseek-v3",
+        "<｜tool▁calls▁begin｜>",
+        "<｜tool▁calls▁end｜>",
+        inner(
+            "<｜tool▁call▁begin｜>",
+            "<｜tool▁call▁end｜>",
+            named_json(("<｜tool▁sep｜>",), fence=True),
+        ),
+        any_tool="<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>",
+        named=f"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>{TOOL}\n```json\n",
+        open_ended=True,
+    ),
+    Blocks(
+        "deepseek-v3.1",
+        "<｜tool▁calls▁begin｜>",
+        "<｜tool▁calls▁end｜>",
+        inner("<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", named_json(("<｜tool▁sep｜>",))),
+        any_tool="<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>",
+        named=f"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>{TOOL}<｜tool▁sep｜>",
+        open_ended=True,
+    ),
+    Blocks(
+        "deepseek-v3.2",
+        f"<{DSML}function_calls>",
+        f"</{DSML}function_calls>",
+        Xml(f'<{DSML}invoke name="', f"</{DSML}invoke>", f'<{DSML}parameter name="', f"</{DSML}parameter>"),
+        any_tool=f'<{DSML}function_calls>\n<{DSML}invoke name="',
+        named=f'<{DSML}function_calls>\n<{DSML}invoke name="{TOOL}">\n',
+    ),
+    Blocks(
+        "kimi",
+        "<|tool_calls_section_begin|>",
+        "<|tool_calls_section_end|>",
+        inner(
+            "<|tool_call_begin|>",
+            "<|tool_call_end|>",
+            named_json(("<|tool_call_argument_begin|>",), prefix="functions.", cut=":"),
+        ),
+        any_tool="<|tool_calls_section_begin|><|tool_call_begin|>functions.",
+        named=f"<|tool_calls_section_begin|><|tool_call_begin|>functions.{TOOL}:",
+        open_ended=True,
+    ),
+    Blocks(
+        "minimax",
+        "<minimax:tool_call>",
+        "</minimax:tool_call>",
+        Xml('<invoke name="', "</invoke>", '<parameter name="', "</parameter>"),
+        any_tool='<minimax:tool_call>\n<invoke name="',
+        named=f'<minimax:tool_call>\n<invoke name="{TOOL}">\n',
+    ),
+    Blocks(
+        "seed-oss",
+        "<seed:tool_call>",
+        "</seed:tool_call>",
+        Xml("<function=", "</function>", "<parameter=", "</parameter>"),
+        any_tool="<seed:tool_call>\n<function=",
+        named=f"<seed:tool_call>\n<function={TOOL}>\n",
+    ),
+    Blocks(
+        "gemma4",
+        "<|tool_call>",
+        "<tool_call|>",
+        gemma_call,
+        any_tool="<|tool_call>call:",
+        named=f"<|tool_call>call:{TOOL}{{",
+    ),
+    Blocks(
+        "gemma3",
+        "```tool_code",
+        "```",
+        pythonic,
+        any_tool="```tool_code\n",
+        named=f"```tool_code\n{TOOL}(",
+    ),
+    Blocks(
+        "granite",
+        "<|tool_call|>",
+        "<|/tool_call|>",
+        json_calls(),
+        any_tool='<|tool_call|>[{"name": "',
+        named=f'<|tool_call|>[{{"name": "{TOOL}", "arguments":',
+        open_ended=True,
+    ),
+    Blocks(
+        "command",
+        "<|START_ACTION|>",
+        "<|END_ACTION|>",
+        json_calls("tool_name", ("parameters",)),
+        any_tool='<|START_ACTION|>[\n    {"tool_call_id": "0", "tool_name": "',
+        named=f'<|START_ACTION|>[\n    {{"tool_call_id": "0", "tool_name": "{TOOL}", "parameters":',
+    ),
+    Blocks(
+        "nemotron",
+        "<TOOLCALL>",
+        "</TOOLCALL>",
+        json_calls(),
+        any_tool='<TOOLCALL>[{"name": "',
+        named=f'<TOOLCALL>[{{"name": "{TOOL}", "arguments":',
+    ),
+    Blocks(
+        "lfm2",
+        "<|tool_call_start|>",
+        "<|tool_call_end|>",
+        pythonic,
+        any_tool="<|tool_call_start|>[",
+        named=f"<|tool_call_start|>[{TOOL}(",
+    ),
+    Bare("pythonic"),
+)
+"""In the order in which they are tried."""
+BY_NAME: Final = {grammar.name: grammar for grammar in GRAMMARS}
+
+
+class Written:
+    """Reads what was sampled by a grammar, special tokens as their text."""
+
+    def __init__(self, tokenizer: Any, grammar: Grammar, stop_token_ids: Sequence[int]) -> None:
+        self.name = grammar.name
+        self._tokenizer = tokenizer
+        self._grammar = grammar
+        self.stop_token_ids = list(stop_token_ids)
+
+    def read(self, sampled: Sequence[int], prompt: Sequence[int], tools: Sequence[Tool]) -> Parsed:
+        """Read a turn; never fails."""
+        end = next((i for i, token in enumerate(sampled) if token in self._ends), len(sampled))
+        said = self._text(sampled[:end])
+        thought, rest = thoughts.split(said, self._text(prompt[-thoughts.TAIL :]))
+        content, calls = self._grammar.read(rest, schemas(tools))
+        for frame in FRAMES if "<" in content else ():
+            content = content.replace(frame, "")
+        return Parsed(_answer(content, calls), thought, calls)
+
+    @property
+    def _ends(self) -> set[int]:
+        return set(self.stop_token_ids)
+
+    def force(self, tool: str | None) -> list[int] | None:
+        """Ids with which a turn begins that calls `tool`, or any; None where there is no known way."""
+        begun = self._grammar.any_tool if tool is None else self._grammar.named
+        if begun is None:
+            return None
+        return list(self._tokenizer.encode(begun.replace(TOOL, tool or ""), add_special_tokens=False))
+
+    def _text(self, ids: Sequence[int]) -> str:
+        return str(
+            self._tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        )
+
+
+def _answer(content: str, calls: Sequence[Call]) -> str:
+    """The text of a turn without the blank lines between it and what it calls."""
+    return content.strip() if calls else content.lstrip("\n") if content.startswith("\n") else content

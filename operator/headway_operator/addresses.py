@@ -1,0 +1,135 @@
+"""Which hosts a job may send the platform's processes to. Pure.
+
+An address is looked at as it is written. What a name resolves to is decided later, and may change: that is
+left to the network (docs/security.md).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import socket
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import urlsplit
+
+from headway_api.bounds import shortened
+
+METADATA: Final = frozenset(
+    ipaddress.ip_address(address)
+    for address in ("100.100.100.200", "168.63.129.16", "fd00:ec2::254", "fd20:ce::254")
+)
+"""Where clouds tell a node who it is, beside the link-local addresses."""
+METADATA_NAMES: Final = frozenset({"metadata", "metadata.google.internal", "instance-data"})
+API_SERVER: Final = re.compile(r"kubernetes(\.default(\.svc(\..+)?)?)?")
+LOOPBACK_NAMES: Final = re.compile(r"(.+\.)?localhost|localhost\.localdomain")
+NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
+"""Before an IPv4 address, by RFC 6052."""
+PORTS: Final = {"http": 80, "https": 443}
+WILD: Final = "*."
+"""Before the host of a pattern: any names."""
+PATTERN: Final = re.compile(r"https?://((\*\.)?[A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?(/[^*?#\s]*)?")
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+@dataclass(frozen=True)
+class Url:
+    """What of a URL decides where it leads."""
+
+    scheme: str
+    host: str
+    port: int
+    path: str
+
+
+def read(url: str) -> Url | None:
+    """None where two readers of the URL might not agree on its host."""
+    if not url.isascii() or re.search(r"[\\\s\x00-\x1f\x7f]", url):
+        return None
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        return None
+    if not host or "%" in host or parts.scheme not in PORTS:
+        return None
+    return Url(parts.scheme, host.rstrip("."), port or PORTS[parts.scheme], parts.path or "/")
+
+
+def check_pattern(pattern: str) -> str:
+    """Of addresses that jobs may name: scheme, host, port and the beginning of the path.
+
+    Raises:
+        ValueError: it is none; with what to write.
+    """
+    if PATTERN.fullmatch(pattern) is None or _of_pattern(pattern) is None:
+        raise ValueError(
+            f"{shortened(pattern, 200)} is no pattern of addresses; write http(s)://HOST[:PORT][/PATH], "
+            f"where HOST may begin with {WILD}"
+        )
+    return pattern
+
+
+def matches(pattern: str, url: Url) -> bool:
+    """Whether a URL is below a pattern: scheme, host, port, then the path by whole steps."""
+    known = _of_pattern(pattern)
+    if known is None or (known.scheme, known.port) != (url.scheme, url.port):
+        return False
+    below = url.host.endswith(f".{known.host}") if is_wild(pattern) else url.host == known.host
+    start = known.path.rstrip("/")
+    steps = re.split("/|%2[fF]", url.path)
+    climbs = any(step.replace("%2e", ".").replace("%2E", ".") == ".." for step in steps)
+    return below and not climbs and (url.path == start or url.path.startswith(f"{start}/"))
+
+
+def is_wild(pattern: str) -> bool:
+    """Whether it stands for any names before a host."""
+    return f"//{WILD}" in pattern
+
+
+def _of_pattern(pattern: str) -> Url | None:
+    return read(pattern.replace(f"//{WILD}", "//", 1))
+
+
+def forbidden(host: str, api_server: str = "") -> str | None:
+    """What a host is that no job may send requests to; None: another host.
+
+    Args:
+        host: as a URL has it, lower case.
+        api_server: the API server's address in the cluster.
+    """
+    if API_SERVER.fullmatch(host) or host == api_server:
+        return "the API server"
+    if host in METADATA_NAMES:
+        return "a node's metadata"
+    if LOOPBACK_NAMES.fullmatch(host):
+        return "a loopback address"
+    address = _numbers(host)
+    if address is None:
+        return None
+    if api_server and address == _numbers(api_server):
+        return "the API server"
+    if address in METADATA:
+        return "a node's metadata"
+    if address.is_loopback or address.is_unspecified:
+        return "a loopback address"
+    return "a link-local address, as a node's metadata has" if address.is_link_local else None
+
+
+def _numbers(host: str) -> Address | None:
+    """The address that a host is, in any spelling that a resolver takes: 2852039166 is 169.254.169.254."""
+    try:
+        return ipaddress.IPv4Address(socket.inet_aton(host))
+    except (OSError, UnicodeError):
+        pass
+    try:
+        found = ipaddress.IPv6Address(host)
+    except ValueError:
+        return None
+    return found.ipv4_mapped or found.sixtofour or _translated(found) or found
+
+
+def _translated(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
+    """The IPv4 address that NAT64's well-known prefix stands before (RFC 6052)."""
+    return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF) if address in NAT64 else None

@@ -1,0 +1,76 @@
+"""Runs inside vLLM's front process: no route of its port is answered without the coordinator's key.
+
+vLLM's own `--api-key` guards what begins with `/v1`, `/v2` and `/inference`. The development endpoints, which
+pause it and replace its weights, stay open beside it. `launch.py` names `Door` as vLLM's middleware, which
+stands before every route. It knows the key's SHA-256 and not the key, so vLLM holds no secret.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import os
+from collections.abc import Awaitable, Callable, MutableMapping
+from hashlib import sha256
+from typing import Any, Final
+
+ENV_DIGEST: Final = "HEADWAY_ENGINE_KEY_SHA256"
+OPEN: Final = ("GET", "/health")
+"""The one route that anybody may ask: whether it lives."""
+SCHEME: Final = b"Bearer "
+CLOSED: Final = 1008
+"""Of a websocket: against the policy (RFC 6455)."""
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+UNAUTHORIZED: Final = json.dumps(
+    {
+        "reason": "Unauthorized",
+        "message": "send this job's key coordinator-to-rollout as Authorization: Bearer",
+    }
+).encode()
+
+
+class Door:
+    """An ASGI application before another one, which it calls for who has the key."""
+
+    def __init__(self, app: App) -> None:
+        """Raises KeyError or ValueError where the process was started without a digest: nobody is let in."""
+        self._app = app
+        self._digest = bytes.fromhex(os.environ[ENV_DIGEST])
+        if len(self._digest) != sha256().digest_size:
+            raise ValueError(f"{ENV_DIGEST} is no SHA-256; start vLLM by the rollout server")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on what has the key, and what the server says of itself (`lifespan`); refuse the rest."""
+        kind = scope["type"]
+        if kind == "lifespan" or self._may_pass(scope):
+            await self._app(scope, receive, send)
+        elif kind == "websocket":
+            await send({"type": "websocket.close", "code": CLOSED})
+        else:
+            headers = [
+                (b"content-type", b"application/json"),
+                (b"content-length", str(len(UNAUTHORIZED)).encode()),
+                (b"www-authenticate", b"Bearer"),
+                (b"connection", b"close"),
+            ]
+            await send({"type": "http.response.start", "status": 401, "headers": headers})
+            await send({"type": "http.response.body", "body": UNAUTHORIZED})
+
+    def _may_pass(self, scope: Scope) -> bool:
+        if (scope.get("method"), scope["path"]) == OPEN:
+            return True
+        given = [value for name, value in scope["headers"] if name == b"authorization"]
+        if len(given) != 1 or not given[0].startswith(SCHEME):
+            return False
+        return hmac.compare_digest(sha256(given[0][len(SCHEME) :]).digest(), self._digest)
+
+
+def digest(key: str) -> str:
+    """What `ENV_DIGEST` holds."""
+    return sha256(key.encode()).hexdigest()

@@ -1,0 +1,47 @@
+"""Methods of an environment may be `async`: what one returns is waited for here.
+
+One event loop lasts as long as the process, so that what `reset` opened is there for a tool and the reward.
+It runs only while a method does. Environments without `async` never pay for the import of asyncio.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+    from types import CodeType
+    from typing import Any
+
+_loop: AbstractEventLoop | None = None
+_now: object = None
+"""What is waited for."""
+
+
+def settled(value: Any) -> Any:
+    """`value`, or what it gives once it was awaited. One thread at a time may call this."""
+    global _loop, _now
+    if not hasattr(type(value), "__await__"):
+        return value
+    import asyncio
+
+    if _loop is None:
+        _loop = asyncio.new_event_loop()
+    _now = value
+    try:
+        return _loop.run_until_complete(_result(value))
+    finally:
+        _now = None
+
+
+async def _result(value: Any) -> Any:
+    return await value
+
+
+def standing() -> list[tuple[CodeType, int]]:
+    """Code and line of each `await` that a method waits in now, the innermost last."""
+    found: list[tuple[CodeType, int]] = []
+    inner: Any = _now
+    while (frame := getattr(inner, "cr_frame", None)) is not None:
+        found.append((frame.f_code, frame.f_lineno))
+        inner = inner.cr_await
+    return found

@@ -1,0 +1,47 @@
+"""The finished episodes of a group, as a coordinator tells them to a sandbox that rewards the whole of it."""
+
+from __future__ import annotations
+
+import json
+
+from headway_sandbox.environment import Call, Reward, Transcript
+from headway_sandbox.http import Refusal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Any
+
+FAILED = "error: "
+"""Begins what a tool showed that failed."""
+
+
+def grouped(episodes: object, row: Mapping[str, Any]) -> list[Transcript]:
+    """The transcripts of a request's `episodes`; a Refusal where these are none."""
+    if not isinstance(episodes, list) or not episodes:
+        raise Refusal(400, "MalformedRequest", "a group takes episodes (a list of them)")
+    try:
+        return [transcript(each, row) for each in episodes]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        said = f"an episode of a group is none: {type(error).__name__}: {error}"
+        raise Refusal(400, "MalformedRequest", said) from error
+
+
+def transcript(told: Mapping[str, Any], row: Mapping[str, Any]) -> Transcript:
+    """One of them."""
+    messages, truncated, turns = list(told["messages"]), bool(told["truncated"]), int(told["turns"])
+    alone = Reward(float(told["reward"]), told.get("metrics"))
+    return Transcript(messages, tuple(calls(messages)), truncated, turns=turns, row=row, reward=alone)
+
+
+def calls(messages: list[Mapping[str, Any]]) -> Iterator[Call]:
+    """The tool calls that a conversation says were answered: their own pod's record is gone with it."""
+    shown = {message.get("tool_call_id"): message for message in messages if message.get("role") == "tool"}
+    for message in messages:
+        for call in message.get("tool_calls") or ():
+            answer = shown.get(call.get("id"))
+            if answer is None:
+                continue
+            content, asked = str(answer.get("content") or ""), call["function"]
+            arguments = json.loads(asked["arguments"])
+            yield Call(asked["name"], arguments, content, content.startswith(FAILED))

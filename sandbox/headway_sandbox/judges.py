@@ -1,0 +1,159 @@
+"""Asking a judge from `reward` and `score`. The platform asks it: a sandbox has no network.
+
+    grade = self.judge("style", [user(f"Grade this: {transcript.answer}")], schema={"type": "number"})
+
+A question waits here until the coordinator takes it, over a connection that the coordinator opened with the
+token of the lease, and brings the answer the same way. A judge that fails ends the episode, which is tried
+again: nothing is raised here that a reward could take for a zero.
+
+Standard library only. Imported by the first question, or by a coordinator that looks for one.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from contextlib import contextmanager
+
+from headway_sandbox import bounds
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from typing import Any
+
+MOST_QUESTIONS = 64
+"""Of one episode."""
+AT_ONCE = 4
+"""Handed over in one answer: of these a coordinator reads 8 MiB, 32 levels and 100,000 values."""
+MOST_DEPTH = 24
+MOST_VALUES = 20_000
+"""Of one question."""
+MAX_WAIT = 60
+"""Seconds that one look for questions may take; equal to `headway_api.sandbox_api.MAX_QUESTION_WAIT`."""
+
+
+class Question:
+    """One, and its answer once there is one."""
+
+    __slots__ = ("answer", "answered", "document")
+
+    def __init__(self, document: dict[str, Any]) -> None:
+        self.document = document
+        self.answered = False
+        self.answer: Any = None
+
+
+class Questions:
+    """Those of one episode, asked while `reward` and `score` run and at no other time."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._all: dict[int, Question] = {}
+        self._new: list[Question] = []
+        self._names: tuple[str, ...] = ()
+        """Judges that may be asked now."""
+        self.waiting = 0
+        """Threads that wait for an answer."""
+
+    def ask(self, name: str, messages: Sequence[Mapping[str, Any]], schema: Mapping[str, Any] | None) -> Any:
+        """Hand a question over and wait for its answer: text, or JSON that holds to `schema`.
+
+        Raises:
+            TypeError: it is no question.
+            ValueError: there is no such judge, it is too large, or one too many.
+            RuntimeError: the episode is not being judged, or its job has no judges.
+        """
+        document = written(name, messages, schema)
+        with self._changed:
+            if not self._names:
+                raise RuntimeError("a judge is asked in reward and score, by a name that spec.judges has")
+            if name not in self._names:
+                raise ValueError(f"there is no judge {name}; spec.judges has {', '.join(self._names)}")
+            if len(self._all) >= MOST_QUESTIONS:
+                raise ValueError(f"an episode asks at most {MOST_QUESTIONS} questions")
+            document["id"] = len(self._all)
+            question = self._all[document["id"]] = Question(document)
+            self._new.append(question)
+            self.waiting += 1
+            self._changed.notify_all()
+            try:
+                self._changed.wait_for(lambda: question.answered)
+            finally:
+                self.waiting -= 1
+        return question.answer
+
+    def taken(self, seconds: float) -> list[dict[str, Any]]:
+        """New questions; none where there are none within so many seconds."""
+        with self._changed:
+            self._changed.wait_for(lambda: bool(self._new), seconds)
+            found, self._new = self._new[:AT_ONCE], self._new[AT_ONCE:]
+            return [question.document for question in found]
+
+    def answer(self, number: int, answer: Any) -> bool:
+        """Answer a question; whether one with this number was open."""
+        with self._changed:
+            question = self._all.get(number)
+            if question is None or question.answered or question in self._new:
+                return False
+            question.answer, question.answered = answer, True
+            self._changed.notify_all()
+            return True
+
+    @contextmanager
+    def judging(self, names: Sequence[str]) -> Iterator[None]:
+        """Around what may ask, and whom."""
+        self._names = tuple(names)
+        try:
+            yield
+        finally:
+            self._names = ()
+
+
+QUESTIONS = Questions()
+"""A process is one episode's."""
+
+
+def judge(name: str, messages: Sequence[Mapping[str, Any]], schema: Mapping[str, Any] | None = None) -> Any:
+    """As `Environment.judge`, for a reward that is a function of its own."""
+    return QUESTIONS.ask(name, messages, schema)
+
+
+def written(name: object, messages: object, schema: object) -> dict[str, Any]:
+    """A question as it travels; raises TypeError and ValueError."""
+    if not isinstance(name, str) or not name:
+        raise TypeError("judge takes the name of one of spec.judges")
+    given = [*messages] if isinstance(messages, list | tuple) else []
+    if not given or not all(isinstance(each, dict) for each in given):
+        raise TypeError('judge takes a list of messages, such as [{"role": "user", "content": "..."}]')
+    if not (schema is None or isinstance(schema, dict)):
+        raise TypeError("schema is a JSON schema, as a dict")
+    document = {"name": name, "messages": given, "schema": schema}
+    try:
+        size = len(bounds.written(document, finite=True))
+        text = bounds.text(json.dumps(document, ensure_ascii=False))
+    except bounds.NotGiven as error:
+        raise ValueError(f"the question is {error}") from None
+    if size > bounds.QUESTION:
+        raise ValueError(f"the question has {size} bytes; ask with {bounds.QUESTION} at most")
+    found: dict[str, Any] = json.loads(text)  # what is changed later was not asked
+    if not shallow(found):
+        said = f"at most {MOST_DEPTH} levels and {MOST_VALUES} values"
+        raise ValueError(f"the question is nested or long beyond what is read: ask with {said}")
+    return found
+
+
+def shallow(document: object) -> bool:
+    """Whether a question has as few levels and values as a coordinator reads."""
+    level, count = [document], 0
+    for _ in range(MOST_DEPTH):
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, dict | list)
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+        ]
+        count += len(level)
+        if not level or count > MOST_VALUES:
+            break
+    return not level

@@ -1,0 +1,157 @@
+"""What `reward` and `score` may return, read strictly. Pure.
+
+    0.5                              a number
+    [0.0, 0.5]                       one number a turn; the reward is their sum. One alone is the whole reward
+    (0.5, {"tier": 1.0})             a reward of either kind, and numbers by name
+    Reward(0.5, {"tier": 1.0})       the same, in words
+
+Anything else is refused in words that say what was returned and what to return. Nothing of it is counted
+through, or turned into a number, before its size is known.
+"""
+
+from __future__ import annotations
+
+import math
+
+from headway_sandbox import bounds
+from headway_sandbox.bounds import NotGiven, shortened
+from headway_sandbox.environment import Reward
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+TURN_REWARDS_TOLERANCE = 1e-6
+"""Distance of their sum to the reward; equal to `headway_api.sandbox_api.TURN_REWARDS_TOLERANCE`."""
+SHAPES = "a number, one number a turn, (number, {name: number}) or Reward(...)"
+QUOTED = 60
+"""Characters of a text that was returned, which a message repeats."""
+
+
+class Unusable(Exception):
+    """The numbers of a judgement cannot be used: asking again would not help."""
+
+    def __init__(self, reason: str, words: str) -> None:
+        super().__init__(words)
+        self.reason = reason
+
+
+def reward_of(returned: object, turns: int) -> Reward:
+    """What `reward` returned, as plain floats.
+
+    Args:
+        turns: how many turns reached the agent.
+
+    Raises:
+        NotGiven: it is of no shape that a reward has.
+        Unusable: its numbers are too many, too great or not finite.
+    """
+    value, fields, each = parts_of(returned)
+    metrics = metrics_of(fields)
+    if isinstance(value, list | tuple):
+        if len(value) > bounds.MESSAGES:
+            raise Unusable("RewardOutOfBounds", too_many(len(value)))
+        given = [number(one, f"turn {place}: ", SHAPES) for place, one in enumerate(value)]
+        whole = len(given) == 1 and turns != 1
+        value, each = sum(given), None if whole else given
+    total = number(value, "", SHAPES)
+    of_turns = None if each is None else turns_of(each)
+    check(total, "reward")
+    for name, metric in metrics.items():
+        check(metric, f"metric {shortened(name, bounds.NAME)}", bounds.MAGNITUDE)
+    # An agent that took no turn is judged as a whole: there is nothing to give the reward to.
+    if not turns:
+        of_turns = None
+    if of_turns is not None and (said := wrong_turns(of_turns, turns, total)):
+        raise Unusable("TurnRewardsWrong", said)
+    return Reward(total, metrics, of_turns)
+
+
+def rewards_of(returned: object, turns: list[int]) -> list[Reward]:
+    """What `group_reward` returned; raises as `reward_of` does. `turns`: of each of its episodes."""
+    if not isinstance(returned, list | tuple):
+        raise NotGiven(f"a {type(returned).__name__}; return a list of rewards, one for each transcript")
+    if len(returned) != len(turns):
+        raise NotGiven(f"{len(returned)} rewards for {len(turns)} transcripts; return one for each")
+    return [reward_of(one, of) for one, of in zip(returned, turns, strict=True)]
+
+
+def score_of(returned: object) -> float:
+    """What `score` returned; raises as `reward_of` does."""
+    found = number(returned, "", "a number")
+    check(found, "score")
+    return found
+
+
+def parts_of(returned: object) -> tuple[Any, Any, Any]:
+    """Value, numbers by name, and rewards of turns: whatever stands in their places."""
+    if isinstance(returned, Reward):
+        return returned.value, returned.metrics, returned.turns
+    if isinstance(returned, tuple) and len(returned) == 2 and hasattr(returned[1], "items"):
+        return returned[0], returned[1], None
+    return returned, {}, None
+
+
+def metrics_of(fields: Mapping[Any, object]) -> dict[str, float]:
+    """Numbers by name; no more of them, and no longer names, than a coordinator reads."""
+    if len(fields) > bounds.METRICS:
+        said = f"there are {len(fields)} metrics; give {bounds.METRICS} at most"
+        raise Unusable("RewardOutOfBounds", said)
+    found: dict[str, float] = {}
+    for key, value in fields.items():
+        name = str(key)
+        if len(name) > bounds.NAME:
+            said = f"the metric {shortened(name, 50)} has a name of {len(name)} characters"
+            raise Unusable("RewardOutOfBounds", f"{said}; give {bounds.NAME} at most")
+        found[bounds.text(name)] = number(value, f"metric {name}: ", "a number for it")
+    return found
+
+
+def turns_of(given: Any) -> list[float]:
+    """`Reward.turns`."""
+    if len(given) > bounds.MESSAGES:
+        raise Unusable("RewardOutOfBounds", too_many(len(given)))
+    return [number(one, f"turn {place}: ", "a number for each turn") for place, one in enumerate(given)]
+
+
+def too_many(count: int) -> str:
+    """Of more rewards than an episode has turns."""
+    return f"there are {count} rewards of turns; give one for each turn"
+
+
+def number(value: Any, where: str, instead: str) -> float:
+    """A number, whatever class it is of. Text is none, also where it reads like one.
+
+    Raises:
+        NotGiven: it is none.
+    """
+    if value is None:
+        raise NotGiven(f"{where}nothing (None); return {instead}")
+    if isinstance(value, str | bytes | bytearray):
+        raise NotGiven(f"{where}the text {value[:QUOTED]!r}; return {instead}")
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise NotGiven(f"{where}a {type(value).__name__}; return {instead}") from None
+
+
+def check(found: float, name: str, most: float = bounds.SCORE) -> None:
+    """Raise Unusable where a number is not finite, or beyond `most`."""
+    if not math.isfinite(found):
+        raise Unusable("RewardNotFinite", f"{name} is {found}; return a finite number")
+    if not bounds.within(found, most):
+        raise Unusable("RewardOutOfBounds", f"{name} is {found:g}; beyond {most:g}")
+
+
+def wrong_turns(rewards: list[float], turns: int, reward: float) -> str:
+    """What is wrong with the rewards of turns; empty where nothing is."""
+    if len(rewards) != turns:
+        return f"there are {len(rewards)} rewards of turns for {turns} turns; give one for each, or none"
+    if not all(map(math.isfinite, rewards)):
+        return f"the rewards of turns {rewards} are not all finite"
+    if abs(sum(rewards) - reward) > TURN_REWARDS_TOLERANCE:
+        return f"the rewards of turns add up to {sum(rewards):g}, and the reward is {reward:g}"
+    if not all(bounds.within(each, bounds.SCORE) for each in rewards):
+        return f"one of the rewards of turns is beyond {bounds.SCORE:g}"
+    return ""

@@ -1,0 +1,304 @@
+"""Episodes and scripts over sandboxes of this machine, several at once, and the baseline made from them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import random
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final
+
+from headway_analysis.preflight.evidence import (
+    Baseline,
+    Call,
+    Facts,
+    Json,
+    Played,
+    Sampled,
+    Script,
+    ToolResult,
+)
+from headway_analysis.preflight.playing import Agent, Cut, Failed, Turns, conversation, each, played
+from headway_api.records import EpisodeRecord, GroupRecord, Outcome, PolicyVersion, Purpose, Turn
+from headway_api.sandbox_api import ResetReply
+from headway_sandbox.testing.sandbox import Sandboxes
+
+CHARACTERS_A_TOKEN: Final = 4
+UNTRAINED: Final = PolicyVersion(incarnation=0, step=0)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a scripted agent knows of its episode."""
+
+    row: Json
+    messages: Sequence[Json]
+    """What the environment's reset said."""
+    tools: Sequence[Json]
+    random: random.Random
+    """Of this episode alone: the same seed gives the same episodes."""
+
+
+Model = Callable[[Seen], "Turns | str"]
+"""Stands for a model: a generator that yields `Call`s, is sent a `ToolResult` for each, and returns an
+answer. A plain function that returns the answer will do where no tool is needed."""
+Tokens = Callable[[str], int]
+"""Number of tokens of a text."""
+
+
+class Malformed(str):
+    """An agent's last words: a tool call that the parser cannot read."""
+
+
+def about(text: str) -> int:
+    """Tokens of a text where no tokenizer is at hand: a token has some four characters."""
+    return -(-len(text) // CHARACTERS_A_TOKEN)
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """An episode that was recorded elsewhere: its row, and its messages in OpenAI's form."""
+
+    row: Json
+    messages: Sequence[Json]
+
+
+def replayed(recorded: Sequence[Json]) -> Model:
+    """The agent that calls what was called, and ends as it was ended."""
+    calls = [
+        Call(call["function"]["name"], _arguments(call["function"]["arguments"]))
+        for message in recorded
+        if message.get("role") == "assistant"
+        for call in message.get("tool_calls") or ()
+    ]
+    last = recorded[-1] if recorded else {}
+    ended = last.get("role") == "assistant" and not last.get("tool_calls")
+    answer = str(last.get("content") or "") if ended else None
+
+    def model(seen: Seen) -> Turns:
+        yield from each(calls)
+        if answer is None:
+            raise Cut
+        return answer
+
+    return model
+
+
+def _arguments(written: Any) -> dict[str, Any]:
+    try:
+        found = json.loads(written) if isinstance(written, str) else written
+    except ValueError:
+        found = {}
+    return found if isinstance(found, dict) else {}
+
+
+class Player:
+    """Plays scripts in sandboxes of one kind."""
+
+    def __init__(self, sandboxes: Sandboxes, workers: int | None = None) -> None:
+        """`workers`: sandboxes at once; one for each core by default."""
+        self._sandboxes = sandboxes
+        self.workers = workers or os.cpu_count() or 1
+
+    def play(self, script: Script, agent: Agent | None = None) -> Played:
+        """One script, or one agent's episode in its place, in a fresh process."""
+        began = time.monotonic()
+        play = played(script, time.monotonic, agent)
+        request = next(play)
+        with self._sandboxes.start() as sandbox:
+            waited = time.monotonic() - began
+            while True:
+                try:
+                    try:
+                        reply = sandbox.ask(request)
+                    except Failed as failure:
+                        request = play.throw(failure)
+                    else:
+                        request = play.send(reply)
+                except StopIteration as end:
+                    found: Played = end.value
+                    return dataclasses.replace(found, waited=waited)
+
+    def all(self, scripts: Sequence[Script]) -> list[Played]:
+        """Every script, in the order given; each after the one that it names."""
+        done: dict[int, Played] = {}
+        labels = {(script.check, script.label): place for place, script in enumerate(scripts)}
+        after = [labels.get((script.check, script.after or "")) for script in scripts]
+        with ThreadPoolExecutor(self.workers) as pool:
+            while len(done) < len(scripts):
+                now = [
+                    place
+                    for place in range(len(scripts))
+                    if place not in done and (after[place] is None or after[place] in done)
+                ]
+                if not now:
+                    raise ValueError("scripts wait for one another in a circle")
+                done.update(zip(now, pool.map(self.play, [scripts[place] for place in now]), strict=True))
+        return [done[place] for place in range(len(scripts))]
+
+    def episodes(self, wanted: Iterable[tuple[Script, Agent]]) -> list[Played]:
+        """Agents' episodes, in the order given."""
+        with ThreadPoolExecutor(self.workers) as pool:
+            return list(pool.map(lambda each: self.play(*each), wanted))
+
+
+def baseline(player: Player, model: Model, facts: Facts, episodes: int, tokens: Tokens = about) -> Baseline:
+    """Sample groups of `facts.group_size` over the training rows, in the seed's order."""
+    rows = list(range(len(facts.rows)))
+    random.Random(f"rows/{facts.seed}").shuffle(rows)
+    groups = -(-episodes // facts.group_size)
+    asked = [
+        (rows[group % len(rows)], model, index)
+        for group in range(groups)
+        for index in range(facts.group_size)
+    ]
+    return _baseline(player, asked, facts, tokens)
+
+
+def of_recorded(
+    player: Player, recorded: Sequence[Recorded], facts: Facts, tokens: Tokens = about
+) -> Baseline:
+    """Play recorded episodes again; those of one row are a group."""
+    asked: list[tuple[int, Model, int]] = []
+    known = [dict(row) for row in facts.rows]
+    for one in recorded:
+        if dict(one.row) not in known:
+            raise ValueError("a recorded episode's row is none of `rows`: give the rows it was recorded with")
+        row = known.index(dict(one.row))
+        asked.append((row, replayed(one.messages), sum(other == row for other, _, _ in asked)))
+    return _baseline(player, sorted(asked, key=lambda each: each[0]), facts, tokens)
+
+
+def _baseline(
+    player: Player, asked: Sequence[tuple[int, Model, int]], facts: Facts, tokens: Tokens
+) -> Baseline:
+    began = time.monotonic()
+    wanted = []
+    for number, (row, model, index) in enumerate(asked):
+        seed = random.Random(f"environment/{facts.seed}/{number // facts.group_size}").randrange(2**31)
+        script = Script("baseline", f"{number}-{index}", facts.rows[row], seed)
+        drawn = random.Random(f"model/{facts.seed}/{number}")
+        wanted.append((script, _limited(model, facts, drawn, script.row, tokens)))
+    played = player.episodes(wanted)
+    sampled: list[Sampled] = []
+    start = 0
+    while start < len(asked):
+        end = start
+        while end < len(asked) and end - start < facts.group_size and asked[end][0] == asked[start][0]:
+            end += 1
+        sampled += _group(len(sampled), asked[start][0], played[start:end], facts, tokens)
+        start = end
+    return Baseline(
+        facts,
+        sampled,
+        wanted=len(asked),
+        seconds=time.monotonic() - began,
+        concurrency=player.workers,
+    )
+
+
+def _limited(model: Model, facts: Facts, drawn: random.Random, row: Json, tokens: Tokens) -> Agent:
+    """The model within the job's turns, tokens and context, as an episode ends in training."""
+
+    def agent(first: ResetReply) -> Turns:
+        turns = model(Seen(row, first.messages, first.tools, drawn))
+        used, turn = _prompt(first.messages, first.tools, tokens), 0
+        result: ToolResult | None = None
+        while True:
+            if used >= facts.context_length or (facts.max_turns is not None and turn >= facts.max_turns):
+                raise Cut
+            if isinstance(turns, str):
+                return _said(turns, facts, used, tokens)
+            try:
+                call = next(turns) if result is None else turns.send(result)
+            except StopIteration as end:
+                return None if end.value is None else _said(end.value, facts, used, tokens)
+            turn += 1
+            result = yield call
+            used += _call_tokens(result, tokens) + tokens(result.content)
+
+    return agent
+
+
+def _said(answer: str, facts: Facts, used: int, tokens: Tokens) -> str:
+    """An answer that fits; raises Cut where its end is lost."""
+    room = min(facts.max_tokens, facts.context_length - used)
+    if tokens(answer) <= room:
+        return answer
+    raise Cut(answer[: room * CHARACTERS_A_TOKEN])
+
+
+def _prompt(messages: Sequence[Json], tools: Sequence[Json], tokens: Tokens) -> int:
+    return sum(tokens(str(message.get("content") or "")) for message in messages) + tokens(
+        json.dumps(list(tools))
+    )
+
+
+def _call_tokens(result: ToolResult, tokens: Tokens) -> int:
+    return tokens(json.dumps({"name": result.name, "arguments": dict(result.arguments)}))
+
+
+def _group(number: int, row: int, played: Sequence[Played], facts: Facts, tokens: Tokens) -> list[Sampled]:
+    group_id = f"t0-{number}"
+    records = [_record(group_id, index, one, tokens) for index, one in enumerate(played)]
+    group = GroupRecord(group_id=group_id, purpose=Purpose.TRAIN, row=row, epoch=0, step=0, episodes=records)
+    return [
+        Sampled(
+            record,
+            group,
+            facts.rows[row],
+            one.script.environment_seed,
+            one.tools,
+            one.results,
+            [tokens(result.content) for result in one.results],
+            _prompt(one.messages, one.tools, tokens),
+            [one.script.answer] if isinstance(one.script.answer, Malformed) else [],
+        )
+        for record, one in zip(records, played, strict=True)
+    ]
+
+
+def _record(group_id: str, index: int, one: Played, tokens: Tokens) -> EpisodeRecord:
+    """An episode as the coordinator would have sealed it, without the token ids that only a model has."""
+    failed, answer = one.error is not None, one.script.answer
+    used = _prompt(one.messages, one.tools, tokens)
+    said = [_call_tokens(result, tokens) for result in one.results]
+    said += [] if answer is None else [tokens(answer)]
+    turns = []
+    for turn, sampled in enumerate(said):
+        last = turn == len(one.results)
+        reason = ("length" if one.script.truncated else "stop") if last else "tool_calls"
+        turns.append(
+            Turn(
+                index=turn,
+                prompt_tokens=used,
+                cached_tokens=0,
+                sampled_tokens=sampled,
+                finish_reason=reason,
+                malformed_tool_calls=int(last and isinstance(answer, Malformed)),
+                policy_version=UNTRAINED,
+            )
+        )
+        used += sampled + (0 if last else tokens(one.results[turn].content))
+    outcome = Outcome.TRUNCATED if one.script.truncated else Outcome.COMPLETED
+    return EpisodeRecord(
+        episode_id=f"{group_id}-{index}-0",
+        group_id=group_id,
+        index=index,
+        attempt=0,
+        outcome=Outcome.INFRA_ERROR if failed else outcome,
+        error=one.error,
+        reward=one.reward,
+        score=one.score,
+        metrics=dict(one.metrics),
+        messages=conversation(one.messages, one.results, answer),
+        turns=turns,
+        rows=[],
+        sandbox_seconds=one.seconds,
+        started_at=0.0,
+        finished_at=one.seconds,
+    )

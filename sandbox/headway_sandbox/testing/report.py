@@ -1,0 +1,80 @@
+"""What the checks found, as a test's failure shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from headway_analysis.preflight.definition import Finding
+from headway_analysis.preflight.evidence import Baseline, Played
+
+
+@dataclass(frozen=True)
+class Report:
+    """Findings over one baseline."""
+
+    baseline: Baseline
+    played: Sequence[Played]
+    """The scripts that the checks asked for."""
+    findings: Sequence[Finding]
+
+    def named(self, *verdicts: str) -> list[str]:
+        """Ids of the checks with one of these verdicts, in their order."""
+        return [finding.check for finding in self.findings if finding.verdict in verdicts]
+
+    def of(self, check: str) -> Finding:
+        """What one check found.
+
+        Raises:
+            KeyError: there was no such check.
+        """
+        for finding in self.findings:
+            if finding.check == check:
+                return finding
+        raise KeyError(f"no check {check}; there were: {', '.join(each.check for each in self.findings)}")
+
+    @property
+    def broken(self) -> list[str]:
+        """Faults of the environment itself: row, and method, file and line in the environment's own words."""
+        places = {id(row): place for place, row in enumerate(self.baseline.facts.rows)}
+        found: dict[str, list[str]] = {}
+        for one in self.baseline.sampled:
+            if one.record.error is not None:
+                found.setdefault(one.record.error, []).append(f"row {places.get(id(one.row), '?')}")
+        for played in self.played:
+            if played.error is not None:
+                where = f"row {places.get(id(played.script.row), '?')} ({played.script.label})"
+                found.setdefault(played.error, []).append(where)
+        return [f"{several(where)}: {error}" for error, where in found.items()]
+
+    def text(self, *, without: Collection[str] = ()) -> str:
+        """What is to be mended, the worst first; `without`: ids of checks that are left out."""
+        lines = [f"Fault in {said}" for said in self.broken]
+        for verdict in ("Fail", "Warn", "Unknown"):
+            for finding in self.findings:
+                if finding.verdict == verdict and finding.check not in without:
+                    lines += told(finding)
+        return "\n".join(lines) or "every check passes"
+
+    def __str__(self) -> str:
+        return self.text()
+
+
+def several(names: Sequence[str], most: int = 3) -> str:
+    """The first of them, and how many more there are."""
+    known = list(dict.fromkeys(names))
+    more = f" and {len(known) - most} more" if len(known) > most else ""
+    return ", ".join(known[:most]) + more
+
+
+def told(finding: Finding) -> list[str]:
+    """A finding in a few lines."""
+    lines = [f"{finding.verdict} {finding.check}: {finding.saw}"]
+    if finding.advice:
+        lines.append(f"    change: {finding.advice}" + (f" ({finding.field})" if finding.field else ""))
+    if finding.verdict == "Unknown" and finding.needs:
+        lines.append(f"    {finding.needs} episodes would be enough to tell")
+    for example in finding.examples:
+        lines.append(f"    {example.title}:")
+        lines += [f"        {line}" for line in example.text.splitlines()]
+    return lines

@@ -1,0 +1,208 @@
+"""A sandbox without a cluster: the server of the pod as a process of this machine, fresh for each episode.
+
+It is the real server (`headway_sandbox.server`) over loopback, with the environment imported anew. What a pod
+has beside that is missing here: no wall around network, files and memory. Linux only, as the server is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import secrets
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+from pydantic import ValidationError
+
+from headway_analysis.preflight.playing import Failed, Reply, Request
+from headway_api import bounds, names
+from headway_api.record import Record, explained
+from headway_api.sandbox_api import FinishReply, FinishRequest, Problem, ResetReply, ResetRequest, ToolReply
+from headway_sandbox import process
+from headway_sandbox.http import listen
+
+HOME: Final = Path(__file__).resolve().parents[2]
+"""The folder that has the package `headway_sandbox`."""
+GRACE_SECONDS: Final = 5.0
+"""For what a server says of an environment that hangs, beyond the episode's time."""
+TAIL: Final = 64 * 1024
+"""Bytes of a sandbox's output that are read back."""
+Asked = TypeVar("Asked", bound=Record)
+
+
+@dataclass(frozen=True)
+class Sandboxes:
+    """How sandboxes are started, all alike."""
+
+    entrypoint: str
+    """`module:Class`, as `spec.environment.entrypoint`."""
+    config: Mapping[str, Any] = field(default_factory=dict)
+    """As `spec.environment.config`."""
+    folders: Sequence[str | Path] = ()
+    """Where modules are looked for, before what this interpreter has installed."""
+    timeout: float = 60.0
+    """Seconds that an episode may take, as `spec.rollout.timeoutSeconds`."""
+    runs_code: bool = False
+    """As `spec.environment.sandbox.runsCode`; here the runner is a child of the server, behind no wall."""
+    packages: bool = True
+    """Whether installed packages can be imported; an environment of the standard library starts sooner
+    without."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+    def start(self) -> Sandbox:
+        """A sandbox of its own for one episode; to be used in a `with`."""
+        return Sandbox(self)
+
+
+class Sandbox:
+    """One process, and the one connection to it."""
+
+    def __init__(self, of: Sandboxes) -> None:
+        self._of = of
+        self._ends = time.monotonic() + of.timeout
+        self._token = secrets.token_hex(16)
+        self._folder = tempfile.TemporaryDirectory(prefix="headway-sandbox-", ignore_cleanup_errors=True)
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115  # closed with the sandbox
+        with listen(0, "127.0.0.1") as listener:
+            self._port: int = listener.getsockname()[1]
+            self._process = subprocess.Popen(
+                [sys.executable, *([] if of.packages else ["-S"]), "-m", "headway_sandbox.server"],
+                env=self._variables(listener.fileno()),
+                cwd=self._folder.name,
+                stdin=subprocess.DEVNULL,
+                stdout=self._log,
+                stderr=self._log,
+                pass_fds=[listener.fileno()],
+                start_new_session=True,
+            )
+        self._connection = http.client.HTTPConnection("127.0.0.1", self._port)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the process and all that it started, and remove its folder."""
+        self._connection.close()
+        pid = self._process.pid
+        started = process.living(pid) if has_children(pid) else []
+        process.kill(pid, group=True)
+        for each in started:
+            process.kill(each)
+        self._process.wait()
+        self._log.close()
+        self._folder.cleanup()
+
+    def lease(self) -> None:
+        """Bind the sandbox to its one episode: from here on what hangs is named. Raises Failed."""
+        left = self._left()
+        times = {"deadline": time.time() + left + GRACE_SECONDS, "seconds": left}
+        self._ask("lease", "the import", {"lease": "test", "token": self._token, **times})
+
+    def ask(self, request: Request) -> Reply:
+        """Send a request of an episode; its reply.
+
+        Raises:
+            Failed: there is none, in the environment's own words where it has any.
+        """
+        if isinstance(request, ResetRequest):
+            self.lease()
+            return self._understood("reset", "reset", request, ResetReply)
+        if isinstance(request, FinishRequest):
+            return self._understood("finish", "reward or score", request, FinishReply)
+        tool = f"tool {bounds.shortened(request.name, bounds.NAME)}"
+        return self._understood("tool", tool, request, ToolReply)
+
+    def _understood(self, path: str, what: str, request: Request, kind: type[Asked]) -> Asked:
+        try:
+            return kind.model_validate(self._ask(path, what, request.model_dump(mode="json")))
+        except ValidationError as error:
+            raise Failed(f"{what} answered with what it must not: {explained(error)}") from None
+
+    def _ask(self, path: str, what: str, body: Mapping[str, Any]) -> Any:
+        self._connection.timeout = self._left() + GRACE_SECONDS
+        if self._connection.sock is not None:
+            self._connection.sock.settimeout(self._connection.timeout)
+        headers = {"Authorization": f"Bearer {self._token}"}
+        try:
+            self._connection.request("POST", f"/{path}", json.dumps(body).encode(), headers)
+            answer = self._connection.getresponse()
+            text = answer.read(bounds.ANSWER + 1)
+        except TimeoutError:
+            raise Failed(self._silent(path, what)) from None
+        except (OSError, http.client.HTTPException):
+            raise Failed(self._ended(what)) from None
+        try:
+            said = bounds.json_within(text, bounds.ANSWER, depth=bounds.CONVERSATION_DEPTH) if text else None
+            if answer.status < 300:
+                return said
+            raise Failed(Problem.model_validate(said).message)
+        except ValueError as error:
+            raise Failed(f"{what} answered with what it must not: {error}") from None
+
+    def _left(self) -> float:
+        return max(self._ends - time.monotonic(), 0.0)
+
+    def _silent(self, path: str, what: str) -> str:
+        if path == "lease":
+            return f"{self._of.entrypoint} was not imported within {self._of.timeout:g} s"
+        return f"{what} did not answer within {self._of.timeout:g} s"
+
+    def _ended(self, what: str) -> str:
+        """Why the process is gone."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(GRACE_SECONDS)
+        last = (self.output().strip().splitlines() or [""])[-1]
+        said = bounds.shortened(last.partition("NotImportable: ")[2] or last, 2_000)
+        if self._process.returncode == 42:
+            return said
+        return f"the sandbox's process ended in {what}, exit status {self._process.returncode}: {said}"
+
+    def output(self) -> str:
+        """The last that the environment and its server wrote to stdout and stderr."""
+        self._log.seek(max(os.fstat(self._log.fileno()).st_size - TAIL, 0))
+        return self._log.read(TAIL).decode(errors="replace")
+
+    def _variables(self, descriptor: int) -> dict[str, str]:
+        path = os.pathsep.join(str(Path(each).resolve()) for each in [*self._of.folders, HOME])
+        found = {
+            "PATH": os.environ.get("PATH", os.defpath),
+            "LANG": "C.UTF-8",
+            "HOME": self._folder.name,
+            "TMPDIR": self._folder.name,
+            "PYTHONPATH": path,
+            names.ENV_ENTRYPOINT: self._of.entrypoint,
+            names.ENV_ENVIRONMENT_CONFIG: json.dumps(dict(self._of.config)),
+            names.ENV_SANDBOX_SOCKET: str(descriptor),
+            names.ENV_EPISODE_FILE: f"{self._folder.name}/episode.json",
+        }
+        if self._of.runs_code:
+            found[names.ENV_RUNNER] = "child"
+        return found | dict(self._of.variables)
+
+
+def has_children(pid: int) -> bool:
+    """Whether a process has started others that live; cheaper than to read all of /proc."""
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/children") as file:
+                if file.read().strip():
+                    return True
+    except FileNotFoundError:  # it has just gone, or the kernel does not say
+        return not os.path.exists(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
+    except OSError:
+        return True
+    return False

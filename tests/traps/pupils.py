@@ -1,0 +1,133 @@
+"""Simulated models: each knows a task's procedure in part, and writes what the prompt's example shows.
+
+`skill` is how often a field is right; a row is easier or harder than others by its own. A model that may
+learn succeeds sometimes, forgets the format now and then, and rarely gives no answer.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Callable, Generator
+from typing import Any
+
+from tests.traps import clean
+
+from headway_sandbox.testing import Call, Malformed, Seen, ToolResult
+
+Turns = Generator[Call, ToolResult, str]
+Row = dict[str, Any]
+SKILL = 0.8
+SLIPS = 0.05
+"""How often the format is forgotten, and how often there is no answer, each."""
+SPREAD = 0.15
+"""How much easier or harder a row is at most."""
+
+
+def pupil(task: str, skill: float | None = None, habit: str = "") -> Callable[[Seen], Turns]:
+    """A model for a task."""
+    plays = {"parcels": parcels, "triage": triage, "sums": sums, "orders": orders}[task]
+
+    def model(seen: Seen) -> Turns:
+        knows = chance(SKILL if skill is None else skill, dict(seen.row))
+        known = (lambda: True) if skill == 1.0 else (lambda: seen.random.random() < knows)
+        answer = yield from plays(seen, known)
+        return spoken(answer, seen.random, habit, slips=SLIPS if skill != 1.0 else 0.0)
+
+    return model
+
+
+def chance(skill: float, row: Row) -> float:
+    """Of a field on this row."""
+    easier = random.Random(json.dumps(row, sort_keys=True)).uniform(-SPREAD, SPREAD)
+    return min(max(skill + easier, 0.0), 1.0)
+
+
+def spoken(answer: str, drawn: random.Random, habit: str, slips: float) -> str:
+    """How the model says it."""
+    if habit == "gibberish":
+        return " ".join(drawn.choice(["ba", "do", "ki", "lu", "<", ">", "{"]) for _ in range(12))
+    if habit == "unread-calls":
+        return Malformed('[TOOL_CALLS] get_parcel{"parcel": ')
+    luck = drawn.random()
+    if luck < slips:
+        return f"I think it is this: {answer}"
+    return "" if luck < 2 * slips else answer
+
+
+def example(seen: Seen) -> str:
+    """The format that the prompt shows."""
+    text = str(seen.messages[0]["content"])
+    found = re.search(r"<(\w+)>.*?</\1>", text)
+    assert found, text
+    return found[0]
+
+
+def fields_of(shown: str, values: dict[str, str]) -> str:
+    """The example with values in it: the tag that is shown, and the fields that are shown."""
+    tag, inner = shown[1 : shown.index(">")], shown[shown.index(">") + 1 : shown.rindex("<")]
+    names = json.loads(inner)
+    return f"<{tag}>{json.dumps({name: values[name] for name in names})}</{tag}>"
+
+
+def parcels(seen: Seen, known: Callable[[], bool]) -> Turns:
+    again = ["get_route"] * seen.random.choice((0, 0, 1, 2))
+    for name in ("get_parcel", "get_route", "weigh", *again):
+        yield Call(name, {"parcel": seen.row["parcel"]})
+    kinds = {
+        "grade": clean.parcels.GRADES.values(),
+        "route": clean.parcels.ROUTES.values(),
+        "fee": clean.parcels.FEES.values(),
+        "item": clean.parcels.ITEMS,
+    }
+    label = clean.parcels.label(seen.row["parcel"])
+    values = {
+        name: label[name] if known() else other(seen.random, list(kinds[name]), label[name])
+        for name in clean.parcels.FIELDS
+    }
+    return fields_of(example(seen), values)
+
+
+def triage(seen: Seen, known: Callable[[], bool]) -> Turns:
+    yield Call("read_request", {"request": seen.row["request"]})
+    right = clean.triage.DECISIONS[clean.triage.topic(seen.row["request"])]
+    knows = known() and known()
+    word = right if knows else other(seen.random, list(clean.triage.DECISIONS.values()), right)
+    return example(seen).replace("...", word)
+
+
+def sums(seen: Seen, known: Callable[[], bool]) -> Turns:
+    boxes, pens, single = map(int, re.findall(r"\d+", str(seen.row["prompt"])))
+    product = yield Call("calculate", {"left": boxes, "operation": "*", "right": pens})
+    left = json.loads(product.content)["result"]
+    total = yield Call("calculate", {"left": left, "operation": "+", "right": single})
+    number = json.loads(total.content)["result"]
+    return f"#### {number if known() and known() else number + seen.random.randint(1, 20)}"
+
+
+def orders(seen: Seen, known: Callable[[], bool]) -> Turns:
+    order, label = seen.row["order"], clean.orders.label(seen.row["order"])
+    plan = next(tool for tool in seen.tools if tool["function"]["name"] == "get_plan")
+    named = next(iter(plan["function"]["parameters"]["properties"]))
+    yield Call("get_order", {"order": order})
+    yield Call("get_plan", {named: order})
+    yield Call("get_carrier", {"order": order})
+    if not known():
+        yield Call("get_weather", {"city": "Ghent"})
+    kinds = {
+        "action": list(clean.orders.ACTION.values()),
+        "amount": [str(int(label["amount"]) + 5)],
+        "carrier": list(clean.orders.CARRIERS),
+    }
+    values = {
+        name: label[name] if known() else other(seen.random, kinds[name], label[name])
+        for name in clean.orders.FIELDS
+    }
+    yield Call(values["action"], {"order": order, "amount": int(values["amount"])})
+    return fields_of(example(seen), values)
+
+
+def other(drawn: random.Random, values: list[str], right: str) -> str:
+    """A wrong value."""
+    return drawn.choice([value for value in values if value != right])

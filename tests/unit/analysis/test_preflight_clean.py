@@ -1,0 +1,20 @@
+"""Tasks of several kinds with which nothing is wrong: over ten seeds no check raises an alarm."""
+
+from __future__ import annotations
+
+import pytest
+from a_baseline import play_all
+from clean_tasks import TASKS
+
+from headway_analysis.preflight.run import findings, scripts_of
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("name", TASKS)
+def test_a_clean_task_raises_no_alarm(name: str, seed: int) -> None:
+    task = TASKS[name]
+    baseline = task.baseline(seed)
+    found = findings(baseline, play_all(lambda: task.make({}), scripts_of(baseline)))
+    assert {each.check: each.saw for each in found if each.verdict in ("Fail", "Warn")} == {}
+    known = {each.check for each in found if each.verdict == "Pass"}
+    assert {"deterministic", "isolated", "foothold", "scorer-agrees", "constant-guess"} <= known

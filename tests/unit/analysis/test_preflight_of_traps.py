@@ -1,0 +1,93 @@
+"""What seeded faults taught the preflight's checks: each case is one that a trap, or a clean task, showed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+from a_baseline import play_all, sample_of
+from desk import PROMPT, Desk, desk_baseline, desk_model, desk_rows
+
+from headway_analysis.preflight.catalogue import BY_ID
+from headway_analysis.preflight.checks import prompt_labels
+from headway_analysis.preflight.definition import Finding
+from headway_analysis.preflight.evidence import Baseline, Call
+from headway_sandbox.environment import Environment
+
+Row = Mapping[str, Any]
+
+
+def found(check: str, make: type[Environment], baseline: Baseline) -> Finding:
+    """What a check says of an environment whose scripts are really played."""
+    return BY_ID[check].judge(baseline, play_all(lambda: make({}), BY_ID[check].scripts(baseline)))
+
+
+class AuditedDesk(Desk):
+    """The first call has the whole label, as a text within its answer."""
+
+    def case(self) -> dict[str, Any]:
+        return {**super().case(), "audit": json.dumps(self.row["expected"])}
+
+
+class DottedDesk(Desk):
+    """The prompt's example has dots for values, and lacks a field that is named elsewhere."""
+
+    def prompt(self) -> str:
+        example = '<answer>{"action": "..."}</answer>'
+        return f"Look the case up. It has an action and a limit. Answer like this: {example}"
+
+
+class NotedDesk(Desk):
+    """The first call has a text that begins like JSON and is none."""
+
+    def case(self) -> dict[str, Any]:
+        return {**super().case(), "note": "{see the file", "list": "[1, 2]"}
+
+
+class CurtDesk(Desk):
+    """The prompt says that there are to be no words around the answer."""
+
+    def prompt(self) -> str:
+        return f"{PROMPT}\nAnswer with nothing but that."
+
+
+def talkative(row: Row, index: int) -> tuple[Sequence[Call], str]:
+    calls, answer = desk_model()(row, index)
+    return calls, f"Sure! {answer}" if index % 2 else str(answer)
+
+
+def test_a_label_within_a_text_of_a_tool_is_told() -> None:
+    said = found("prompt-labels", AuditedDesk, desk_baseline(AuditedDesk, skill=0.3))
+    assert said.verdict == "Warn"
+    assert "The first call, of `get_case`, returns every field" in said.saw
+
+
+def test_a_text_that_only_looks_like_json_is_none() -> None:
+    assert found("prompt-labels", NotedDesk, desk_baseline(NotedDesk, skill=0.3)).verdict == "Pass"
+
+
+def test_words_may_be_refused_where_the_prompt_says_so() -> None:
+    baseline = sample_of(lambda: CurtDesk({}), desk_rows(13), talkative, 8)
+    assert found("scorer-mutants", CurtDesk, baseline).verdict == "Pass"
+
+
+def test_dots_in_a_values_place_leave_no_field_out() -> None:
+    said = found("prompt-labels", DottedDesk, desk_baseline(DottedDesk, skill=0.3))
+    assert said.verdict in ("Warn", "Fail")
+    assert "the example in the prompt omits it" in said.saw
+
+
+@pytest.mark.parametrize(
+    ("shown", "elided"),
+    [
+        ('<a>{"b": "...", "c": "..."}</a>', False),
+        ("<a>{'b': '...'}</a>", False),
+        ("<a>b: ...\nc: ...</a>", False),
+        ('<a>{"b": 1, ...}</a>', True),
+        ('<a>{"b": "...", ...}</a>', True),
+    ],
+)
+def test_an_example_leaves_fields_out_by_dots_of_their_own(shown: str, elided: bool) -> None:
+    assert prompt_labels._elided(shown) is elided

@@ -1,0 +1,60 @@
+"""What is changed against old tokens stays: signals, watch and policy together."""
+
+from __future__ import annotations
+
+from stories import Story
+
+from headway_analysis.remedies.judgement import LONGEST_WATCH
+from headway_analysis.remedies.policy import decide
+from headway_analysis.signals.history import Job
+from headway_analysis.signals.watch import Watch
+from headway_api.decisions import Decision, Kept
+from headway_api.remedies import WATCH
+from headway_api.signals import SignalName as S
+
+
+class Watched(Story):
+    """A story whose sign is judged by the watch, from the age of its tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.watch = Watch(Job(0.0, 1.0, self.spec.algorithm.max_steps_off_policy))
+
+    def age(self, steps: int, lag: float | None) -> Watched:
+        """Take steps on tokens so old; None: with nothing said of their age."""
+        for _ in range(steps):
+            self.train(1)
+            told = {} if lag is None else {"staleness/lag_mean": lag, "staleness/lag_max": lag}
+            self.watch.step(self.step, {"rollout/reward/mean": self.rewards[self.step], **told})
+        self.verdicts = self.watch.verdicts()
+        return self
+
+    def act(self) -> Decision:
+        """Have what is decided carried out."""
+        found = decide(self.now(acting=frozenset({S.STALENESS_AT_BOUND})))
+        assert isinstance(found, Decision), found
+        self.carry_out(found)
+        bound = found.in_force.max_steps_off_policy
+        assert bound is not None
+        self.watch.changed(self.step, Job(0.0, 1.0, bound))
+        return found
+
+
+def test_going_on_policy_against_old_tokens_is_kept() -> None:
+    story = Watched().age(30, 3.0)
+    assert story.act().directive.remedy == "OnPolicy"
+    story.age(WATCH, 0.0)
+    [state] = {v.standing.state for v in story.verdicts if v.signal.name == S.STALENESS_AT_BOUND}
+    assert state == "Clear"
+    found = decide(story.now())
+    assert isinstance(found, Kept), found
+    assert "StalenessAtBound is not raised any more" in found.why
+
+
+def test_an_age_that_nothing_tells_any_more_takes_nothing_back() -> None:
+    story = Watched().age(30, 3.0)
+    story.act()
+    assert decide(story.age(WATCH, None).now()) is None
+    found = decide(story.age(LONGEST_WATCH - WATCH, None).now())
+    assert isinstance(found, Kept), found
+    assert "StalenessAtBound was not judged since" in found.why

@@ -1,0 +1,319 @@
+"""Every family's calls: written by a template of its form, read back, and gone on from."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any, get_args
+
+import models_page
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from model_families import FAMILIES, spoken
+
+from headway_api.exits import JobError
+from headway_api.records import MalformedKind
+from headway_api.spec.agent import BuiltinAgent
+from headway_coordinator.preflight import calls as preflight
+from headway_coordinator.trajectory import thoughts, values
+from headway_coordinator.trajectory.calls import called, kinds, malformed
+from headway_coordinator.trajectory.grammar import MOST_CALLS, TOOL
+from headway_coordinator.trajectory.probe import ASKED, EVERY, KEY, RESULT, SIMPLE, call, calling
+from headway_coordinator.trajectory.render import STYLES, Renderer, choose
+from headway_coordinator.trajectory.template import Taken
+from headway_coordinator.trajectory.written import BY_NAME, GRAMMARS
+
+ROOT = Path(__file__).resolve().parents[3]
+BY_FAMILY = {family.name: family for family in FAMILIES}
+SCHEMAS = values.schemas(EVERY)
+MEGABYTE = 1 << 20
+every_family = pytest.mark.parametrize("name", BY_FAMILY)
+OWN = ("Qwen2.5, Qwen3", "Hermes", "Llama 3 JSON", "gpt-oss")
+"""Families that the package's readers read: tests/unit/coordinator/test_calls.py."""
+by_grammar = pytest.mark.parametrize("name", [name for name in BY_FAMILY if name not in OWN])
+every_grammar = pytest.mark.parametrize("name", BY_NAME)
+
+
+@cache
+def chosen(name: str) -> tuple[Renderer, Any]:
+    tok = spoken(BY_FAMILY[name])
+    return choose(tok, BY_FAMILY[name].model_type), tok
+
+
+def test_the_page_says_what_is_shown_of_every_family() -> None:
+    assert (ROOT / "docs/models.md").read_text() == models_page.page(), "run: make models"
+
+
+@every_family
+def test_a_family_s_calls_are_read_and_stay_one_row(name: str) -> None:
+    proof = chosen(name)[0].proof
+    assert proof is not None
+    assert (proof.call, proof.values, proof.words, proof.forced, proof.row) == (True,) * 5
+    assert proof.thought is not False
+
+
+@by_grammar
+def test_a_reader_that_is_named_reads_as_the_one_found(name: str) -> None:
+    found, tok = chosen(name)
+    assert found.proof is not None
+    named = choose(tok, "", found.proof.reader)
+    assert named.proof == found.proof
+
+
+def test_every_reader_has_a_name_in_the_spec() -> None:
+    named = get_args(BuiltinAgent.model_fields["tool_call_parser"].annotation)
+    assert set(named) == {"auto", *STYLES, *BY_NAME}
+
+
+WRITES_NONE = replace(BY_FAMILY["Hermes"], call="", specials=("<|im_start|>",))
+
+
+def test_calls_that_nobody_reads_are_told_before_the_job_starts() -> None:
+    mute = choose(spoken(WRITES_NONE), "gemma3_text")
+    with pytest.raises(JobError) as refused:
+        preflight.readable(SIMPLE, mute, "auto")
+    said = refused.value.termination
+    assert said.reason == "ToolCallsUnreadable"
+    assert said.field == "spec.agent.builtin.toolCallParser"
+    for word in ("gemma3_text", "chat_template.jinja", "2 tools"):
+        assert word in said.message
+
+
+def test_without_tools_no_call_has_to_be_read() -> None:
+    assert "no tools" in preflight.readable([], choose(spoken(WRITES_NONE), ""), "auto")
+
+
+def test_a_reader_that_is_named_is_taken_at_its_word() -> None:
+    mute = choose(spoken(WRITES_NONE), "gemma3_text", "gemma3")
+    assert "as asked" in preflight.readable(SIMPLE, mute, "gemma3")
+    text = '```tool_code\nlook_up(key="brave-otter")\n```<|im_end|>'
+    tok = spoken(WRITES_NONE)
+    [read] = mute.parse(tok.encode(text, add_special_tokens=False), [], SIMPLE).calls
+    assert (read.name, read.arguments) == ("look_up", KEY)
+
+
+@every_family
+def test_a_family_s_calls_pass_the_preflight(name: str) -> None:
+    assert "read as" in preflight.readable(SIMPLE, chosen(name)[0], "auto")
+
+
+# Distilled models think in every turn, and their template keeps none of it.
+R1 = "DeepSeek R1 distilled"
+
+
+def test_a_thought_that_the_prompt_begins_is_no_answer() -> None:
+    reader, tok = chosen(R1)
+    prompt = reader.render(ASKED, SIMPLE)
+    sampled = tok.encode(f"Twice two.\n</think>\n\nFour.{BY_FAMILY[R1].eos}", add_special_tokens=False)
+    parsed = reader.parse(sampled, prompt, SIMPLE)
+    assert (parsed.reasoning, parsed.content) == ("Twice two.", "Four.")
+    cut = reader.parse(tok.encode("Twice two", add_special_tokens=False), prompt, SIMPLE)
+    assert (cut.reasoning, cut.content) == ("Twice two", "")
+
+
+@pytest.mark.parametrize("name", [R1, "Qwen3.5", "MiniMax M2", "DeepSeek V3.2"])
+def test_a_call_begun_in_an_open_thought_closes_it_first(name: str) -> None:
+    reader, tok = chosen(name)
+    prompt, forced = reader.render(ASKED, SIMPLE), reader.force("look_up")
+    assert forced is not None
+    begun = tok.decode(forced)
+    assert begun.lstrip().startswith("</think>")
+    assert "look_up" in begun
+    assert reader.parse(forced, prompt, SIMPLE).reasoning is None
+
+
+def test_an_empty_thought_that_a_template_drops_forks_nothing() -> None:
+    family = replace(BY_FAMILY["Hermes"], think=None, call=BY_FAMILY["Hermes"].call)
+    tok = spoken(family)
+    last = "{%- if loop.last -%}{{- '<think>\\n\\n</think>\\n\\n' -}}{%- endif -%}"
+    tok.chat_template = tok.chat_template.replace(
+        "{{- message.content or '' -}}", last + "{{- message.content or '' -}}"
+    )
+    assert last in tok.chat_template
+    reader = choose(tok, "")
+    prompt = reader.render(ASKED, SIMPLE)
+    sampled = tok.encode("<think>\n\n</think>\n\nGold.<|im_end|>", add_special_tokens=False)
+    history = [*ASKED, {"role": "assistant", "content": "Gold."}]
+    extended = reader.extend(prompt, sampled, history, [{"role": "user", "content": "Sure?"}], SIMPLE)
+    assert extended is not None
+    assert extended[: len(prompt) + len(sampled)] == [*prompt, *sampled]
+    assert tok.decode(extended[len(prompt) + len(sampled) :]).startswith("\n<|im_start|>user\nSure?")
+
+
+@pytest.mark.parametrize("said", ["Gold.\n", "Gold.  \n\n", '{"tier":"gold"}'])
+@pytest.mark.parametrize("name", ["Qwen2.5, Qwen3", "gpt-oss", "Qwen3.5", "GLM 4.5"])
+def test_blanks_of_an_answer_fork_nothing_at_the_users_word(name: str, said: str) -> None:
+    reader, tok = chosen(name)
+    prompt = reader.render(ASKED, SIMPLE)
+    text = {"gpt-oss": f"<|channel|>final<|message|>{said}<|return|>", "GLM 4.5": f"{said}<|user|>"}
+    opening = "</think>" if name == "Qwen3.5" else ""
+    sampled = tok.encode(opening + text.get(name, f"{said}<|im_end|>"), add_special_tokens=False)
+    parsed = reader.parse(sampled, prompt, SIMPLE)
+    history = [*ASKED, {"role": "assistant", "content": parsed.content.strip()}]
+    extended = reader.extend(prompt, sampled, history, [{"role": "user", "content": "Sure?"}], SIMPLE)
+    assert extended is not None
+    assert extended[: len(prompt) + len(sampled)] == [*prompt, *sampled]
+
+
+def test_a_compact_call_forks_nothing_at_the_users_word() -> None:
+    """The template would set a blank after each colon."""
+    reader, tok = chosen("Qwen2.5, Qwen3")
+    prompt = reader.render(ASKED, SIMPLE)
+    text = '<tool_call>\n{"name":"look_up","arguments":{"key":"brave-otter"}}\n</tool_call><|im_end|>'
+    sampled = tok.encode(text, add_special_tokens=False)
+    spoken_call = calling(call(KEY))
+    new = [RESULT, {"role": "user", "content": "And?"}]
+    extended = reader.extend(prompt, sampled, [*ASKED, spoken_call], new, SIMPLE)
+    assert extended is not None
+    assert extended[: len(prompt) + len(sampled)] == [*prompt, *sampled]
+
+
+def test_ids_of_calls_are_what_the_template_insists_on() -> None:
+    conversation = [*ASKED, calling(call(KEY)), RESULT]
+    short = Taken(ids="short")(conversation)
+    identity = short[2]["tool_calls"][0]["id"]
+    assert (len(identity), identity.isalnum(), short[3]["tool_call_id"]) == (9, True, identity)
+    assert Taken(ids="short")(conversation) == short
+    numbered = Taken(ids="numbered", named=True)(conversation)
+    assert numbered[2]["tool_calls"][0]["id"] == numbered[3]["tool_call_id"] == "functions.look_up:0"
+    assert conversation[3]["tool_call_id"] == "call-0-0"
+
+
+@every_grammar
+def test_a_megabyte_of_anything_is_read(name: str) -> None:
+    """A reader that searched anew from each tag would not come back in an hour."""
+    grammar = BY_NAME[name]
+    head = (grammar.named or "").replace(TOOL, "look_up")
+    tags = (getattr(grammar, "opening", "["), getattr(grammar, "closing", "") or "]", head)
+    inner = (
+        "<parameter=a>",
+        "<function=a>",
+        "</parameter>",
+        '<invoke name="',
+        '<parameter name="a">',
+        "<arg_key>",
+    )
+    marks = (
+        "<",
+        "{",
+        "[",
+        "(",
+        '"',
+        "\\",
+        '<|"|>',
+        "a:1,",
+        "a=1,",
+        "f(a=",
+        "\n",
+        "<｜tool▁call▁begin｜>",
+        "-",
+    )
+    for piece in (*tags, *inner, *marks):
+        text = piece * (MEGABYTE // len(piece))
+        for said in (text, head + text, head + text + tags[1]):
+            _, calls = grammar.read(said, SCHEMAS)
+            assert len(calls) <= 2 * MOST_CALLS
+
+
+@every_grammar
+@settings(max_examples=100)
+@given(data=st.data())
+def test_reading_never_fails_and_judges_every_call(name: str, data: st.DataObject) -> None:
+    grammar = BY_NAME[name]
+    written = [(begun or "").replace(TOOL, "look_up") for begun in (grammar.any_tool, grammar.named)]
+    written += [getattr(grammar, "opening", "["), getattr(grammar, "closing", "") or "]"]
+    written += [
+        '{"key": "x"}',
+        "look_up",
+        "</parameter>",
+        "</function>",
+        "<parameter=key>",
+        "}",
+        '"',
+        "(key=1)",
+    ]
+    pieces = st.lists(st.one_of(st.sampled_from(written), st.text(max_size=5)), max_size=12)
+    _, calls = grammar.read("".join(data.draw(pieces)), SCHEMAS)
+    for one in calls:
+        assert (one.problem is None) == (one.name is not None and one.arguments is not None)
+        assert (one.kind is None) == (one.problem is None)
+
+
+@by_grammar
+def test_a_call_cut_off_in_its_arguments_is_never_carried_out(name: str) -> None:
+    reader, tok = chosen(name)
+    said = reader.said([*ASKED, calling(call(KEY))], SIMPLE, generate=False)
+    whole = said[: said.rindex("brave-otter") + 5]
+    turn = whole[whole.rindex("look_up") - 60 :].partition("look_up")
+    head = (BY_NAME[reader.proof.reader].named or "").replace(TOOL, "")  # type: ignore[union-attr]
+    sampled = tok.encode(head.partition("\n")[0] + "look_up" + turn[2], add_special_tokens=False)
+    assert all(one.problem for one in reader.parse(sampled, [], SIMPLE).calls)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "kind"),
+    [
+        ("hermes", '<tool_call>{"name": "a", "arguments": {}', "unclosed"),
+        ("hermes", "<tool_call>{nonsense}</tool_call>", "not_json"),
+        ("hermes", '<tool_call>{"arguments": {}}</tool_call>', "no_name"),
+        ("hermes", '<tool_call>{"name": "a", "arguments": [1]}</tool_call>', "arguments"),
+        ("qwen-coder", "<tool_call>look it up</tool_call>", "structure"),
+        ("qwen-coder", "<tool_call><function=a><parameter=b>1</tool_call>", "unclosed"),
+        ("glm", "<tool_call>a\n<arg_key>b</arg_key></tool_call>", "structure"),
+        ("mistral-tekken", "[TOOL_CALLS]look_up", "structure"),
+        ("deepseek-v3.1", "<｜tool▁calls▁begin｜>look_up", "structure"),
+        ("kimi", "<|tool_calls_section_begin|><|tool_call_begin|>functions.a:0", "unclosed"),
+        ("gemma4", '<|tool_call>call:a{b:<|"|>c}<tool_call|>', "arguments"),
+        ("lfm2", "<|tool_call_start|>[f(1)]<|tool_call_end|>", "structure"),
+        ("command", "<|START_ACTION|>[{}]<|END_ACTION|>", "no_name"),
+    ],
+)
+def test_a_malformed_call_is_kept_and_told_by_its_kind(name: str, text: str, kind: str) -> None:
+    content, [found] = BY_NAME[name].read(text, SCHEMAS)
+    assert found.kind == kind
+    assert content == ""
+    assert found.written in text
+
+
+def test_kinds_are_a_bounded_set_whatever_is_wrong() -> None:
+    odd = [malformed("x", "something new"), called("y", 7, {}), called("z", "f", None)]
+    assert kinds([*odd, called("w", "f", {})]) == {"other": 1, "no_name": 1, "arguments": 1}
+    assert set(kinds(odd)) <= set(get_args(MalformedKind))
+
+
+@pytest.mark.parametrize(
+    ("text", "schema", "value"),
+    [
+        ("7", {"type": "string"}, "7"),
+        ("7", {"type": "integer"}, 7),
+        ("7", None, 7),
+        ("True", {"type": "boolean"}, True),
+        ("null", {"type": ["string", "null"]}, None),
+        ("7", {"type": ["string", "null"]}, "7"),
+        ("{'a': [1, None]}", {"type": "object"}, {"a": [1, None]}),
+        ("NaN", None, "NaN"),
+        ("seven", {"type": "integer"}, "seven"),
+        ("'quoted'", None, "'quoted'"),
+    ],
+)
+def test_text_is_typed_by_the_tools_schema(text: str, schema: Any, value: Any) -> None:
+    assert values.typed(text, schema) == value
+
+
+def test_python_is_parsed_and_never_run() -> None:
+    for text in ("__import__('os')", "1 + 1", "[x for x in y]", "f'{1}'", "a" * 100_000, "[" * 500, "x = 1"):
+        with pytest.raises(ValueError, match=r"."):
+            values.python(text)
+
+
+def test_a_thought_is_told_by_every_familys_marks() -> None:
+    for opening, closing in thoughts.MARKS:
+        assert thoughts.split(f"{opening}Hm.{closing}Gold.", "") == ("Hm.", "Gold.")
+        assert thoughts.split(f"Hm.{closing}Gold.", f"...{opening}\n") == ("Hm.", "Gold.")
+    assert thoughts.split("Gold.", "<think>\n\n</think>\n\n") == (None, "Gold.")
+
+
+def test_grammars_have_names_of_their_own() -> None:
+    assert len(BY_NAME) == len(GRAMMARS)

@@ -1,0 +1,114 @@
+"""A JSON schema that a judge's answer is held to, against an implementation of the whole language."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headway_coordinator.judges.schema import BadSchema, mismatch, require
+
+SCALARS = st.none() | st.booleans() | st.integers(-3, 3) | st.floats(-3, 3) | st.text("ab", max_size=3)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
+    max_leaves=8,
+)
+NUMBERS = st.integers(-3, 3) | st.floats(-3, 3)
+TYPES = st.sampled_from(["object", "array", "string", "boolean", "null", "number", "integer"])
+
+
+def schemas(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.fixed_dictionaries(
+        {},
+        optional={
+            "type": TYPES | st.lists(TYPES, min_size=1, max_size=2, unique=True),
+            "enum": st.lists(SCALARS, min_size=1, max_size=3),
+            "const": SCALARS,
+            "properties": st.dictionaries(st.sampled_from("abc"), inner, max_size=2),
+            "required": st.lists(st.sampled_from("abc"), max_size=2, unique=True),
+            "additionalProperties": st.booleans() | inner,
+            "items": inner,
+            "anyOf": st.lists(inner, min_size=1, max_size=2),
+            "minimum": NUMBERS,
+            "maximum": NUMBERS,
+            "exclusiveMinimum": NUMBERS,
+            "exclusiveMaximum": NUMBERS,
+            "minLength": st.integers(0, 3),
+            "maxLength": st.integers(0, 3),
+            "minItems": st.integers(0, 3),
+            "maxItems": st.integers(0, 3),
+            "description": st.just("words"),
+        },
+    )
+
+
+SCHEMAS = st.recursive(st.booleans() | schemas(st.just({})), schemas, max_leaves=4)
+
+
+@given(VALUES, SCHEMAS)
+def test_it_says_what_the_whole_language_says(value: Any, schema: Any) -> None:
+    require(schema)
+    expected = jsonschema.Draft202012Validator(schema).is_valid(value)
+    assert (mismatch(value, schema) == "") is expected, mismatch(value, schema)
+
+
+@pytest.mark.parametrize(
+    ("schema", "says"),
+    [
+        ({"$ref": "http://10.0.0.1/secret"}, "schema.$ref is not read"),
+        ({"pattern": "(a+)+$"}, "schema.pattern is not read; the keywords are type, enum"),
+        ({"properties": {"a": {"format": "uri"}}}, "schema.properties.a.format is not read"),
+        ({"items": {"not": {}}}, "schema.items.not is not read"),
+        ({"type": "float"}, "schema.type must be one of object, array"),
+        ({"type": [["number"]]}, "schema.type must be one of"),
+        ({"minimum": "1"}, "schema.minimum must be a number"),
+        ({"minimum": float("inf")}, "schema.minimum must be a number"),
+        ({"required": "grade"}, "schema.required must be a list"),
+        ({"required": [1]}, "schema.required must be a list of names"),
+        ({"enum": "ab"}, "schema.enum must be a list"),
+        ({"properties": []}, "schema.properties must be an object"),
+        ({"anyOf": {"type": "number"}}, "schema.anyOf must be a list"),
+        ({"items": 3}, "schema.items must be an object"),
+        ("number", "schema must be an object"),
+        ({"enum": [0] * 5000}, "more than 2000 values"),
+    ],
+)
+def test_what_is_not_read_is_refused_by_its_place(schema: Any, says: str) -> None:
+    with pytest.raises(BadSchema) as caught:
+        require(schema)
+    assert says in str(caught.value)
+
+
+def test_a_schema_without_end_is_refused() -> None:
+    deep: Any = {}
+    for _ in range(2_000):
+        deep = {"items": deep}
+    with pytest.raises(BadSchema, match="nested more than 16 levels"):
+        require(deep)
+
+
+@pytest.mark.parametrize(
+    ("value", "schema", "says"),
+    [
+        (
+            {"grade": "high"},
+            {"properties": {"grade": {"type": "number"}}},
+            'answer.grade is no number: "high"',
+        ),
+        ({}, {"required": ["grade"]}, 'the answer lacks "grade"'),
+        ([1, 2, 30], {"items": {"maximum": 10}}, "the answer[2] breaks maximum: 10: 30"),
+        ("c", {"enum": ["a", "b"]}, 'the answer is none of ["a", "b"]: "c"'),
+        (True, {"const": 1}, "the answer is not 1: true"),
+        (10**400, {"type": "number"}, "the answer is no number"),
+        ({"a": 1}, {"additionalProperties": False}, "the answer.a is not to be there"),
+    ],
+)
+def test_what_does_not_fit_is_said_by_its_place(value: Any, schema: Any, says: str) -> None:
+    require(schema)
+    found = mismatch(value, schema)
+    assert says in found
+    assert len(found) < 400

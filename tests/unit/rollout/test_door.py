@@ -1,0 +1,107 @@
+"""The door before vLLM's routes: who has the key, and nobody else, is passed on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from headway_rollout.door import ENV_DIGEST, Door, Message, Receive, Scope, Send, digest
+
+KEY = "the-key"
+RIGHT = (b"authorization", b"Bearer the-key")
+
+
+class Behind:
+    """What stands behind the door, and who came through."""
+
+    def __init__(self) -> None:
+        self.came: list[Scope] = []
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.came.append(scope)
+
+
+@pytest.fixture(autouse=True)
+def told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ENV_DIGEST, digest(KEY))
+
+
+async def knock(
+    *headers: tuple[bytes, bytes], kind: str = "http", method: str = "POST", path: str = "/pause"
+) -> tuple[bool, Sequence[Message]]:
+    """Whether it was passed on, and what the door itself said."""
+    behind, said = Behind(), []
+    scope: dict[str, Any] = {"type": kind, "path": path, "headers": [*headers]}
+    if kind == "http":
+        scope["method"] = method
+
+    async def receive() -> Message:
+        raise AssertionError("the door reads no body")
+
+    async def send(message: Message) -> None:
+        said.append(message)
+
+    await Door(behind)(scope, receive, send)
+    return bool(behind.came), said
+
+
+@pytest.mark.parametrize("kind", ["http", "websocket"])
+async def test_who_has_the_key_is_passed_on(kind: str) -> None:
+    assert await knock(RIGHT, (b"host", b"a"), kind=kind) == (True, [])
+
+
+WRONG = {
+    "none": [],
+    "another": [(b"authorization", b"Bearer another")],
+    "empty": [(b"authorization", b"Bearer ")],
+    "no-scheme": [(b"authorization", b"the-key")],
+    "other-scheme": [(b"authorization", b"Basic the-key")],
+    "its-digest": [(b"authorization", b"Bearer " + digest(KEY).encode())],
+    "longer": [(b"authorization", b"Bearer the-key ")],
+    "not-ascii": [(b"authorization", b"Bearer \xff\xfe")],
+    "twice": [RIGHT, (b"authorization", b"Bearer another")],
+    "elsewhere": [(b"x-api-key", b"the-key")],
+}
+
+
+@pytest.mark.parametrize("headers", WRONG.values(), ids=WRONG)
+@pytest.mark.parametrize(
+    "path", ["/pause", "/metrics", "/v1/models", "/health/", "/healthz", "//health", "/"]
+)
+async def test_everybody_else_is_refused(headers: list[tuple[bytes, bytes]], path: str) -> None:
+    passed, said = await knock(*headers, path=path)
+    assert not passed
+    assert [message["type"] for message in said] == ["http.response.start", "http.response.body"]
+    assert said[0]["status"] == 401
+    assert b"coordinator-to-rollout" in said[1]["body"]
+    assert KEY.encode() not in said[1]["body"]
+
+
+@pytest.mark.parametrize("headers", WRONG.values(), ids=WRONG)
+async def test_a_websocket_without_the_key_is_closed(headers: list[tuple[bytes, bytes]]) -> None:
+    passed, said = await knock(*headers, kind="websocket", path="/health")
+    assert (passed, [message["type"] for message in said]) == (False, ["websocket.close"])
+
+
+@pytest.mark.parametrize("method", ["POST", "OPTIONS", "HEAD", "PUT"])
+async def test_health_alone_is_open_and_only_to_be_read(method: str) -> None:
+    assert await knock(method="GET", path="/health") == (True, [])
+    assert not (await knock(method=method, path="/health"))[0]
+
+
+async def test_what_the_server_says_of_its_start_goes_through() -> None:
+    behind = Behind()
+    await Door(behind)({"type": "lifespan"}, None, None)  # type: ignore[arg-type]
+    assert len(behind.came) == 1
+
+
+@pytest.mark.parametrize("wrong", ["", "00", "no digest", None])
+def test_without_a_digest_nothing_is_served(wrong: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    if wrong is None:
+        monkeypatch.delenv(ENV_DIGEST)
+    else:
+        monkeypatch.setenv(ENV_DIGEST, wrong)
+    with pytest.raises((KeyError, ValueError)):
+        Door(Behind())

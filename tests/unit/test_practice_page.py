@@ -1,0 +1,79 @@
+"""docs/practice.md names fields, commands, metrics and sections: each of them exists."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import headway_sandbox.testing
+from headway_api import metrics
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "practice.md"
+TEXT = PAGE.read_text()
+FIELDS = sorted(set(re.findall(r"\b(?:spec|status)(?:\.[a-zA-Z]+(?:\[\])?)+", TEXT)))
+TARGETS = sorted(set(re.findall(r"`make ([a-z0-9-]+)`", TEXT)))
+METRICS = sorted(set(re.findall(r"`((?:[a-z]+/)?(?:rollout|episodes|analysis|val)/[a-z0-9_/]+)`", TEXT)))
+LINKS = sorted(set(re.findall(r"\]\(([^)]+)\)", TEXT)))
+
+
+def schemas() -> Iterator[Mapping[str, Any]]:
+    for path in sorted((ROOT / "crds").glob("*.yaml")):
+        document = yaml.safe_load(path.read_text())
+        yield document["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+
+
+def has(schema: Mapping[str, Any], field: str) -> bool:
+    """Whether a schema knows a path such as `spec.candidates[].model`."""
+    for name in field.split("."):
+        schema = schema.get("properties", {}).get(name.removesuffix("[]"), {})
+        if name.endswith("[]"):
+            schema = schema.get("items", {})
+    return bool(schema)
+
+
+def anchors(page: Path) -> set[str]:
+    """What links to a page's sections are called."""
+    titles = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^a-z0-9 -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_a_field_that_the_page_names_exists(field: str) -> None:
+    assert any(has(schema, field) for schema in schemas()), "no custom resource has this field"
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_command_that_the_page_names_exists(target: str) -> None:
+    assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_a_metric_that_the_page_names_exists(name: str) -> None:
+    assert metrics.family(name)
+
+
+@pytest.mark.parametrize("link", LINKS)
+def test_a_link_of_the_page_leads_somewhere(link: str) -> None:
+    path, _, section = link.partition("#")
+    page = (PAGE.parent / path).resolve() if path else PAGE
+    assert page.is_file()
+    assert not section or section in anchors(page)
+
+
+def test_what_the_page_imports_can_be_imported() -> None:
+    [names] = re.findall(r"from headway_sandbox.testing import (.+)", TEXT)
+    assert all(name in headway_sandbox.testing.__all__ for name in names.split(", "))
+
+
+def test_the_page_names_what_it_is_about() -> None:
+    """The patterns above find something, so that none of these tests is empty."""
+    assert {"spec.evaluation.passK", "spec.candidates[].checkpoint.withBase"} <= {*FIELDS}
+    assert {"demo", "test-traps"} <= {*TARGETS}
+    assert len(METRICS) > 8
+    assert any("#" in link for link in LINKS)
