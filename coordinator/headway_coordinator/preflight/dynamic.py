@@ -161,7 +161,7 @@ class Dynamic:
         self._watch = self._watched(fleet.router)
         running = [
             asyncio.create_task(fleet.run()),
-            asyncio.create_task(Concurrency(self.http, fleet.router, room).run()),
+            asyncio.create_task(Concurrency(self.http, self.key, fleet.router, room).run()),
             asyncio.create_task(self._watch.run()),
         ]
         try:
