@@ -82,14 +82,14 @@ def test_warn_goes_on_and_says_so(bench: Any, jobs: list[str]) -> None:
     name = "few-turns"
     jobs.append(name)
     bench.kube.apply(bench.job(name, HOPELESS | {"preflight": only(CUT, policy="Warn")}))
-    bench.wait_condition(name, "Complete", deadline_s=400)
+    bench.wait_condition(name, "Progressing", deadline_s=400)
+    assert "learner" in bench.pods(name)
     job = bench.get(name)
     passed = condition(job, "PreflightPassed")
     assert passed is not None
     assert (passed["status"], passed["reason"]) == ("False", "Warned")
     assert CUT in passed["message"]
     assert job["status"]["preflight"]["episodes"] == EPISODES
-    assert job["status"]["progress"]["step"] == 1
     assert CUT in events(bench, name)["PreflightWarned"]
 
 
@@ -98,10 +98,10 @@ def test_an_equal_job_reads_the_result_back(bench: Any, jobs: list[str]) -> None
     for name in ("sound", "sound-again"):
         jobs.append(name)
         bench.kube.apply(bench.job(name, changes))
-        bench.wait_condition(name, "Complete", deadline_s=400)
+        bench.wait_condition(name, "PreflightPassed", deadline_s=400)
     first, second = (bench.get(name)["status"] for name in ("sound", "sound-again"))
     assert "read back" not in first["preflight"]["summary"]
     assert "read back" in second["preflight"]["summary"]
     assert second["preflight"]["findings"] == first["preflight"]["findings"]
     assert first["usage"]["evaluationTokens"] > 0
-    assert second["usage"].get("evaluationTokens", 0) == 0, "it sampled nothing"
+    assert second.get("usage", {}).get("evaluationTokens", 0) == 0, "it sampled nothing"

@@ -74,6 +74,8 @@ class Sampler:
     changed: Callable[[], None]
     """Told of every group, and of every episode."""
     on_episode: Callable[[EpisodeRecord], None] = lambda record: None
+    relative: groups.Relative | None = None
+    """Rewards the episodes of a group against each other, where the environment does."""
     finished: dict[str, list[Sampled]] = field(default_factory=dict)
     """Finished groups by id."""
     ended: int = 0
@@ -165,6 +167,7 @@ class Sampler:
             self.room,
             incarnation=self.incarnation,
             max_retries=self.spec.rollout.max_retries,
+            relative=self.relative,
         )
         answers = self.notebook.taken(group)
         own, group = group, await self._blocking(self._keep, group, answers)

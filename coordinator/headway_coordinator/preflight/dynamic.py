@@ -129,7 +129,7 @@ class Dynamic:
         sampler = self.sampler = Sampler(
             self.spec, self.ready.data, self._facts, self.ready.renderer, self.layout, self.store, self.spool,
             self.ledger, self.incarnation, room, self.players.on(fleet, room, notebook.of), notebook,
-            self.faults, self._certain, self._moved, self.on_episode,
+            self.faults, self._certain, self._moved, self.on_episode, self.players.relative,
         )  # fmt: skip
         await sampler.restore()
         self.opened()
@@ -287,6 +287,7 @@ class Dynamic:
             context_length=self.ready.context_length,
             contract=spec.environment.contract,
             seed=spec.seed,
+            overlap_allowed=spec.data.allow_overlap,
             tool_call_parser=spec.agent.effective_builtin.tool_call_parser,
         )
 

@@ -1,7 +1,7 @@
 """What a preflight found, kept by what it depends on: a restart reads it back, and so does an equal job.
 
 An environment's image counts as the same where its name pins it. One whose name may mean another image
-tomorrow, and an agent that is a service, are known to the job alone: another job checks them again.
+tomorrow, an agent that is a service, and judges are known to the job alone: another job checks them again.
 """
 
 from __future__ import annotations
@@ -73,6 +73,7 @@ def key_of(spec: RLTrainingJobSpec, data: Data, model: Path, uid: str) -> str:
         },
         "agent": said["agent"],
         "reward": said["reward"],
+        "judges": said.get("judges"),
         "sampling": said["rollout"]["sampling"],
         "timeout": spec.rollout.timeout_seconds,
         "training": [spec.algorithm.group_size, spec.algorithm.batch_size, spec.schedule.max_steps],
@@ -90,7 +91,8 @@ def is_alone(spec: RLTrainingJobSpec) -> bool:
     environment = spec.environment
     name = environment.image.rpartition("/")[2]
     moves = environment.image_pull_policy == "Always" or ":" not in name or name.endswith(":latest")
-    return spec.agent.http is not None or (moves and PINNED not in environment.image)
+    services = spec.agent.http is not None or bool(spec.judges)
+    return services or (moves and PINNED not in environment.image)
 
 
 def _files(model: Path) -> dict[str, str]:

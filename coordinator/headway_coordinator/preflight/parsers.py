@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Final, get_args
+from typing import Any, Final, get_args
 
 from headway_analysis.preflight.evidence import Sampled
 from headway_api.exits import JobError
 from headway_api.records import EpisodeRecord, Row, Turn
 from headway_api.spec.agent import ToolCallParser
-from headway_coordinator.trajectory.render import Renderer, load
+from headway_coordinator.trajectory.render import Renderer, choose, load, model_type
 
 MOST_TURNS: Final = 200
 """Turns that are read again."""
@@ -27,8 +27,11 @@ def would_read(model: Path, own: str, sampled: Sequence[Sampled]) -> dict[str, i
     """
     turns = [*islice(((one, *told) for one in sampled for told in _unread(one.record)), MOST_TURNS)]
     found: dict[str, int] = {}
-    for name in get_args(ToolCallParser) if turns else ():
-        renderer = None if name == own else _renderer(model, name)
+    if not turns:
+        return found
+    tokenizer, family = load(model, own)[1], model_type(model)
+    for name in get_args(ToolCallParser):
+        renderer = None if name == own else _renderer(tokenizer, family, name)
         if renderer is None:
             continue
         read = sum(
@@ -40,9 +43,9 @@ def would_read(model: Path, own: str, sampled: Sequence[Sampled]) -> dict[str, i
     return found
 
 
-def _renderer(model: Path, parser: str) -> Renderer | None:
+def _renderer(tokenizer: Any, family: str, parser: str) -> Renderer | None:
     try:
-        return load(model, parser)[0]
+        return choose(tokenizer, family, parser)
     except JobError:  # this model could never be read so
         return None
 

@@ -106,9 +106,20 @@ def _running_since(job: Job, situation: Situation) -> datetime | None:
     return max(moments) if len(moments) == len(kinds) else None
 
 
+def _sampling_waits(job: Job) -> str | None:
+    """What baseline episodes wait for, as the coordinator says while it samples them."""
+    checks = job.status.preflight
+    waits = checks.waits_for if checks is not None and checks.state == "Sampling" else None
+    return None if waits is None else waits.message
+
+
 def stalls_at(context: Context, situation: Situation) -> datetime | None:
-    """When a job that runs will have been silent for too long, unless something goes forward before."""
-    since = [m for m in (_running_since(context.job, situation), _last_moved(context.job)) if m]
+    """When a job that runs, or samples its baseline, will have been silent for too long, unless something
+    goes forward before. A server that has just become ready is not known to the coordinator yet."""
+    ready = _running_since(context.job, situation)
+    if _sampling_waits(context.job) and situation.all_ready and ready:
+        return ready + PATIENCE
+    since = [m for m in (ready, _last_moved(context.job)) if m]
     if not situation.running or not since:
         return None
     return max(since) + timedelta(seconds=context.platform.stalled_after_seconds)
@@ -116,14 +127,14 @@ def stalls_at(context: Context, situation: Situation) -> datetime | None:
 
 def no_progress(context: Context, situation: Situation) -> str | None:
     """What to say of a job that runs and gets nowhere; the coordinator knows best."""
-    progress, checks = context.job.status.progress, context.job.status.preflight
+    progress = context.job.status.progress
     if situation.running and progress and progress.stalled:
         return progress.stalled
-    if situation.all_ready and checks and checks.state == "Sampling" and checks.waits_for:
-        return checks.waits_for.message
     moment = stalls_at(context, situation)
     if moment is None or situation.now < moment:
         return None
+    if (waits := _sampling_waits(context.job)) is not None:
+        return waits
     limit = context.platform.stalled_after_seconds
     culprits = [health.trouble.message for health in situation.roles if health.trouble]
     text = f"nothing has gone forward for {int(limit)} s although every role runs"

@@ -169,8 +169,12 @@ def test_episodes_that_do_not_end_stall_the_job() -> None:
     starting = sampling()
     starting.starting("rollout")
     says(starting, state="Sampling", waitsFor=waits)
+    starting.later(600).carry_out()
     assert not starting.is_true("Stalled"), "a server takes its time to load a model"
     says(world, state="Sampling", waitsFor=waits)
+    assert not world.is_true("Stalled"), "the coordinator has not met the server yet"
+    assert world.plan().again_seconds is not None
+    world.later(121).carry_out()
     told = world.told("Stalled")
     assert (told["status"], told["reason"]) == ("True", "NoProgress")
     assert told["message"] == "sandbox broker: it does not answer"
