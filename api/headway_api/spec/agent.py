@@ -35,6 +35,7 @@ class BuiltinAgent(SpecModel):
         "gemma3",
         "gemma4",
         "granite",
+        "phi4",
         "command",
         "nemotron",
         "lfm2",
