@@ -1,4 +1,4 @@
-"""With which tokens a model's template ends a turn: a model that samples one of them has said what it will."""
+"""With which tokens a model's template ends a turn: a model that samples one has said what it will."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What families write between the tags of a call: JSON, names before JSON, keys and values, Python, Gemma's."""
+"""What families write between a call's tags: JSON, names before it, keys and values, Python, Gemma's."""
 
 from __future__ import annotations
 
