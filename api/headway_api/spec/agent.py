@@ -26,6 +26,7 @@ ToolCallParser = Literal[
     "gemma3",
     "gemma4",
     "granite",
+    "phi4",
     "command",
     "nemotron",
     "lfm2",

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
+from headway_coordinator.trajectory.closing import closers
 from headway_coordinator.trajectory.grammar import Grammar
 from headway_coordinator.trajectory.probe import ASKED, KEY, SIMPLE, call, calling
-from headway_coordinator.trajectory.proof import Proof, Provable, closers, prove
+from headway_coordinator.trajectory.proof import Proof, Provable, prove
 from headway_coordinator.trajectory.template import PLAIN, WAYS, Taken, template_text
 from headway_coordinator.trajectory.templated import Template
 from headway_coordinator.trajectory.written import Written

@@ -7,16 +7,11 @@ from typing import Any, Final
 
 from headway_coordinator.trajectory import thoughts
 from headway_coordinator.trajectory.calls import Call, Parsed, Tool
-from headway_coordinator.trajectory.grammar import (
+from headway_coordinator.trajectory.grammar import TOOL, Bare, Blocks, Grammar, Xml, inner
+from headway_coordinator.trajectory.notations import (
     ARGS,
     CALL_ID,
-    TOOL,
-    Bare,
-    Blocks,
-    Grammar,
-    Xml,
     gemma_call,
-    inner,
     json_calls,
     named_json,
     pairs,
@@ -149,6 +144,15 @@ GRAMMARS: Final[tuple[Grammar, ...]] = (
         json_calls(),
         any_tool='<|tool_call|>[{"name": "',
         named=f'<|tool_call|>[{{"name": "{TOOL}", "arguments":',
+        open_ended=True,
+    ),
+    Blocks(
+        "phi4",
+        "functools",
+        "",
+        json_calls(),
+        any_tool='functools[{"name": "',
+        named=f'functools[{{"name": "{TOOL}", "arguments":',
         open_ended=True,
     ),
     Blocks(

@@ -19,7 +19,8 @@ from headway_api.spec.agent import BuiltinAgent
 from headway_coordinator.preflight import calls as preflight
 from headway_coordinator.trajectory import thoughts, values
 from headway_coordinator.trajectory.calls import called, kinds, malformed
-from headway_coordinator.trajectory.grammar import MOST_CALLS, TOOL
+from headway_coordinator.trajectory.grammar import TOOL
+from headway_coordinator.trajectory.notations import MOST_CALLS
 from headway_coordinator.trajectory.probe import ASKED, EVERY, KEY, RESULT, SIMPLE, call, calling
 from headway_coordinator.trajectory.proof import Probe
 from headway_coordinator.trajectory.render import STYLES, Renderer, choose

@@ -208,7 +208,11 @@ def test_tool_calls_are_counted_in_all_by_tool_failed_and_malformed() -> None:
         called("look up!", first="0"),
         answered("00", "silver"),
     ]
-    one = turned(sealed("t0-0", 0, messages=shown + played), {}, {"malformed_tool_calls": 1, "malformed_kinds": {"not_json": 1}})
+    one = turned(
+        sealed("t0-0", 0, messages=shown + played),
+        {},
+        {"malformed_tool_calls": 1, "malformed_kinds": {"not_json": 1}},
+    )
     found = figures.batch([group_of(one, sealed("t0-0", 1))], 1, trained=(), max_turns=2)
     assert (found["rollout/tool_calls/mean"], found["rollout/tool_calls/max"]) == (1.5, 3)
     assert found["rollout/tool_calls/failed_share"] == pytest.approx(1 / 3)

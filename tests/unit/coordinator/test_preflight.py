@@ -60,14 +60,18 @@ async def test_a_sound_job_passes_every_check(folder: Path) -> None:
     ]
 
 
-async def test_a_template_that_writes_no_call_fails_before_anything_starts(folder: Path) -> None:
-    """The environment offers a tool; none of the model's calls would ever reach it."""
-    bench = Bench(spec(folder))
-    template = "{% for m in messages %}{{ m.role }}: {{ m.content }}<|im_end|>{% endfor %}"
+def give_template(folder: Path, template: str) -> None:
+    """Puts a chat template in the place of the model's own."""
     for path in folder.rglob("tokenizer_config.json"):
         told = json.loads(path.read_text())
         (path.parent / "chat_template.jinja").unlink(missing_ok=True)
         path.write_text(json.dumps(told | {"chat_template": template}))
+
+
+async def test_a_template_that_writes_no_call_fails_before_anything_starts(folder: Path) -> None:
+    """The environment offers a tool; none of the model's calls would ever reach it."""
+    bench = Bench(spec(folder))
+    give_template(folder, "{% for m in messages %}{{ m.role }}: {{ m.content }}<|im_end|>{% endfor %}")
     async with sandboxes() as (leases, box):
         asked = [{"role": "user", "content": "Look up brave-otter."}]
         box.faults["POST /reset"] = say({"messages": asked, "tools": SIMPLE})

@@ -1,0 +1,54 @@
+"""With which tokens a model's template ends a turn: a model that samples one has said what it will."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from headway_coordinator.trajectory.probe import (
+    ANSWER,
+    ASKED,
+    ASKED_AGAIN,
+    KEY,
+    RESULT,
+    SIMPLE,
+    call,
+    calling,
+)
+from headway_coordinator.trajectory.template import decoded
+
+
+def closers(tokenizer: Any, said: Callable[..., str], closing: str = "") -> list[int]:
+    """Ids of the special tokens with which a template ends a turn, or begins what follows one.
+
+    Args:
+        tokenizer: the model's.
+        said: `Provable.said`.
+        closing: the tag after a call, which ends no turn.
+    """
+    special = set(tokenizer.get_added_vocab().values()) | set(tokenizer.all_special_ids)
+    found: list[int] = []
+    both = calling(call(KEY), call(KEY, index=1))
+    for turn, following in ((ANSWER, ASKED_AGAIN), (both, RESULT), (calling(call(KEY)), RESULT)):
+        try:
+            whole = said([*ASKED, turn], SIMPLE, generate=False).rstrip()
+            after = said([*ASKED, turn, following], SIMPLE, generate=True)
+        except Exception:  # see `prove`
+            continue
+        ended = [decoded(tokenizer, [token]) for token in found]
+        if any(whole.endswith(end) for end in ended):
+            continue
+        tail = whole.rpartition(ANSWER["content"])[2] if turn is ANSWER else ""
+        beside = [tail.lstrip(), after[len(whole) :].lstrip() if after.startswith(whole) else ""]
+        firsts = [tokenizer.encode(text, add_special_tokens=False)[:1] for text in beside if text]
+        last = tokenizer.encode(whole, add_special_tokens=False)[-1:]
+        if turn is both and decoded(tokenizer, last) != closing and _once(tokenizer, said, whole, last):
+            firsts = [last, *firsts]
+        found += next(([token for token in ids if token in special] for ids in firsts), [])
+    return found
+
+
+def _once(tokenizer: Any, said: Callable[..., str], whole: str, token: list[int]) -> bool:
+    """Whether a turn of two calls has a token only at its end: it ends the turn, and no call."""
+    turn = whole[len(said(ASKED, SIMPLE, generate=False)) :]
+    return turn.count(decoded(tokenizer, token)) == 1
