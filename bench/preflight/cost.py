@@ -1,4 +1,4 @@
-"""Seconds that the checks take, of a baseline of 1,000 episodes."""
+"""Seconds of a processor that the checks take, of a baseline of 1,000 episodes."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def measure(folder: Path) -> Section:
         title="Cost",
         read=prose(f"""
             A baseline of {ROWS * SIZE} episodes on {ROWS} rows, of a dataset of {TRAINING} training rows,
-            and {HELD_OUT} each for validation and test. Seconds are the median of {TIMES} runs in one
-            process. A check takes what writing its scripts and judging them take; `findings` is all of
-            them as a job calls it, the scripts written once more; the report is `preflight.json` and
-            `preflight.md`.
+            and {HELD_OUT} each for validation and test. Seconds are of a processor, the median of {TIMES}
+            runs in one process. A check takes what writing its scripts and judging them take; `findings`
+            is all of them as a job calls it, the scripts written once more; the report is
+            `preflight.json` and `preflight.md`.
         """),
         tables=[Table(f"{len(played)} scripts for {len(baseline.sampled)} episodes", table)],
         goals=[
@@ -90,7 +90,7 @@ def _timed(baseline: Baseline, played: list[Played]) -> tuple[list[Row], float]:
 def _seconds(work: Callable[[], T]) -> tuple[T, float]:
     taken = []
     for _ in range(TIMES):
-        began = time.perf_counter()
+        began = time.process_time()
         result = work()
-        taken.append(time.perf_counter() - began)
+        taken.append(time.process_time() - began)
     return result, median(taken)

@@ -284,7 +284,40 @@ def cart(seed: int) -> Policy:
     return policy
 
 
+class Judged(Plain):
+    """Prose, in which exactly one of the words must stand."""
+
+    asked = "Which colour is it? Say in a sentence why."
+
+    def score(self, transcript: Transcript) -> float:
+        named = [colour for colour in COLOURS if colour in transcript.answer.lower()]
+        return float(named == [self.row["label"]])
+
+
+def judged_rows(drawn: random.Random, count: int) -> list[Row]:
+    return [
+        {"prompt": f"Lamp {drawn.randrange(10**6)}?", "label": drawn.choice(COLOURS[:4])}
+        for _ in range(count)
+    ]
+
+
+def judged(seed: int) -> Policy:
+    shapes = (
+        "I looked at it and would say {} for sure",
+        "Seen in daylight {} is what it must be",
+        "It is {} as I see",
+    )
+
+    def policy(row: Row, index: int) -> tuple[Sequence[Call], str]:
+        drawn = luck(row, index, seed)
+        colour = row["label"] if drawn.random() < 0.5 else drawn.choice(COLOURS)
+        return (), drawn.choice(shapes).format(colour)
+
+    return policy
+
+
 TASKS = {
+    "judged": Task(Judged, judged_rows, judged),
     "exact": Task(Plain, exact_rows, exact),
     "boxed": Task(Boxed, exact_rows, boxed),
     "coin": Task(Coin, coin_rows, coin, {"reward_range": (-0.1, 1.0)}),

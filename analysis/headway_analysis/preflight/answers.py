@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Final, Literal
 
 Kind = Literal["object", "lines", "text"]
@@ -68,6 +69,7 @@ class Answer:
         return replace(self, opening=opening, closing=closing, tag=name)
 
 
+@lru_cache(maxsize=1024)
 def parsed(text: str) -> Answer:
     """An answer's parts. What is neither JSON nor `key: value` lines is one field without a name."""
     if len(text) > LONGEST:

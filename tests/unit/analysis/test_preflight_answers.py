@@ -247,6 +247,32 @@ def test_the_last_number_counts_and_no_other() -> None:
     assert found("scorer-mutants", Sum, baseline).verdict == "Pass"
 
 
+class Word(Sum):
+    """Prose, in which one word must stand."""
+
+    def score(self, transcript: Transcript) -> float:
+        return float([each for each in ACTIONS if each in transcript.answer] == [self.row["total"]])
+
+
+def test_prose_of_another_row_may_be_right_by_chance() -> None:
+    said = {
+        "voucher": "I have thought and would take a voucher now",
+        "refund": "We should all agree on a refund here",
+    }
+    rows = [
+        {"prompt": f"case {at}", "total": total} for at, total in enumerate(["voucher", "refund", "refund"])
+    ]
+
+    def policy(row: Row, index: int) -> tuple[Sequence[Call], str]:
+        odd = row["prompt"] == "case 2"
+        return (), said["voucher"].replace("voucher", "refund") if odd else said[row["total"]]
+
+    baseline = sample_of(lambda: Word({}), rows, policy, 8)
+    checked = found("scorer-mutants", Word, baseline)
+    assert dict(checked.figures)["full score: value altered"] == pytest.approx(1 / 3)
+    assert checked.verdict == "Pass"
+
+
 def test_a_judge_that_takes_any_number_is_lenient() -> None:
     baseline = sample_of(lambda: AnyNumber({}), sums(), adder(), 8)
     said = found("scorer-mutants", AnyNumber, baseline)
@@ -335,6 +361,12 @@ def test_two_answers_in_turn_are_no_constant_one() -> None:
     said = found("constant-guess", Desk, sample_of(lambda: Desk({}), rows, desk_model(0.6), 8))
     assert said.verdict == "Pass"
     assert dict(said.figures)["share of the most frequent label"] == 0.5
+
+
+def test_a_label_of_somewhat_more_than_half_is_no_fault() -> None:
+    for most, verdict in ((550, "Pass"), (650, "Fail")):
+        rows = [{"prompt": f"case {at}", "label": "yes" if at < most else "no"} for at in range(1000)]
+        assert BY_ID["constant-guess"].judge(a_baseline([], rows=rows), ()).verdict == verdict
 
 
 def test_labels_that_differ_by_a_sign_are_two() -> None:
@@ -444,7 +476,36 @@ def test_what_else_labels_hold_need_not_be_asked_for() -> None:
 
         baseline = sample_of(lambda: NotedDesk({}), rows, policy, 8)
         assert found("prompt-labels", NotedDesk, baseline).verdict == "Pass"
+        succeeds = any(one.record.score for one in baseline.sampled)
+        assert BY_ID["prompt-labels"].judge(baseline, ()).verdict == ("Pass" if succeeds else "Fail")
         assert found("scorer-mutants", NotedDesk, baseline).verdict == "Pass"
+
+
+def test_a_tool_that_works_the_answer_out_gives_nothing_away() -> None:
+    class Calculating(Sum):
+        @tool
+        def calculate(self, term: str) -> dict[str, int]:
+            """Work a term out."""
+            return {"answer": self.row["answer"] if term == "a long one" else 0}
+
+        @tool
+        def look_up(self) -> dict[str, int]:
+            """The whole row."""
+            return {"answer": self.row["answer"]}
+
+        def score(self, transcript: Transcript) -> float:
+            return float(transcript.answer == str(self.row["answer"]))
+
+    rows = [{"prompt": row["prompt"], "answer": row["total"]} for row in sums()]
+
+    def calling(call: Call) -> Baseline:
+        return sample_of(
+            lambda: Calculating({}), rows, lambda row, index: ((call,), f"{row['answer'] + index % 2}")
+        )
+
+    worked_out, told = calling(Call("calculate", {"term": "a long one"})), calling(Call("look_up", {}))
+    assert found("prompt-labels", Calculating, worked_out).verdict == "Pass"
+    assert "Tool `look_up` returns the label" in found("prompt-labels", Calculating, told).saw
 
 
 def test_an_example_with_some_rows_label_is_no_leak() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -19,6 +19,7 @@ from headway_analysis.preflight.catalogue import CHECKS
 from headway_analysis.preflight.definition import MOST_EXAMPLES, Check, Finding, Verdict
 from headway_analysis.preflight.evidence import Played, Probe, Script, ToolResult
 from headway_analysis.preflight.run import findings, scripts_of
+from headway_api.crd import definitions
 
 ROOT = Path(__file__).parents[3]
 WORDS = 25
@@ -60,6 +61,27 @@ def test_its_words_are_short_sentences(check: Check) -> None:
 
 def test_the_page_is_up_to_date() -> None:
     assert (ROOT / page.PAGE).read_text() == page.page(), "run make preflight-page"
+
+
+def spec_fields() -> set[str]:
+    """Paths of the fields of a training job's spec."""
+
+    def below(block: Mapping[str, Any], path: str) -> Iterator[str]:
+        for name, field in block.get("properties", {}).items():
+            yield f"{path}.{name}"
+            yield from below(field, f"{path}.{name}")
+
+    [crd] = [each for each in definitions() if each["spec"]["names"]["kind"] == "RLTrainingJob"]
+    schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    return set(below(schema["properties"]["spec"], "spec"))
+
+
+def test_fields_to_change_are_fields_that_there_are() -> None:
+    folder = ROOT / "analysis/headway_analysis/preflight"
+    texts = [path.read_text() for path in folder.rglob("*.py")]
+    named = {path for text in texts for path in re.findall(r"\bspec(?:\.[a-z][A-Za-z]*)+", text)}
+    assert len(named) > 10
+    assert named - spec_fields() == set()
 
 
 def test_scripts_are_bounded_and_follow_scripts_that_there_are() -> None:

@@ -149,7 +149,7 @@ def test_a_tool_that_needs_a_number_is_given_one_with_the_canary() -> None:
 def test_a_limit_of_calls_is_no_dependence_on_their_order() -> None:
     class Patient(Desk):
         def reset(self, row: Row, seed: int) -> Observation:
-            self.left = 3
+            self.left = 2
             return super().reset(row, seed)
 
         def case(self) -> dict[str, Any]:

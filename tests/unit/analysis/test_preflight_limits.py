@@ -287,6 +287,17 @@ def test_a_difference_to_the_contract_is_named(path: Sequence[str], value: Any, 
     assert found.examples
 
 
+def test_a_nullable_value_may_be_null() -> None:
+    contract = read(OPENAPI)
+    assert contract is not None
+    operation = contract.operation("get-case")
+    assert operation is not None
+    assert contract.objection(operation, {"complaint": 1, "spent": None}) is None
+    objection = contract.objection(operation, {"complaint": None, "spent": 1})
+    assert objection is not None
+    assert objection.startswith("complaint: ")
+
+
 def test_no_contract_and_an_odd_one_are_unknown() -> None:
     assert with_contract(None).verdict == "Unknown"
     assert with_contract({"swagger": "2.0"}).verdict == "Unknown"

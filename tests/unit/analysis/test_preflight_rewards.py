@@ -70,6 +70,11 @@ def test_a_model_that_always_succeeds_fails() -> None:
     assert judged("foothold", binary([8] * 10 + [4] * 3)).verdict == "Pass"
 
 
+def test_successes_of_few_rows_are_a_warning_however_many() -> None:
+    assert judged("foothold", binary([32] * 11, size=32)).verdict == "Warn"
+    assert judged("foothold", binary([32] * 12, size=32)).verdict == "Fail"
+
+
 def test_sixteen_successes_alone_are_no_alarm() -> None:
     assert judged("foothold", binary([8, 8])).verdict == "Pass"
     assert judged("foothold", binary([8, 8, 8])).verdict == "Warn"
@@ -152,6 +157,10 @@ def test_a_constant_reward_fails() -> None:
     assert "All 104 episodes have the reward 0.5" in said.saw
 
 
+def test_a_constant_reward_of_few_groups_is_a_warning() -> None:
+    assert judged("reward-variance", of_values([[(0.5, 0.0)] * 8] * 5)).verdict == "Warn"
+
+
 def test_many_uniform_groups_are_a_warning() -> None:
     said = judged("reward-variance", binary([0] * 6 + [8] * 6 + [4]))
     assert said.verdict == "Warn"
@@ -193,6 +202,9 @@ def test_a_reward_that_is_turned_round_fails() -> None:
     values: Values = [(0.0, 1.0), (0.6, 0.0), (0.7, 0.0), (0.1, 1.0)]
     said = judged("scorer-agrees", of_values([values] * 13))
     assert said.verdict == "Fail"
+    assert "Failures surely earn more than successes" in said.saw
+    lowest = judged("scorer-agrees", of_values([[(0.0, 1.0), (0.6, 0.0)] * 4] * 13))
+    assert (lowest.verdict, lowest.value) == ("Fail", 0.0)  # no reward is a full one
 
 
 def test_two_odd_episodes_of_many_are_no_failure() -> None:

@@ -55,12 +55,15 @@ def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
     saw = f"{part} episodes with a full reward fail by the external score."
     if correlation is not None:
         saw = f"{saw[:-1]}; rank correlation {correlation:.2f}."
-    shown = tuple(map(_example, _worst(sides.unearned)))
+    turned = better is not None and better < -SURELY
+    if turned:
+        saw = f"Failures surely earn more than successes. {saw}"
+    shown = tuple(map(_example, _worst(sides.unearned if sides.unearned else sides.bad)))
     ends = (part.value, PAID, part.low, part.high)
-    if part.low > PAID or (better is not None and better < -SURELY):
-        return Finding(ID, "Fail", saw, *ends, _advice(part, better), ENTRY, examples=shown, figures=figures)
+    if part.low > PAID or turned:
+        return Finding(ID, "Fail", saw, *ends, _advice(part, turned), ENTRY, examples=shown, figures=figures)
     if len(sides.unearned) > 1 and part.value > PAID:
-        return Finding(ID, "Warn", saw, *ends, _advice(part, better), ENTRY, examples=shown, figures=figures)
+        return Finding(ID, "Warn", saw, *ends, _advice(part, turned), ENTRY, examples=shown, figures=figures)
     if better is not None and better < 0 and len(sides.good) >= EACH:
         advice = "Success is paid no better than failure: read the worst episodes, and align the reward."
         return Finding(ID, "Warn", saw, *ends, advice, ENTRY, examples=shown, figures=figures)
@@ -73,9 +76,9 @@ def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
 ENTRY: Final = "spec.environment.entrypoint"
 
 
-def _advice(part: Share, better: float | None) -> str:
-    if better is not None and better < -SURELY and part.low <= PAID:
-        return "Failures earn more than successes: turn the reward round, or correct the external score."
+def _advice(part: Share, turned: bool) -> str:
+    if turned and part.low <= PAID:
+        return "Turn the reward round, or correct the external score: failures earn more than successes."
     return (
         "Tighten the reward's reading of answers until it pays in full only what the external score counts."
     )

@@ -10,7 +10,7 @@ from typing import Any, Final
 from headway_analysis.preflight.answers import parsed, tags_in
 from headway_analysis.preflight.checks.foothold import RARELY
 from headway_analysis.preflight.choose import is_full, one_a_row, replay, varied
-from headway_analysis.preflight.conversation import excerpt, prompt_text, said_by
+from headway_analysis.preflight.conversation import excerpt, prompt_text, said_by, written
 from headway_analysis.preflight.definition import MOST_EXAMPLES, Check, Example, Finding
 from headway_analysis.preflight.evidence import Baseline, Facts, Played, Sampled, Script
 from headway_analysis.preflight.examples import names_it
@@ -24,6 +24,8 @@ ANSWERS: Final = 3
 """Full-scoring answers that are changed."""
 ENOUGH: Final = enough_without(RARELY)
 """Episodes in which a model with a foothold succeeds once."""
+MOST_OTHERS: Final = 200
+"""Full-scoring answers that values are taken from."""
 CONTROL: Final = "unchanged"
 ALWAYS_MEANT: Final = ("other spacing", "other order")
 """Harmless changes of a JSON object, which no judge has a reason to refuse."""
@@ -31,6 +33,8 @@ OFTEN: Final = 0.05
 """Share of the baseline's failing answers with a harmless change, from which refusing it costs something."""
 ALONE: Final = re.compile(r"\bnothing (?:but|else)\b|\bno (?:other|further|extra) (?:text|words?)\b", re.I)
 """A prompt that says so asks for an answer without words around it."""
+ALTERED: Final = "value altered"
+"""The mutant of an answer without named fields."""
 BOTH: Final = ("two answers, the right one first", "two answers, the right one last")
 
 
@@ -46,14 +50,22 @@ def scripts(baseline: Baseline) -> Sequence[Script]:
 def _changed(baseline: Baseline) -> Iterator[tuple[Sampled, str, list[Mutant]]]:
     """Answers with their mutants: of the baseline, or where none scores full, made of labels."""
     full = [one for one in baseline.scored if is_full(one, baseline.facts) and said_by(one)]
-    others, label = _values(full), label_of(baseline)
+    label = label_of(baseline)
+    labelled_full = [(one, _label_text(one, label)) for one in full[:MOST_OTHERS]]
     taken = [(one, said_by(one) or "") for one in varied(full, ANSWERS)] or _of_label(baseline, label)
     for one, text in taken:
         prompt, answer = prompt_text(one), parsed(text)
         named = {key for key, _ in answer.fields if not key or names_it(prompt, key)}
         labelled = set(fields_of(one.row.get(label.column))) if full and label is not None else set()
         wanted = {key for key, _ in answer.fields} & (labelled or named)
+        own = _label_text(one, label)
+        others = _values([other for other, its in labelled_full if own is None or its != own])
         yield one, text, mutants_of(answer, others, tags_in(prompt), wanted or None)
+
+
+def _label_text(one: Sampled, label: Label | None) -> str | None:
+    """The label of an episode's row. Where two are alike, an answer to one may be right for the other."""
+    return None if label is None else written(one.row.get(label.column))
 
 
 def _of_label(baseline: Baseline, label: Label | None) -> list[tuple[Sampled, str]]:
@@ -174,14 +186,18 @@ def _without_half(taken: Iterator[Tried]) -> list[Tried]:
 
 def _sure(taken: list[Tried]) -> list[Tried]:
     """Without prose that was altered once: another row's words may be right by chance."""
+    by_chance = {one.unchanged.script.label for one in taken if one.mutant.label == ALTERED and _prose(one)}
+    if len(by_chance) != 1:
+        return taken
+    return [
+        one
+        for one in taken
+        if one.unchanged.script.label not in by_chance or one.mutant.label not in (ALTERED, *BOTH)
+    ]
 
-    def prose(one: Tried) -> bool:
-        return (
-            one.mutant.label == "value altered" and len((one.unchanged.script.answer or "").split()) > WORDS
-        )
 
-    found = [one for one in taken if prose(one)]
-    return [one for one in taken if len(found) > 1 or not prose(one)]
+def _prose(one: Tried) -> bool:
+    return len((one.unchanged.script.answer or "").split()) > WORDS
 
 
 def _costs(mutant: Mutant, baseline: Baseline) -> bool:
