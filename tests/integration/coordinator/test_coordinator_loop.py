@@ -244,8 +244,7 @@ async def test_the_base_model_samples_before_the_learner_speaks(
         learner = job.learner()
         running = asyncio.create_task(job.coordinator().run())
         async with asyncio.timeout(300):
-            report = Path(job.layout.preflight.removeprefix("file://"))
-            while not await asyncio.to_thread(report.exists):
+            while job.layout.preflight not in job.store.list(job.layout.root):
                 await asyncio.sleep(0.1)
                 if running.done():
                     running.result()
