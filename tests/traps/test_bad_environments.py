@@ -34,13 +34,13 @@ BAD = [
     ("reward", "raises", "reward raised RuntimeError: on purpose"),
     ("reward", "hangs", "reward has not returned by the end of the episode's time"),
     ("reward", "NaN", "reward is nan"),
-    ("reward", "text", "reward raised ValueError"),
+    ("reward", "text", "reward returned the text 'high'"),
     ("reward", "1e200", "reward is 1e+200; beyond 1e+06"),
     ("reward", "fields", "metrics; give 1000 at most"),
     ("score", "raises", "score raised RuntimeError: on purpose"),
     ("score", "hangs", "score has not returned by the end of the episode's time"),
     ("score", "NaN", "score is nan"),
-    ("score", "text", "score raised ValueError"),
+    ("score", "text", "score returned the text 'high'; return a number"),
     ("score", "1e200", "score is 1e+200; beyond 1e+06"),
 ]
 ENDS = [
