@@ -120,6 +120,7 @@ class Row(Record):
 MalformedKind = Literal["unclosed", "no_name", "not_json", "arguments", "structure", "other"]
 """What is wrong with a call that cannot be read: it has no end; it names no tool; it is not the JSON that it
 should be; its arguments are no object, or no values; its parts are not where they belong; anything else."""
+MALFORMED_KINDS: tuple[MalformedKind, ...] = get_args(MalformedKind)
 
 
 class Turn(Record):

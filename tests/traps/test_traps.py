@@ -21,6 +21,7 @@ FEW = 32
 """Episodes that are enough for a warning, in groups of 4; `make test-traps` takes twice as many, of 8."""
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("trap", TRAPS, ids=lambda trap: trap.name)
 def test_a_trap_is_named_by_its_check(trap: Trap) -> None:
     report = judged(trap.task, trap, episodes=FEW, group_size=4, checks={trap.check})

@@ -32,7 +32,7 @@ from headway_analysis.measures.tries import (
     at_turn_limit,
     tool_calls,
 )
-from headway_api.records import FORK_REASONS, EpisodeRecord, GroupRecord, Outcome
+from headway_api.records import FORK_REASONS, MALFORMED_KINDS, EpisodeRecord, GroupRecord, Outcome
 from headway_api.staleness import lag
 
 Figures = dict[str, float]
@@ -239,12 +239,12 @@ def _drifts(episodes: Sequence[EpisodeRecord]) -> Iterator[tuple[str, int]]:
     return ((reason, found[reason]) for reason in FORK_REASONS)
 
 
-def _malformed(episodes: Sequence[EpisodeRecord]) -> Counter[str]:
-    """Calls that could not be read, by what is wrong with them."""
+def _malformed(episodes: Sequence[EpisodeRecord]) -> Iterator[tuple[str, int]]:
+    """How many calls could not be read, for each kind of what is wrong with them."""
     found: Counter[str] = Counter()
     for turn in (turn for episode in episodes for turn in episode.turns):
         found.update(turn.malformed_kinds)
-    return found
+    return ((kind, found[kind]) for kind in MALFORMED_KINDS)
 
 
 def _tools(prefix: str, episodes: Sequence[EpisodeRecord]) -> Figures:
@@ -259,9 +259,8 @@ def _tools(prefix: str, episodes: Sequence[EpisodeRecord]) -> Figures:
         f"{prefix}/tool_calls/failed_share": failed / readable if readable else 0.0,
         f"{prefix}/tool_calls/malformed_share": malformed / attempts if attempts else 0.0,
         **{
-            f"{prefix}/tool_calls/malformed_share_of/{kind}": count / attempts
-            for kind, count in _malformed(episodes).items()
-            if attempts
+            f"{prefix}/tool_calls/malformed_share_of/{kind}": count / attempts if attempts else 0.0
+            for kind, count in _malformed(episodes)
         },
         **{
             f"{prefix}/tool_calls_of/{name}": count / len(episodes)

@@ -283,6 +283,8 @@ def spread(prefix: str, values: list[float], only: str = "mean std min max") -> 
     return {f"{prefix}{name}": float(getattr(np, name)(values)) for name in only.split()}
 
 
+KINDS = ("unclosed", "no_name", "not_json", "arguments", "structure", "other")
+"""What may be wrong with a call."""
 REASONS = (
     *("tools", "system", "dropped", "inserted", "role", "calls", "arguments", "call_id", "whitespace"),
     *("content", "again", "cut_off", "thought", "template"),
@@ -321,6 +323,7 @@ def recounted(groups: list[dict[str, Any]], prefix: str, rates: str) -> dict[str
     limit = [e["outcome"] == "Truncated" and not short for e, short in zip(episodes, cut, strict=True)]
     said = [row["tokens"][span["start"] : span["end"]] for row in rows for span in row["turns"]]
     repeated = [*map(said_again, said)]
+    kinds = Counter(kind for t in turns for kind, n in t["malformed_kinds"].items() for _ in range(n))
     drifted = Counter(d["reason"] for e in episodes for d in e["drifts"] for _ in range(d["count"]))
     return {
         **spread(f"{prefix}/reward/", rewards),
@@ -340,6 +343,10 @@ def recounted(groups: list[dict[str, Any]], prefix: str, rates: str) -> dict[str
         **spread(f"{prefix}/tool_calls/", [len(made) for made in calls], "mean max"),
         f"{prefix}/tool_calls/failed_share": failed / readable if readable else 0.0,
         f"{prefix}/tool_calls/malformed_share": unreadable / (unreadable + readable),
+        **{
+            f"{prefix}/tool_calls/malformed_share_of/{kind}": kinds[kind] / (unreadable + readable)
+            for kind in KINDS
+        },
         **{f"{prefix}/tool_calls_of/{name}": n / len(episodes) for name, n in tools.items()},
         f"{prefix}/tokens/prompt_mean": float(np.mean(prompts)),
         **spread(f"{prefix}/tokens/response_", [turn["sampled_tokens"] for turn in turns]),
@@ -401,6 +408,7 @@ def test_the_script_shows_whatever_is_recounted(done: Rig) -> None:
         "val/turns/fork_rate",
         "val/episodes/fork_rate",
         *(f"val/forks_of/{why}" for why in REASONS),
+        *(f"val/tool_calls/malformed_share_of/{kind}" for kind in KINDS if kind != "not_json"),
         "val/reward/min",
         "val/repetition/mean",
         "val/repetition/max",

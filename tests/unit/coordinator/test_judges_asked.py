@@ -281,6 +281,8 @@ async def test_who_is_cancelled_takes_no_answer_from_another(tmp_path: Path) -> 
             judge = judges.by_name["style"]
             first, second = (asyncio.create_task(judge.ask(question(of=of), told.append)) for _ in range(2))
             await came.wait()
+            while sum(one.waiting for one in judge._open.values()) < 2:
+                await asyncio.sleep(0.01)
             first.cancel()
             await asyncio.gather(first, return_exceptions=True)
             held.set()
