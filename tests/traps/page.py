@@ -50,8 +50,8 @@ VLLM: Final = """\
 The {number} traps below are faults of the quickstart's desk. Its tiny model plays them in a real vLLM \
 (`tests/traps/test_with_vllm.py`, which `make test LONG=ci` runs): each is named there by its check, and the \
 desk without a fault by none. All other traps are played by simulated models alone: the tiny model knows one \
-desk, and no other task. The first run named 11 of 12: at `maxTokens: 12` no answer of `desk-answers-cut` was \
-cut off, so its limit is 8 now.
+desk, and no other task. The first run named 11 of 12: at `maxTokens: 12` no answer of `desk-answers-cut` \
+was cut off, so its limit is 8 now.
 """
 
 
