@@ -210,6 +210,8 @@ class EpisodeRecord(Record):
     outcome: Outcome
     error: str | None = None
     """For a person: what failed, in the failing part's own words."""
+    cause: str | None = Field(default=None, max_length=64)
+    """Reason, where what failed is of the job's own parts: `ResetFailed`, `RewardFailed`, `JudgeSlow`."""
     timed_out: bool = False
     """Whether it had not ended within rollout.timeoutSeconds: lost for it, or Truncated and judged."""
     reward: float | None = None

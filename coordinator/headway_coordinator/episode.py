@@ -307,6 +307,7 @@ class Episodes:
             outcome=ending.outcome,
             timed_out=ending.timed_out,
             error=_storable(ending.error),
+            cause=ending.cause.reason if ending.cause else None,
             reward=reply.reward if reply else None,
             turn_rewards=by_index(reply.turn_rewards, turns) if reply and reply.turn_rewards else None,
             score=reply.score if reply else None,

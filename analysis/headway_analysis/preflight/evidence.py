@@ -103,6 +103,8 @@ class Played:
     metrics: Mapping[str, float] = field(default_factory=dict)
     error: str | None = None
     """Why it has no reward: what failed, with method, file and line where they are known."""
+    cause: str | None = None
+    """Reason, where environment or judge is to blame: `ResetFailed`, `RewardNotFinite`, `JudgeSlow`."""
     seconds: float = 0.0
     """From the sandbox's lease to the judgement."""
     waited: float = 0.0

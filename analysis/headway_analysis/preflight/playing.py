@@ -30,7 +30,15 @@ Agent = Callable[[ResetReply], Turns]
 
 
 class Failed(Exception):
-    """A request had no reply: the sandbox's or the environment's own words."""
+    """A request had no reply: the sandbox's or the environment's own words.
+
+    Args:
+        cause: as `Played.cause`.
+    """
+
+    def __init__(self, said: str, cause: str | None = None) -> None:
+        super().__init__(said)
+        self.cause = cause
 
 
 class Cut(Exception):
@@ -85,8 +93,13 @@ def played(script: Script, clock: Callable[[], float], agent: Agent | None = Non
         judged = yield FinishRequest(messages=messages, truncated=truncated, turns=asked)
         assert isinstance(judged, FinishReply)
     except Failed as failure:
-        seconds = clock() - began
-        return dataclasses.replace(so_far, results=tuple(results), error=str(failure), seconds=seconds)
+        return dataclasses.replace(
+            so_far,
+            results=tuple(results),
+            error=str(failure),
+            cause=failure.cause,
+            seconds=clock() - began,
+        )
     return dataclasses.replace(
         so_far,
         reward=judged.reward,

@@ -127,7 +127,8 @@ class Player:
                 except (InfraFault, TimeoutError) as fault:
                     infrastructure = isinstance(fault, InfraFault) and fault.cause is None
                     said = str(fault) or f"no end within {seconds:g} s"
-                    request = play.throw(playing.Failed(said[:ERROR_LENGTH]))
+                    cause = fault.cause.reason if isinstance(fault, InfraFault) and fault.cause else None
+                    request = play.throw(playing.Failed(said[:ERROR_LENGTH], cause))
                 else:
                     request = play.send(reply)
         except StopIteration as end:

@@ -149,7 +149,8 @@ class Sandbox:
             said = bounds.json_within(text, bounds.ANSWER, depth=bounds.CONVERSATION_DEPTH) if text else None
             if answer.status < 300:
                 return said
-            raise Failed(Problem.model_validate(said).message)
+            problem = Problem.model_validate(said)
+            raise Failed(problem.message, problem.reason)
         except ValueError as error:
             raise Failed(f"{what} answered with what it must not: {error}") from None
 

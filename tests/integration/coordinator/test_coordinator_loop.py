@@ -180,6 +180,7 @@ async def test_a_job_runs_from_preflight_to_report(server: RolloutServer, tmp_pa
         "discarded": status["usage"]["discardedTokens"],
         "evaluation": status["usage"]["evaluationTokens"],
         "endpoint": status["usage"]["endpointTokens"],
+        "judge": status["usage"]["judgeTokens"],
     }
     assert counted["cost"] == status["usage"]["cost"]
 
