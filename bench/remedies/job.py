@@ -85,6 +85,7 @@ def configured(folder: Path, inputs: Path, changes: Mapping[str, Any]) -> JobCon
     for split in ("train", "validation"):
         document["data"][split]["uri"] = f"file://{inputs}/{split}.jsonl"
     document["output"] = {"uri": f"file://{folder}/store"}
+    document["preflight"] = {"episodes": 0}
     del document["tracking"]
     return JobConfig.model_validate({"name": NAME, "namespace": NAMESPACE, "uid": UID, "spec": document})
 

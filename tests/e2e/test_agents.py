@@ -23,6 +23,7 @@ STEPS = 3
 SMALL: dict[str, Any] = {
     "algorithm": {"batchSize": 2, "groupSize": 4},
     "evaluation": {"everySteps": 0, "atStart": False},
+    "preflight": {"episodes": 0},
     "schedule": {"maxSteps": STEPS},
 }
 pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(1200)]

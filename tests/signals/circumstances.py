@@ -25,6 +25,7 @@ SMALL: Mapping[str, Any] = {
     "rollout": {"maxRetries": 0},
     "evaluation": {"everySteps": 5, "maxRows": 32},
     "output": {"uri": "s3://headway/runs"},
+    "preflight": {"episodes": 0},
 }
 """Laid over the demo's job: a step takes a second or two on one core."""
 

@@ -84,6 +84,7 @@ class Box:
         reported: list[float] | None = None,
         metrics: dict[str, float] | None = None,
         turns: int = 0,
+        judges: Sequence[str] = (),
     ) -> FinishReply:
         self._fail()
         body = {"messages": messages, "truncated": truncated, "turns": turns}

@@ -15,6 +15,7 @@ from typing import Any
 import judged
 import pytest
 import rollout_server
+from role_keys import TO_ROLLOUT
 from rollout_server import RolloutServer, kill
 from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 
@@ -26,7 +27,8 @@ from headway_coordinator.room import Room
 
 pytestmark = [pytest.mark.integration, pytest.mark.ci, pytest.mark.timeout(900)]
 
-KEY = "sk-of-this-server"
+KEY = TO_ROLLOUT
+"""What a rollout server's port asks for, as other servers ask for keys of theirs."""
 VERDICT = {"enum": ["good", "bad"]}
 REWARD = f"float(self.judge('style', [user(str(transcript.row['case']))], {VERDICT}) == 'good')"
 
@@ -37,9 +39,7 @@ def tok(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def started(folder: Path, base: Path) -> RolloutServer:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("VLLM_API_KEY", KEY)  # no job may set vLLM's --api-key; other servers have one
-        return RolloutServer(folder, base, model={"contextLength": 512})
+    return RolloutServer(folder, base, model={"contextLength": 512})
 
 
 @pytest.fixture

@@ -61,6 +61,7 @@ SMALL: Final[Json] = {
     "evaluation": {"everySteps": 1, "atStart": False, "maxRows": 2},
     "environment": {"sandbox": {"warmPool": {"min": 0, "max": 8}}},
     "rollout": {"maxConcurrency": 8},
+    "preflight": {"episodes": 0},
     "tracking": None,
 }
 """What keeps a job cheap."""
