@@ -21,6 +21,9 @@ pytestmark = [pytest.mark.ci, pytest.mark.integration, pytest.mark.timeout(600)]
 
 FEW = {"algorithm": {"batchSize": 2, "groupSize": 4, "maxStepsOffPolicy": 2}, "evaluation": {"maxRows": 4}}
 
+NEWER = ("/forks_of/", "/tool_calls/malformed_share_of/")
+"""Figures that the recorded series are older than. No signal reads them."""
+
 
 @pytest.fixture(scope="module")
 def base() -> Path:
@@ -98,7 +101,8 @@ def test_two_steps_on_the_real_learner_give_the_figures_that_are_recorded(two_st
     }
     varies |= {"training/reference_kl"}
     assert recorded - varies <= series.columns(two_steps.steps)
-    assert series.columns(two_steps.steps) <= recorded
+    newer = {name for name in series.columns(two_steps.steps) if any(part in name for part in NEWER)}
+    assert series.columns(two_steps.steps) - newer <= recorded
 
 
 def test_the_figures_of_two_steps_are_those_of_what_was_done_to_them(two_steps: series.Series) -> None:
