@@ -19,7 +19,7 @@ from headway_api.names import API_VERSION, PLURALS, TRAINING_KIND
 from headway_demo import quickstart
 from provoked.provocation import EVALUATED, SMALL, STORE, Json, Provocation, merged
 
-AT_ONCE: Final = 5
+AT_ONCE: Final = 4
 """Jobs together: each has a coordinator and a broker, and two cores have no more room."""
 PATIENCE_S: Final = 180
 """Longer than any fault takes on a busy machine, beyond its own time."""
