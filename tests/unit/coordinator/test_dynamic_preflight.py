@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from a_job import publishing
+from episodes import a_group
 from faulty_servers import Scripted, broker, sandbox, serving, weight_agent
 from lease_service import free_port
 from role_keys import KEYS, TO_COORDINATOR
@@ -32,7 +33,7 @@ from headway_coordinator.coordinator import Coordinator
 from headway_coordinator.engines import fleet as fleets
 from headway_coordinator.engines.router import Endpoint
 from headway_coordinator.preflight.start import BEFORE_TRAINING
-from headway_coordinator.spool import decode
+from headway_coordinator.spool import Spool, decode
 
 SIZE, ROWS, EPISODES = 8, 15, 120
 """Enough for a foothold to be ruled out: 64 episodes on 8 rows."""
@@ -217,6 +218,18 @@ async def test_a_restart_goes_on_with_the_groups_there_are(tmp_path: Path) -> No
         assert before.items() <= after.items()
         assert len(after) == EPISODES // SIZE
         assert stage.told[-1]["progress"]["step"] == 2
+
+
+async def test_a_lost_group_is_sampled_anew_at_a_restart(tmp_path: Path) -> None:
+    async with rig(tmp_path, mixed) as stage:
+        before = a_group("p0-000000", [None] * SIZE, purpose=Purpose.PREFLIGHT)
+        assert Spool(stage.store, stage.layout()).put(before) == before
+        await stage.run(stage.config())
+        groups = [decode(stage.store.get(uri)) for uri in stage.store.list(stage.layout().preflight_groups)]
+        assert [len(group.scored) for group in groups] == [SIZE] * (EPISODES // SIZE)
+        billed = [uri.rpartition("/")[2] for uri in stage.store.list(stage.layout().usage)]
+        assert "p0-000000.jsonl" in billed, "what was sampled anew"
+        assert "p0-000000-0.jsonl" in billed, "what was lost"
 
 
 async def test_what_ended_early_stands_for_jobs_that_end_by_it(tmp_path: Path) -> None:
