@@ -13,7 +13,7 @@ import asyncio
 import dataclasses
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final
@@ -26,7 +26,7 @@ from headway_analysis.preflight.evidence import Baseline, Facts
 from headway_api import logs
 from headway_api.artifacts import Layout
 from headway_api.exits import JobError
-from headway_api.records import EpisodeRecord, Purpose
+from headway_api.records import EpisodeRecord, Judgement, Purpose
 from headway_api.sandbox_api import PoolState
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_api.status import Check, Preflight
@@ -39,6 +39,7 @@ from headway_coordinator.evaluation.servers import proven
 from headway_coordinator.faults import CandidateFault
 from headway_coordinator.ledger.segments import Ledger
 from headway_coordinator.metrics.prometheus import Sample
+from headway_coordinator.one_at_a_time import OneAtATime
 from headway_coordinator.players import Players
 from headway_coordinator.preflight import keyed, parsers, probes, shown, start
 from headway_coordinator.preflight.baseline import Sampler
@@ -88,6 +89,8 @@ class Dynamic:
     findings: list[Finding] = field(default_factory=list)
     kept: keyed.Kept | None = None
     _watch: Watch | None = None
+    _player: Player | None = None
+    """Of the scripts, once there are any."""
 
     async def run(self, *, begun: bool) -> None:
         """Return once the job may train. `begun`: it trains already, so nothing is sampled any more.
@@ -196,10 +199,14 @@ class Dynamic:
             baseline = dataclasses.replace(baseline, probes=tried)
         scripts = await asyncio.to_thread(run.scripts_of, baseline, own)
         logs.event(_log, "preflight-scripts", scripts=len(scripts))
-        name = f"preflight-script-{self.incarnation}"
-        player = Player(self.spec, self.broker, room, name, self.players.judges)
-        played = await player.play(scripts)
-        await asyncio.to_thread(self.ledger.judgements, name, player.judgements, time.time())
+        name, blocking = f"preflight-script-{self.incarnation}", OneAtATime()
+
+        async def bill(whose: str, found: Sequence[Judgement]) -> None:
+            await blocking(self.ledger.judgements, whose, found, time.time())
+
+        judges = self.players.judges
+        self._player = Player(self.spec, self.broker, room, name, judges, bill, self._moved)
+        played = await self._player.play(scripts)
         return await asyncio.to_thread(run.findings, baseline, played, own)
 
     async def _read_again(self, baseline: Baseline) -> Baseline:
@@ -241,6 +248,8 @@ class Dynamic:
     @property
     def _waits_for(self) -> Check | None:
         stalled = self._watch.stalled if self._watch is not None else None
+        if self._player is not None:
+            stalled = next(iter(self._player.waiting.values()), None)
         return None if stalled is None else Check(name="Baseline", passed=False, message=stalled[:1024])
 
     def _conclude(self, kept: keyed.Kept, how: str | None, *, begun: bool) -> None:
