@@ -101,7 +101,7 @@ class Dynamic:
         if not self.runner.samples:
             return
         key = await asyncio.to_thread(
-            keyed.key_of, self.spec, self.ready.data, self.ready.model, self.layout.uid
+            keyed.key_of, self.spec, self.ready.data, self.ready.model, self.layout.uid, self.store
         )
         kept = await asyncio.to_thread(keyed.read_back, self.store, self.layout, key, begun=begun)
         if kept is not None and kept.cut and not begun and not self._stops(kept.findings):
