@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass
+from typing import Any
 
 from headway_api.records import Abandoned, EpisodeRecord, GroupRecord, Judgement, Outcome, Purpose
 from headway_api.sandbox_api import (
@@ -120,8 +121,8 @@ def lost(group: GroupRecord, said: str, cause: Cause | None = None) -> GroupReco
     if group.purpose is not Purpose.PREFLIGHT:
         return group
     reason = None if cause is None else cause.reason
-    gone = {"outcome": Outcome.INFRA_ERROR, "error": said, "cause": reason, "reward": None}
-    gone |= {"turn_rewards": None, "score": None, "metrics": {}}
+    gone: dict[str, Any] = {"outcome": Outcome.INFRA_ERROR, "error": said, "cause": reason}
+    gone |= {"reward": None, "turn_rewards": None, "score": None, "metrics": {}}
     episodes = [
         episode if episode.reward is None else episode.model_copy(update=gone) for episode in group.episodes
     ]

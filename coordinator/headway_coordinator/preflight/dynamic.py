@@ -22,7 +22,7 @@ import aiohttp
 
 from headway_analysis.preflight import report, run
 from headway_analysis.preflight.definition import Finding
-from headway_analysis.preflight.evidence import Baseline, Facts
+from headway_analysis.preflight.evidence import Baseline, Facts, Probe
 from headway_api import logs
 from headway_api.artifacts import Layout
 from headway_api.exits import JobError
@@ -193,10 +193,8 @@ class Dynamic:
         return Watch(idle, blame, self.broker.pool, self._moved)
 
     async def _judged(self, baseline: Baseline, room: Room) -> list[Finding]:
-        own, lease = self.spec.preflight.checks, f"preflight-probe-{self.incarnation}"
-        if own.get(ISOLATED) != "Off":
-            tried = await probes.probe(self.spec, self.broker, lease, probes.destinations())
-            baseline = dataclasses.replace(baseline, probes=tried)
+        own = self.spec.preflight.checks
+        tried = await self._probed("before")
         scripts = await asyncio.to_thread(run.scripts_of, baseline, own)
         logs.event(_log, "preflight-scripts", scripts=len(scripts))
         name, blocking = f"preflight-script-{self.incarnation}", OneAtATime()
@@ -207,7 +205,16 @@ class Dynamic:
         judges = self.players.judges
         self._player = Player(self.spec, self.broker, room, name, judges, bill, self._moved)
         played = await self._player.play(scripts)
+        tried += await self._probed("after")  # of a sandbox that was started in the place of a script's
+        baseline = dataclasses.replace(baseline, probes=tried)
         return await asyncio.to_thread(run.findings, baseline, played, own)
+
+    async def _probed(self, when: str) -> list[Probe]:
+        """What a sandbox reaches; nothing where nobody asks."""
+        if self.spec.preflight.checks.get(ISOLATED) == "Off":
+            return []
+        lease = f"preflight-probe-{self.incarnation}-{when}"
+        return await probes.probe(self.spec, self.broker, lease, probes.destinations())
 
     async def _read_again(self, baseline: Baseline) -> Baseline:
         """The baseline with what other parsers make of calls that could not be read."""

@@ -66,7 +66,8 @@ class _Try:
     def failed(self, fault: InfraFault | TimeoutError, seconds: float) -> playing.Failed:
         """As the script hears of it."""
         if isinstance(fault, InfraFault):
-            return playing.Failed(str(fault)[:ERROR_LENGTH], fault.cause and fault.cause.reason)
+            cause = fault.cause.reason if fault.cause is not None else None
+            return playing.Failed(str(fault)[:ERROR_LENGTH], cause)
         said = str(fault) or f"no end within {seconds:g} s"
         if self.judge is None:
             return playing.Failed(said[:ERROR_LENGTH])

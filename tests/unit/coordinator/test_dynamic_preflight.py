@@ -221,6 +221,25 @@ async def test_a_restart_goes_on_with_the_groups_there_are(tmp_path: Path) -> No
         assert stage.told[-1]["progress"]["step"] == 2
 
 
+async def test_a_sandbox_is_probed_before_and_after_the_scripts(tmp_path: Path) -> None:
+    """By then the sandboxes that are next are younger: each of a script's has another in its place."""
+    async with rig(tmp_path, mixed) as stage:
+        stage.box.answers["POST /probe"] = lambda body: {
+            "reached": [False] * len(body["destinations"]),
+            "age": 1,
+        }
+        await stage.run(stage.config())
+        leases = [body["lease"] for key, body in stage.leases.asked if key == "POST /v1/leases"]
+        [before], [after] = (
+            [at for at, name in enumerate(leases) if name == f"preflight-probe-0-{when}"]
+            for when in ("before", "after")
+        )
+        scripts = [at for at, name in enumerate(leases) if name.startswith("preflight-script-")]
+        assert before < min(scripts) <= max(scripts) < after
+        found = {each["check"]: each["verdict"] for each in stage.preflight["findings"]}
+        assert found["isolated"] == "Pass"
+
+
 async def test_a_lost_group_is_sampled_anew_at_a_restart(tmp_path: Path) -> None:
     async with rig(tmp_path, mixed) as stage:
         before = a_group("p0-000000", [None] * SIZE, purpose=Purpose.PREFLIGHT)
