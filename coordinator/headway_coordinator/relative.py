@@ -1,8 +1,10 @@
 """Rewards that the environment gives to the episodes of a group against each other (`group_reward`).
 
-One call a group, in a sandbox of its own. Training groups alone: of held-out rows a reward that is relative
-to other tries says nothing, so these keep what `reward` said. A group that cannot be judged is tried again in
-a fresh sandbox, and then abandoned (`NotJudged`): no episode of it gets another reward, least of all a zero.
+One call a group, in a sandbox of its own. Groups of training rows alone, the preflight's among them: of
+held-out rows a reward that is relative to other tries says nothing, so these keep what `reward` said. A group
+that cannot be judged is tried again in a fresh sandbox, and then abandoned (`NotJudged`): no episode of it
+gets another reward, least of all a zero. The preflight judges a job by the reward that it trains on: the
+episodes of such a group are lost there.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass
+from typing import Any
 
 from headway_api.records import Abandoned, EpisodeRecord, GroupRecord, Judgement, Outcome, Purpose
 from headway_api.sandbox_api import (
@@ -31,6 +34,7 @@ from headway_coordinator.stop import Stopped
 
 ATTEMPTS_SAID = 1500
 """Characters of the last failure in the record of a group."""
+TOO_FEW = f"group_reward: fewer than {MIN_SCORED} episodes of the group are scored"
 
 
 @dataclass
@@ -51,10 +55,10 @@ class Relative:
     async def judged(self, plan: groups.Plan, group: GroupRecord, attempts: range) -> GroupRecord:
         """As `group.Relative` says."""
         scored = group.scored
-        if plan.purpose is not Purpose.TRAIN or not self.grouped:
+        if plan.purpose not in (Purpose.TRAIN, Purpose.PREFLIGHT) or not self.grouped:
             return group
         if group.abandoned is not None or len(scored) < MIN_SCORED:
-            return group
+            return lost(group, TOO_FEW) if plan.size >= MIN_SCORED else group
         told: list[Judgement] = []
         began, fault = time.monotonic(), InfraFault("it was not tried")
         for attempt in attempts:
@@ -69,8 +73,10 @@ class Relative:
                 if found.cause is not None:
                     self.faults.hear(lease, found.cause)
                 self.faults.ended(lease, scored=False)
-        why = Abandoned(reason="NotJudged", message=f"group_reward: {fault}"[:ATTEMPTS_SAID])
-        return group.model_copy(update={"judgements": told, "abandoned": why})
+        said = f"group_reward: {fault}"[:ATTEMPTS_SAID]
+        why = Abandoned(reason="NotJudged", message=said)
+        group = group.model_copy(update={"judgements": told, "abandoned": why})
+        return lost(group, said, fault.cause)
 
     async def _once(
         self, plan: groups.Plan, scored: list[EpisodeRecord], lease: str, told: list[Judgement]
@@ -108,6 +114,19 @@ class Relative:
             one = FinishReply(**reward.model_dump(), score=0.0)
             check_reward(one, self.rules.reward_range, delivered(episode))
             check_sizes(one)
+
+
+def lost(group: GroupRecord, said: str, cause: Cause | None = None) -> GroupRecord:
+    """A group of the preflight that was not judged, none of its episodes scored; any other as it is."""
+    if group.purpose is not Purpose.PREFLIGHT:
+        return group
+    reason = None if cause is None else cause.reason
+    gone: dict[str, Any] = {"outcome": Outcome.INFRA_ERROR, "error": said, "cause": reason}
+    gone |= {"reward": None, "turn_rewards": None, "score": None, "metrics": {}}
+    episodes = [
+        episode if episode.reward is None else episode.model_copy(update=gone) for episode in group.episodes
+    ]
+    return group.model_copy(update={"episodes": episodes})
 
 
 def told_of(episode: EpisodeRecord) -> GroupEpisode:

@@ -216,10 +216,10 @@ class Spool:
     def _uri(self, group: GroupRecord) -> str:
         if group.purpose is Purpose.TRAIN:
             return self._layout.train_group(group.group_id)
-        if group.purpose is Purpose.PREFLIGHT:
-            return self._layout.preflight_group(group.group_id)
         if group.unanswered:
             return self._layout.failed_group(group.key)
+        if group.purpose is Purpose.PREFLIGHT:
+            return self._layout.preflight_group(group.group_id)
         if group.candidate is not None:
             return self._layout.evaluation_group(group.candidate, group.group_id)
         return self._layout.validation_group(group.step, group.group_id)

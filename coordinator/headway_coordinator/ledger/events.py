@@ -56,7 +56,7 @@ def of_group(group: GroupRecord) -> list[UsageEvent]:
         if why is None:
             events += _event(episode, "episode", UsageClass.SANDBOX_SECONDS, episode.sandbox_seconds)
     ended = max((episode.finished_at for episode in group.episodes), default=0.0)
-    events += judged(f"{group.group_id}/group", group.judgements, ended)
+    events += judged(f"{group.key}/group", group.judgements, ended)
     return events
 
 

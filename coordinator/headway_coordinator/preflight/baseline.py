@@ -39,6 +39,8 @@ from headway_coordinator.trajectory.render import Renderer
 LONG_TEXT: Final = 200_000
 """Characters beyond which a text's tokens are estimated."""
 CHARACTERS_A_TOKEN: Final = 4
+LEAST_ROWS: Final = 12
+"""Rows of the baseline, where there are as many: checks that compare rows say nothing of fewer."""
 LOOKS: Final = 16
 """A look for a certain failure follows once the episodes are more by this part of them: it reads them all."""
 _log = logging.getLogger(__name__)
@@ -97,8 +99,8 @@ class Sampler:
 
     @property
     def wanted(self) -> int:
-        """Episodes in all: whole groups."""
-        return -(-self.spec.preflight.episodes // self.size) * self.size
+        """Episodes in all."""
+        return episodes_for(self.spec.preflight.episodes, self.size, len(self.data.train))
 
     @property
     def baseline(self) -> Baseline:
@@ -227,6 +229,17 @@ class Sampler:
         if (found := self.faults.hopeless) is not None:
             raise given_up(found, begun=False)
         return record
+
+
+def episodes_for(asked: int, size: int, rows: int) -> int:
+    """Episodes of a baseline: whole groups, and one for each of `LEAST_ROWS` rows at least.
+
+    Args:
+        asked: `spec.preflight.episodes`.
+        size: episodes of a group.
+        rows: training rows.
+    """
+    return max(-(-asked // size), min(LEAST_ROWS, rows)) * size
 
 
 def _first(found: BaseExceptionGroup[Certain]) -> Certain:

@@ -13,7 +13,7 @@ import asyncio
 import dataclasses
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final
@@ -22,11 +22,11 @@ import aiohttp
 
 from headway_analysis.preflight import report, run
 from headway_analysis.preflight.definition import Finding
-from headway_analysis.preflight.evidence import Baseline, Facts
+from headway_analysis.preflight.evidence import Baseline, Facts, Probe
 from headway_api import logs
 from headway_api.artifacts import Layout
 from headway_api.exits import JobError
-from headway_api.records import EpisodeRecord, Purpose
+from headway_api.records import EpisodeRecord, Judgement, Purpose
 from headway_api.sandbox_api import PoolState
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_api.status import Check, Preflight
@@ -39,6 +39,7 @@ from headway_coordinator.evaluation.servers import proven
 from headway_coordinator.faults import CandidateFault
 from headway_coordinator.ledger.segments import Ledger
 from headway_coordinator.metrics.prometheus import Sample
+from headway_coordinator.one_at_a_time import OneAtATime
 from headway_coordinator.players import Players
 from headway_coordinator.preflight import keyed, parsers, probes, shown, start
 from headway_coordinator.preflight.baseline import Sampler
@@ -88,6 +89,8 @@ class Dynamic:
     findings: list[Finding] = field(default_factory=list)
     kept: keyed.Kept | None = None
     _watch: Watch | None = None
+    _player: Player | None = None
+    """Of the scripts, once there are any."""
 
     async def run(self, *, begun: bool) -> None:
         """Return once the job may train. `begun`: it trains already, so nothing is sampled any more.
@@ -98,7 +101,7 @@ class Dynamic:
         if not self.runner.samples:
             return
         key = await asyncio.to_thread(
-            keyed.key_of, self.spec, self.ready.data, self.ready.model, self.layout.uid
+            keyed.key_of, self.spec, self.ready.data, self.ready.model, self.layout.uid, self.store
         )
         kept = await asyncio.to_thread(keyed.read_back, self.store, self.layout, key, begun=begun)
         if kept is not None and kept.cut and not begun and not self._stops(kept.findings):
@@ -190,17 +193,28 @@ class Dynamic:
         return Watch(idle, blame, self.broker.pool, self._moved)
 
     async def _judged(self, baseline: Baseline, room: Room) -> list[Finding]:
-        own, lease = self.spec.preflight.checks, f"preflight-probe-{self.incarnation}"
-        if own.get(ISOLATED) != "Off":
-            tried = await probes.probe(self.spec, self.broker, lease, probes.destinations())
-            baseline = dataclasses.replace(baseline, probes=tried)
+        own = self.spec.preflight.checks
+        tried = await self._probed("before")
         scripts = await asyncio.to_thread(run.scripts_of, baseline, own)
         logs.event(_log, "preflight-scripts", scripts=len(scripts))
-        name = f"preflight-script-{self.incarnation}"
-        player = Player(self.spec, self.broker, room, name, self.players.judges)
-        played = await player.play(scripts)
-        await asyncio.to_thread(self.ledger.judgements, name, player.judgements, time.time())
+        name, blocking = f"preflight-script-{self.incarnation}", OneAtATime()
+
+        async def bill(whose: str, found: Sequence[Judgement]) -> None:
+            await blocking(self.ledger.judgements, whose, found, time.time())
+
+        judges = self.players.judges
+        self._player = Player(self.spec, self.broker, room, name, judges, bill, self._moved)
+        played = await self._player.play(scripts)
+        tried += await self._probed("after")  # of a sandbox that was started in the place of a script's
+        baseline = dataclasses.replace(baseline, probes=tried)
         return await asyncio.to_thread(run.findings, baseline, played, own)
+
+    async def _probed(self, when: str) -> list[Probe]:
+        """What a sandbox reaches; nothing where nobody asks."""
+        if self.spec.preflight.checks.get(ISOLATED) == "Off":
+            return []
+        lease = f"preflight-probe-{self.incarnation}-{when}"
+        return await probes.probe(self.spec, self.broker, lease, probes.destinations())
 
     async def _read_again(self, baseline: Baseline) -> Baseline:
         """The baseline with what other parsers make of calls that could not be read."""
@@ -241,6 +255,8 @@ class Dynamic:
     @property
     def _waits_for(self) -> Check | None:
         stalled = self._watch.stalled if self._watch is not None else None
+        if self._player is not None:
+            stalled = next(iter(self._player.waiting.values()), None)
         return None if stalled is None else Check(name="Baseline", passed=False, message=stalled[:1024])
 
     def _conclude(self, kept: keyed.Kept, how: str | None, *, begun: bool) -> None:

@@ -1,7 +1,8 @@
 """What a preflight found, kept by what it depends on: a restart reads it back, and so does an equal job.
 
-An environment's image counts as the same where its name pins it. One whose name may mean another image
-tomorrow, an agent that is a service, and judges are known to the job alone: another job checks them again.
+An environment's image counts as the same where its name has its digest. A tag may mean another image
+tomorrow: such an image, an agent that is a service, and judges are known to the job alone, and another job
+checks them again.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from headway_api.spec.training import RLTrainingJobSpec
 from headway_api.store import NotFound, Store
 from headway_api.stored import read
 from headway_coordinator.dataset import Data, digest
+from headway_coordinator.preflight import tensors
 
 VERSION: Final = 1
 """Of the checks: raise it with a change by which the same episodes are judged otherwise."""
@@ -49,14 +51,18 @@ class Kept(Record):
     """The whole report."""
 
 
-def key_of(spec: RLTrainingJobSpec, data: Data, model: Path, uid: str) -> str:
-    """What a preflight depends on, as SHA-256 in hex.
+def key_of(spec: RLTrainingJobSpec, data: Data, model: Path, uid: str, store: Store) -> str:
+    """What a preflight depends on, as SHA-256 in hex. Blocking: run it in a thread.
 
     Args:
         spec: the job's.
         data: its rows.
         model: folder with the base model's configuration and tokenizer.
         uid: the job's: part of what is known to it alone.
+        store: where the model's weights lie, unless they are the hub's.
+
+    Raises:
+        JobError: `ModelUnavailable`: the weights may not be read.
     """
     said = spec.as_object()
     environment = said["environment"]
@@ -66,6 +72,7 @@ def key_of(spec: RLTrainingJobSpec, data: Data, model: Path, uid: str) -> str:
         "start": said["model"].get("warmStart"),
         "adapter": said["model"].get("lora") if spec.model.warm_start else None,
         "files": _files(model),
+        "weights": tensors.weights(spec.model, model, store),
         "data": said["data"],
         "rows": [digest(rows) for rows in (data.train, data.validation, data.test)],
         "environment": {
@@ -75,6 +82,7 @@ def key_of(spec: RLTrainingJobSpec, data: Data, model: Path, uid: str) -> str:
         "reward": said["reward"],
         "judges": said.get("judges"),
         "sampling": said["rollout"]["sampling"],
+        "engine": spec.rollout.engine.extra_args,
         "timeout": spec.rollout.timeout_seconds,
         "training": [spec.algorithm.group_size, spec.algorithm.batch_size, spec.schedule.max_steps],
         "success": spec.evaluation.success_threshold,
@@ -88,11 +96,8 @@ def key_of(spec: RLTrainingJobSpec, data: Data, model: Path, uid: str) -> str:
 
 def is_alone(spec: RLTrainingJobSpec) -> bool:
     """Whether something that the preflight depends on is known to this job alone."""
-    environment = spec.environment
-    name = environment.image.rpartition("/")[2]
-    moves = environment.image_pull_policy == "Always" or ":" not in name or name.endswith(":latest")
     services = spec.agent.http is not None or bool(spec.judges)
-    return services or (moves and PINNED not in environment.image)
+    return services or PINNED not in spec.environment.image
 
 
 def _files(model: Path) -> dict[str, str]:

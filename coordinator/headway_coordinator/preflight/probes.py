@@ -16,8 +16,6 @@ from headway_api.spec.training import RLTrainingJobSpec
 from headway_coordinator.faults import InfraFault
 from headway_coordinator.sandboxes import Broker
 
-SANDBOXES: Final = 2
-"""Sandboxes that try: the one that waited longest, and one that was started in its place or with it."""
 METADATA: Final = Destination(name="metadata address", address="169.254.169.254", port=80)
 INTERNET: Final = Destination(name="internet", address="1.1.1.1", port=443)
 RESOLVER: Final = Path("/etc/resolv.conf")
@@ -42,22 +40,19 @@ def destinations(environ: Mapping[str, str] = os.environ, resolver: Path = RESOL
 async def probe(
     spec: RLTrainingJobSpec, broker: Broker, lease: str, wanted: list[Destination]
 ) -> list[Probe]:
-    """What sandboxes reach; nothing of one that cannot say, as that of an image with an older server.
+    """What one sandbox reaches; nothing where it cannot say, as that of an image with an older server.
+
+    Each destination is tried over TCP, the resolver too.
 
     Raises:
         JobError: `Superseded`: another coordinator has claimed the sandboxes.
     """
-
-    async def one(number: int) -> list[Probe]:
-        seconds, limit = spec.environment.sandbox.deadline_seconds, spec.rollout.timeout_seconds
-        try:
-            async with asyncio.timeout(limit), broker.lease(f"{lease}-{number}", seconds, limit) as sandbox:
-                said = await sandbox.probe(wanted)
-        except (InfraFault, TimeoutError) as fault:
-            logs.event(_log, "not-probed", level=logging.WARNING, error=str(fault))
-            return []
-        pairs = zip(wanted, said.reached, strict=False)
-        return [Probe(each.name, f"{each.address}:{each.port}", hit, said.age) for each, hit in pairs]
-
-    found = await asyncio.gather(*map(one, range(SANDBOXES)))
-    return [each for probes in found for each in probes]
+    seconds, limit = spec.environment.sandbox.deadline_seconds, spec.rollout.timeout_seconds
+    try:
+        async with asyncio.timeout(limit), broker.lease(lease, seconds, limit) as sandbox:
+            said = await sandbox.probe(wanted)
+    except (InfraFault, TimeoutError) as fault:
+        logs.event(_log, "not-probed", level=logging.WARNING, error=str(fault))
+        return []
+    pairs = zip(wanted, said.reached, strict=False)
+    return [Probe(each.name, f"{each.address}:{each.port}", hit, said.age) for each, hit in pairs]

@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -24,17 +24,54 @@ from headway_coordinator.room import Room
 from headway_coordinator.sandboxes import Broker, Sandbox
 
 TRIES: Final = 2
-"""Of a script whose sandbox was lost by no fault of the environment."""
+"""Of a script that a sandbox or a judge has lost, by no fault of the environment."""
 ERROR_LENGTH: Final = 2000
+JUDGES: Final = "spec.judges["
+"""What the field of a judge's fault begins with."""
+Bill = Callable[[str, Sequence[Judgement]], Awaitable[None]]
+"""Writes down what one try has asked of judges, under its lease, which no other try has."""
 _log = logging.getLogger(__name__)
 
 
 class _Lost(Exception):
-    """The platform failed, and not the environment; `so_far` is what the script came to."""
+    """The platform or a judge failed, not the environment; `so_far` is what the script came to."""
 
     def __init__(self, so_far: Played) -> None:
         super().__init__(so_far.error)
         self.so_far = so_far
+
+
+async def _free(whose: str, found: Sequence[Judgement]) -> None:
+    """Nothing is billed."""
+
+
+@dataclass
+class _Try:
+    """One try of a script, and what it asks of judges."""
+
+    lease: str
+    judgements: list[Judgement] = field(default_factory=list)
+    judge: str | None = None
+    """Whose answer is awaited."""
+
+    def waits(self, judge: str | None) -> None:
+        self.judge = judge
+
+    def others(self, fault: InfraFault | TimeoutError) -> bool:
+        """Whether what ended it is not the environment's."""
+        if isinstance(fault, TimeoutError):
+            return self.judge is not None
+        return fault.cause is None or (fault.cause.field or "").startswith(JUDGES)
+
+    def failed(self, fault: InfraFault | TimeoutError, seconds: float) -> playing.Failed:
+        """As the script hears of it."""
+        if isinstance(fault, InfraFault):
+            cause = fault.cause.reason if fault.cause is not None else None
+            return playing.Failed(str(fault)[:ERROR_LENGTH], cause)
+        said = str(fault) or f"no end within {seconds:g} s"
+        if self.judge is None:
+            return playing.Failed(said[:ERROR_LENGTH])
+        return playing.Failed(f"{said}; it was waiting for judge {self.judge}"[:ERROR_LENGTH], "JudgeSlow")
 
 
 @dataclass
@@ -49,8 +86,12 @@ class Player:
     """What the names of its leases begin with."""
     judges: Judges = field(default_factory=Judges)
     """Whom the environment may ask."""
-    judgements: list[Judgement] = field(default_factory=list)
-    """What its questions have cost."""
+    bill: Bill = _free
+    """Called as soon as a try has ended."""
+    changed: Callable[[], None] = lambda: None
+    """Told of another that `waiting` has."""
+    waiting: dict[str, str] = field(default_factory=dict)
+    """Why a script that was lost is not tried again yet, by its lease."""
 
     async def play(self, scripts: Sequence[Script]) -> list[Played]:
         """Play all of them, each after the one that it names; returns them in their order.
@@ -79,17 +120,35 @@ class Player:
             over[script.check, script.label].set()
 
     async def _once_more(self, lease: str, script: Script) -> Played:
-        """A script, and again where its sandbox was lost by no fault of the environment."""
+        """A script, and again where it was lost by no fault of the environment."""
         found = Played(script)
         for attempt in range(TRIES):
+            await self._judges_ready(lease, found.error)
+            one = _Try(f"{lease}-{attempt}")
             try:
-                return await self._leased(f"{lease}-{attempt}", script)
+                return await self._leased(one, script)
             except _Lost as lost:
                 found = lost.so_far
                 logs.event(_log, "script-failed", level=logging.WARNING, error=str(lost))
+            finally:
+                if one.judgements:
+                    await self.bill(one.lease, one.judgements)
         return found
 
-    async def _leased(self, lease: str, script: Script) -> Played:
+    async def _judges_ready(self, lease: str, why: str | None) -> None:
+        """Return once each judge answers that did not. `why`: what the script was lost by, if it was."""
+        if why is None:
+            await self.judges.ready()
+            return
+        self.waiting[lease] = why
+        self.changed()
+        try:
+            await self.judges.ready()
+        finally:
+            del self.waiting[lease]
+            self.changed()
+
+    async def _leased(self, one: _Try, script: Script) -> Played:
         """A script in a sandbox of its own.
 
         Raises:
@@ -99,46 +158,44 @@ class Player:
         seconds = self.spec.environment.sandbox.deadline_seconds
         try:
             waiting = asyncio.timeout(rollout.timeout_seconds)
-            leased = self.broker.lease(lease, seconds, rollout.timeout_seconds)
+            leased = self.broker.lease(one.lease, seconds, rollout.timeout_seconds)
             async with waiting, leased as sandbox:
                 waiting.reschedule(None)
                 waited = time.monotonic() - began
-                return dataclasses.replace(await self._played(sandbox, script), waited=waited)
+                return dataclasses.replace(await self._played(sandbox, script, one), waited=waited)
         except TimeoutError:
             text = f"no sandbox within {rollout.timeout_seconds:g} s"
             raise _Lost(Played(script, error=text, waited=time.monotonic() - began)) from None
         except InfraFault as fault:
             raise _Lost(Played(script, error=str(fault)[:ERROR_LENGTH])) from fault
 
-    async def _played(self, sandbox: Sandbox, script: Script) -> Played:
+    async def _played(self, sandbox: Sandbox, script: Script, one: _Try) -> Played:
         """What the environment says of a script.
 
         Raises:
-            _Lost: the sandbox was lost.
+            _Lost: the sandbox was lost, or a judge failed.
         """
         seconds = self.spec.rollout.timeout_seconds
         play, ends = playing.played(script, time.monotonic), time.monotonic() + seconds
-        request, infrastructure = next(play), False
+        request, lost = next(play), False
         try:
             while True:
                 try:
                     async with asyncio.timeout(ends - time.monotonic()):
-                        reply = await self._asked(sandbox, request)
+                        reply = await self._asked(sandbox, request, one)
                 except (InfraFault, TimeoutError) as fault:
-                    infrastructure = isinstance(fault, InfraFault) and fault.cause is None
-                    said = str(fault) or f"no end within {seconds:g} s"
-                    cause = fault.cause.reason if isinstance(fault, InfraFault) and fault.cause else None
-                    request = play.throw(playing.Failed(said[:ERROR_LENGTH], cause))
+                    lost = one.others(fault)
+                    request = play.throw(one.failed(fault, seconds))
                 else:
                     request = play.send(reply)
         except StopIteration as end:
             found: Played = end.value
-        if infrastructure:
+        if lost:
             raise _Lost(found)
         # What an agent reports of itself, no script does: there is no reward then.
         return dataclasses.replace(found, reward=None) if lowest_report(self.spec) else found
 
-    async def _asked(self, sandbox: Sandbox, request: playing.Request) -> playing.Reply:
+    async def _asked(self, sandbox: Sandbox, request: playing.Request, one: _Try) -> playing.Reply:
         if isinstance(request, ResetRequest):
             return await sandbox.reset(request.row, request.seed)
         if isinstance(request, ToolCall):
@@ -150,4 +207,4 @@ class Player:
         async def finish(judges: list[str]) -> FinishReply:
             return await sandbox.finish(messages, request.truncated, reported, None, request.turns, judges)
 
-        return await self.judges.finished(sandbox, finish, self.judgements.append)
+        return await self.judges.finished(sandbox, finish, one.judgements.append, one.waits)

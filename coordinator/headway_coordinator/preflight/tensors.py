@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -73,6 +74,28 @@ def whole(model: ModelSpec, folder: Path, store: Store) -> str:
             raise JobError("ModelNotLoadable", what, field=FIELD)
         total += size
     return f"{total} bytes of weights, as their headers say"
+
+
+def weights(model: ModelSpec, folder: Path, store: Store) -> dict[str, str]:
+    """What tells the weights of `spec.model.base` from others at the same address, by file. Blocking.
+
+    Size and first bytes of each file: the header, and the tensors after it. Of the hub's the commit.
+
+    Raises:
+        JobError: `ModelUnavailable` where a file may not be read.
+    """
+    if model.base.startswith(HUB):
+        return {"commit": folder.name}  # a snapshot's folder is named by it
+    found = {}
+    for name in _files(folder):
+        uri = f"{model.base.rstrip('/')}/{name}"
+        try:
+            with _readable():
+                start = store.get_start(uri, FIRST_BYTES)
+                found[name] = f"{store.size(uri)} {hashlib.sha256(start).hexdigest()}"
+        except NotFound:
+            continue
+    return found
 
 
 def _end(store: Store, uri: str) -> int:

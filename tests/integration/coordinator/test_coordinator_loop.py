@@ -254,7 +254,7 @@ async def test_the_base_model_samples_before_the_learner_speaks(
         await asyncio.gather(learner.run(), running)
 
     groups = [decode(job.store.get(uri)) for uri in job.store.list(job.layout.preflight_groups)]
-    assert sum(len(group.scored) for group in groups) == 8
+    assert sum(len(group.scored) for group in groups) == 16, "a group of each row"
     spans = [s for g in groups for e in g.scored for row in e.rows for s in row.versions]
     assert {span.version for span in spans} == {BEFORE_TRAINING}
     trained = [decode(job.store.get(uri)) for uri in job.store.list(job.layout.train_groups)]
@@ -266,6 +266,6 @@ async def test_the_base_model_samples_before_the_learner_speaks(
     assert found["deterministic"] == "Pass"
     assert found["foothold"] != "Pass", "a random model succeeds at nothing"
     played = json.loads(job.store.get(job.layout.preflight))["document"]
-    assert played["episodes"]["sampled"] == 8
+    assert played["episodes"]["sampled"] == 16
     counted = job.recount()
     assert counted["tokens"]["evaluation"] == job.status[-1]["usage"]["evaluationTokens"]

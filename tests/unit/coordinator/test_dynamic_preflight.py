@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from a_job import publishing
+from episodes import a_group
 from faulty_servers import Scripted, broker, sandbox, serving, weight_agent
 from lease_service import free_port
 from role_keys import KEYS, TO_COORDINATOR
@@ -31,8 +32,9 @@ from headway_coordinator import status
 from headway_coordinator.coordinator import Coordinator
 from headway_coordinator.engines import fleet as fleets
 from headway_coordinator.engines.router import Endpoint
+from headway_coordinator.preflight.baseline import episodes_for
 from headway_coordinator.preflight.start import BEFORE_TRAINING
-from headway_coordinator.spool import decode
+from headway_coordinator.spool import Spool, decode
 
 SIZE, ROWS, EPISODES = 8, 15, 120
 """Enough for a foothold to be ruled out: 64 episodes on 8 rows."""
@@ -67,7 +69,7 @@ class Rig:
             algorithm={"batchSize": 2, "groupSize": SIZE},
             rollout={"sampling": {"maxTokens": 40}, "timeoutSeconds": 20, "maxConcurrency": SIZE},
             preflight={"episodes": EPISODES, "checks": LENIENT} | preflight,
-            environment={"image": "registry.test/i:1", "entrypoint": "m:C"},
+            environment={"image": f"registry.test/i@sha256:{'0' * 64}", "entrypoint": "m:C"},
             evaluation={"everySteps": 0, "atStart": False},
         )
         rows = [{"prompt": f"train {number}"} for number in range(ROWS)]
@@ -219,6 +221,37 @@ async def test_a_restart_goes_on_with_the_groups_there_are(tmp_path: Path) -> No
         assert stage.told[-1]["progress"]["step"] == 2
 
 
+async def test_a_sandbox_is_probed_before_and_after_the_scripts(tmp_path: Path) -> None:
+    """By then the sandboxes that are next are younger: each of a script's has another in its place."""
+    async with rig(tmp_path, mixed) as stage:
+        stage.box.answers["POST /probe"] = lambda body: {
+            "reached": [False] * len(body["destinations"]),
+            "age": 1,
+        }
+        await stage.run(stage.config())
+        leases = [body["lease"] for key, body in stage.leases.asked if key == "POST /v1/leases"]
+        [before], [after] = (
+            [at for at, name in enumerate(leases) if name == f"preflight-probe-0-{when}"]
+            for when in ("before", "after")
+        )
+        scripts = [at for at, name in enumerate(leases) if name.startswith("preflight-script-")]
+        assert before < min(scripts) <= max(scripts) < after
+        found = {each["check"]: each["verdict"] for each in stage.preflight["findings"]}
+        assert found["isolated"] == "Pass"
+
+
+async def test_a_lost_group_is_sampled_anew_at_a_restart(tmp_path: Path) -> None:
+    async with rig(tmp_path, mixed) as stage:
+        before = a_group("p0-000000", [None] * SIZE, purpose=Purpose.PREFLIGHT)
+        assert Spool(stage.store, stage.layout()).put(before) == before
+        await stage.run(stage.config())
+        groups = [decode(stage.store.get(uri)) for uri in stage.store.list(stage.layout().preflight_groups)]
+        assert [len(group.scored) for group in groups] == [SIZE] * (EPISODES // SIZE)
+        billed = [uri.rpartition("/")[2] for uri in stage.store.list(stage.layout().usage)]
+        assert "p0-000000.jsonl" in billed, "what was sampled anew"
+        assert "p0-000000-0.jsonl" in billed, "what was lost"
+
+
 async def test_what_ended_early_stands_for_jobs_that_end_by_it(tmp_path: Path) -> None:
     async with rig(tmp_path, lambda number: 0.0) as stage:
         for uid in ("uid", "equal"):
@@ -229,3 +262,18 @@ async def test_what_ended_early_stands_for_jobs_that_end_by_it(tmp_path: Path) -
         await stage.run(stage.config("lenient", checks=LENIENT | {"foothold": "Warn"}))
         assert stage.preflight["state"] == "Warned"
         assert stage.preflight["episodes"] == EPISODES
+
+
+@pytest.mark.parametrize(
+    ("asked", "size", "rows", "wanted"),
+    [
+        (100, 8, 500, 104),  # whole groups
+        (100, 16, 500, 192),  # a foothold is ruled out on 8 rows
+        (100, 64, 500, 768),
+        (100, 16, 9, 144),  # no more rows than there are
+        (8, 8, 500, 96),
+        (200, 2, 20, 200),
+    ],
+)
+def test_a_baseline_has_twelve_rows_where_there_are(asked: int, size: int, rows: int, wanted: int) -> None:
+    assert episodes_for(asked, size, rows) == wanted

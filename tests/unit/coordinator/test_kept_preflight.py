@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,17 @@ FOUND = Finding(
     "foothold", "Fail", "0 of 64", 0.0, 0.05, 0.0, 0.04, "simplify", "spec.model.base", 64,
     (Example("row 1", "no answer", "p0-000001-0-0"),), (("pass@8", 0.0), ("odd", float("nan"))),
 )  # fmt: skip
-PINNED = {"environment": {"image": "registry.test/env:1.4", "entrypoint": "m:C"}}
+DIGEST = "@sha256:" + "0" * 64
+PINNED = {"environment": {"image": f"registry.test/env:1.4{DIGEST}", "entrypoint": "m:C"}}
 
 
 def a_spec(**blocks: Any) -> RLTrainingJobSpec:
     return RLTrainingJobSpec.model_validate(spec().as_object() | PINNED | blocks)
+
+
+def at(folder: Path, **blocks: Any) -> RLTrainingJobSpec:
+    """With the model in a folder that the store reads."""
+    return a_spec(**{"model": {"base": f"file://{folder}"}} | blocks)
 
 
 @pytest.fixture
@@ -39,7 +46,7 @@ def model(tmp_path: Path) -> Path:
 
 
 def key(of: RLTrainingJobSpec, model: Path, data: Data = DATA, uid: str = "uid") -> str:
-    return keyed.key_of(of, data, model, uid)
+    return keyed.key_of(of, data, model, uid, FileStore())
 
 
 def test_an_equal_job_has_the_same_key(model: Path) -> None:
@@ -51,11 +58,12 @@ def test_an_equal_job_has_the_same_key(model: Path) -> None:
     [
         {"seed": 7},
         {"model": {"base": "s3://b/other"}},
-        {"environment": {"image": "registry.test/env:1.5", "entrypoint": "m:C"}},
+        {"environment": {"image": f"registry.test/env@sha256:{'1' * 64}", "entrypoint": "m:C"}},
         {"environment": PINNED["environment"] | {"config": {"hard": True}}},
         {"environment": PINNED["environment"] | {"contract": {"tools": []}}},
         {"agent": {"builtin": {"maxTurns": 3}}},
         {"rollout": {"sampling": {"temperature": 0.5}}},
+        {"rollout": {"engine": {"extraArgs": ["--max-num-seqs=4"]}}},
         {"reward": {"range": [-1, 1]}},
         {"algorithm": {"groupSize": 4}},
         {"preflight": {"episodes": 64}},
@@ -66,13 +74,36 @@ def test_whatever_it_depends_on_makes_another_key(model: Path, blocks: dict[str,
     assert key(a_spec(**blocks), model) != key(a_spec(), model)
 
 
-def test_rows_and_small_files_of_the_model_count_and_weights_do_not(model: Path) -> None:
-    before = key(a_spec(), model)
-    assert key(a_spec(), model, Data(train=[{"prompt": "3"}], validation=[])) != before
-    (model / "model.safetensors").write_bytes(b"other")
-    assert key(a_spec(), model) == before
+def test_rows_and_each_file_of_the_model_count(model: Path) -> None:
+    before = key(at(model), model)
+    assert key(at(model), model) == before
+    assert key(at(model), model, Data(train=[{"prompt": "3"}], validation=[])) != before
     (model / "chat_template.jinja").write_text("{{ messages }}")
-    assert key(a_spec(), model) != before
+    assert key(at(model), model) != before
+
+
+@pytest.mark.parametrize("weights", [b"large, and more", b"other"])
+def test_weights_overwritten_at_their_address_count(model: Path, weights: bytes) -> None:
+    before = key(at(model), model)
+    (model / "model.safetensors").write_bytes(weights)
+    assert key(at(model), model) != before
+
+
+def test_each_file_of_sharded_weights_counts(model: Path) -> None:
+    names = {"a": "model-1.safetensors", "b": "model-2.safetensors"}
+    (model / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names}))
+    found = []
+    for content in (b"1", b"12"):
+        (model / "model-2.safetensors").write_bytes(content)
+        found.append(key(at(model), model))
+    assert found[0] != found[1]
+
+
+def test_a_commit_of_the_hub_counts(tmp_path: Path) -> None:
+    of, commits = a_spec(model={"base": "hf://org/model"}), [tmp_path / name for name in ("1a", "2b")]
+    for folder in commits:
+        folder.mkdir()
+    assert key(of, commits[0]) != key(of, commits[1])
 
 
 @pytest.mark.parametrize(
@@ -88,12 +119,14 @@ def test_what_samples_alike_has_the_same_key(model: Path, blocks: dict[str, Any]
     assert key(a_spec(**blocks), model) == key(a_spec(preflight={"episodes": 0}), model)
 
 
-@pytest.mark.parametrize("image", ["registry.test/env", "registry.test:5000/env", "env:latest"])
+@pytest.mark.parametrize(
+    "image", ["registry.test/env", "registry.test:5000/env", "env:latest", "registry.test/env:v1"]
+)
 def test_an_image_that_may_move_is_known_to_its_job_alone(model: Path, image: str) -> None:
     moving = a_spec(environment={"image": image, "entrypoint": "m:C"})
     assert key(moving, model) == key(moving, model)
     assert key(moving, model) != key(moving, model, uid="another")
-    pinned = a_spec(environment={"image": f"{image}@sha256:{'0' * 64}", "entrypoint": "m:C"})
+    pinned = a_spec(environment={"image": f"{image}{DIGEST}", "entrypoint": "m:C"})
     assert key(pinned, model) == key(pinned, model, uid="another")
 
 

@@ -13,6 +13,7 @@ import judged
 import pytest
 from endpoint_service import fails, says
 from endpoint_service import serving as endpoint
+from episodes import a_group
 from lease_service import LeaseService, lease_service
 from speaker import ANSWER, Speaker
 from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
@@ -139,6 +140,27 @@ async def test_held_out_groups_keep_each_episodes_own_reward(tok: Any, tmp_path:
         group = await ran(r, purpose=Purpose.VALIDATION)
         assert r.leases.total == 3
     assert [episode.reward for episode in group.episodes] == [0.25] * 3
+
+
+async def test_the_preflight_judges_by_the_groups_rewards(tok: Any, tmp_path: Path) -> None:
+    async with rig(tok, tmp_path) as r:
+        group = await ran(r, purpose=Purpose.PREFLIGHT)
+    assert [episode.reward for episode in group.episodes] == [0.0, 0.1, 0.2]
+    assert [episode.score for episode in group.episodes] == [1.0] * 3
+
+
+async def test_the_preflight_loses_what_no_group_judged(tok: Any, tmp_path: Path) -> None:
+    """Rewards of single episodes, which training does not see, would stand for it else."""
+    async with rig(tok, tmp_path) as r:
+        group = await ran(r, "[0.5]", purpose=Purpose.PREFLIGHT)
+        one = replace(judged.plan(size=2, group="[0.5]"), purpose=Purpose.PREFLIGHT)
+        few = group.model_copy(update={"abandoned": None, "episodes": a_group("p0-0", [1.0, None]).episodes})
+        few = await r.relative.judged(one, few, range(1))
+    for each in (group, few):
+        assert each.unanswered, "it is sampled again at a restart"
+        assert {episode.reward for episode in each.episodes} == {None}
+    assert {episode.cause for episode in group.episodes} == {"RewardFailed"}
+    assert "1 rewards for 3 transcripts" in (group.episodes[0].error or "")
 
 
 async def test_an_environment_without_one_is_asked_for_none(tok: Any, tmp_path: Path) -> None:

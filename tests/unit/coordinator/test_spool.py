@@ -92,3 +92,11 @@ def test_a_coordinator_is_superseded_once_a_newer_one_has_its_number(tmp_path: P
     with pytest.raises(JobError, match="goes on with this job") as refused:
         spool.refuse_superseded(first)
     assert (refused.value.termination.reason, refused.value.code) == ("Superseded", ANEW)
+
+
+def test_a_lost_baseline_group_leaves_its_id_free(tmp_path: Path) -> None:
+    spool = Spool(FileStore(), Layout(f"file://{tmp_path}", "rl", "refunds", "uid"))
+    lost = a_group("p0-000000", [None, None], purpose=Purpose.PREFLIGHT)
+    anew = a_group("p0-000000", [1.0, None], purpose=Purpose.PREFLIGHT, retried=1)
+    assert [spool.put(lost), spool.put(anew)] == [lost, anew]
+    assert spool.baseline() == [anew, lost]
