@@ -282,6 +282,18 @@ def _translated(uri: str) -> Iterator[None]:
         raise
 
 
+def client(output: OutputSpec, how: dict[str, Any]) -> Any:
+    """A client of boto3 for `spec.output`, at its endpoint or at AWS.
+
+    An endpoint in the environment, which a Secret may set, is passed over: nobody has checked it.
+    """
+    import boto3
+    from botocore.config import Config
+
+    config = Config(**how, ignore_configured_endpoint_urls=True)
+    return boto3.client("s3", endpoint_url=output.endpoint_url, region_name=output.region, config=config)
+
+
 def open_store(output: OutputSpec, patience: Patience | None = None) -> Store:
     """Client for `spec.output`; credentials come from the pod's environment or service account.
 
@@ -293,20 +305,13 @@ def open_store(output: OutputSpec, patience: Patience | None = None) -> Store:
     """
     if urlsplit(output.uri).scheme == "file":
         return FileStore()
-    import boto3
-    from botocore.config import Config
     from botocore.exceptions import BotoCoreError, ClientError
 
-    def client(how: dict[str, Any]) -> Any:
-        return boto3.client(
-            "s3", endpoint_url=output.endpoint_url, region_name=output.region, config=Config(**how)
-        )
-
     try:
-        client(WORK if patience is None else LOOK).head_bucket(Bucket=urlsplit(output.uri).netloc)
+        client(output, WORK if patience is None else LOOK).head_bucket(Bucket=urlsplit(output.uri).netloc)
     except (ClientError, BotoCoreError) as error:
         raise bucket_unavailable(output.uri, error) from error
-    working = client(WORK)
+    working = client(output, WORK)
     if patience is None:
         return S3Store(working)
     wait_for(working, patience)

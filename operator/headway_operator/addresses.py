@@ -11,20 +11,29 @@ import re
 import socket
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from headway_api.bounds import shortened
 
 METADATA: Final = frozenset(
     ipaddress.ip_address(address)
-    for address in ("100.100.100.200", "168.63.129.16", "fd00:ec2::254", "fd20:ce::254")
+    for address in ("100.100.100.200", "168.63.129.16", "fd00:ec2::254", "fd00:ec2::23", "fd20:ce::254")
 )
 """Where clouds tell a node who it is, beside the link-local addresses."""
-METADATA_NAMES: Final = frozenset({"metadata", "metadata.google.internal", "instance-data"})
+METADATA_NAMES: Final = frozenset(
+    {
+        *("metadata", "metadata.goog", "metadata.google.internal", "metadata.azure.internal"),
+        *("instance-data", "instance-data.ec2.internal"),
+    }
+)
 API_SERVER: Final = re.compile(r"kubernetes(\.default(\.svc(\..+)?)?)?")
-LOOPBACK_NAMES: Final = re.compile(r"(.+\.)?localhost|localhost\.localdomain")
+LOOPBACK_NAMES: Final = re.compile(r"(.+\.)?localhost|localhost\.localdomain|ip6-(localhost|loopback)")
 NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
 """Before an IPv4 address, by RFC 6052."""
+LOCAL_NAT64: Final = ipaddress.IPv6Network("64:ff9b:1::/48")
+"""The same for a network's own translators, by RFC 8215. They choose how much stands before the address."""
+UNCLEAR_STEPS: Final = re.compile(r"%25|%5c", re.IGNORECASE)
+"""In a path: an escape of an escape, and a backslash, which servers read as they like."""
 PORTS: Final = {"http": 80, "https": 443}
 WILD: Final = "*."
 """Before the host of a pattern: any names."""
@@ -78,9 +87,14 @@ def matches(pattern: str, url: Url) -> bool:
         return False
     below = url.host.endswith(f".{known.host}") if is_wild(pattern) else url.host == known.host
     start = known.path.rstrip("/")
-    steps = re.split("/|%2[fF]", url.path)
-    climbs = any(step.replace("%2e", ".").replace("%2E", ".") == ".." for step in steps)
-    return below and not climbs and (url.path == start or url.path.startswith(f"{start}/"))
+    return below and not _climbs(url.path) and (url.path == start or url.path.startswith(f"{start}/"))
+
+
+def _climbs(path: str) -> bool:
+    """Whether some server may read a path as one that leads out of its beginning."""
+    # A servlet container drops what follows ; in a step: /v1/..;/x is /x there.
+    steps = (step.partition(";")[0] for step in unquote(path).split("/"))
+    return UNCLEAR_STEPS.search(path) is not None or ".." in steps
 
 
 def is_wild(pattern: str) -> bool:
@@ -105,10 +119,15 @@ def forbidden(host: str, api_server: str = "") -> str | None:
         return "a node's metadata"
     if LOOPBACK_NAMES.fullmatch(host):
         return "a loopback address"
-    address = _numbers(host)
-    if address is None:
+    found = _numbers(host)
+    if found is None:
         return None
-    if api_server and address == _numbers(api_server):
+    server = _numbers(api_server) if api_server else None
+    return next(filter(None, (_address_forbidden(one, server) for one in (found, *_embedded(found)))), None)
+
+
+def _address_forbidden(address: Address, server: Address | None) -> str | None:
+    if address == server:
         return "the API server"
     if address in METADATA:
         return "a node's metadata"
@@ -133,3 +152,14 @@ def _numbers(host: str) -> Address | None:
 def _translated(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
     """The IPv4 address that NAT64's well-known prefix stands before (RFC 6052)."""
     return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF) if address in NAT64 else None
+
+
+def _embedded(address: Address) -> list[ipaddress.IPv4Address]:
+    """The IPv4 addresses that a network's own translator may read in an address: after 48, 56, 64 or 96 bits,
+    where bits 64 to 71 are passed over (RFC 6052, 2.2)."""
+    if not isinstance(address, ipaddress.IPv6Address) or address not in LOCAL_NAT64:
+        return []
+    octets = address.packed
+    kept = octets[:8] + octets[9:]
+    parts = (kept[6:10], kept[7:11], kept[8:12], octets[12:])
+    return [ipaddress.IPv4Address(part) for part in parts if any(part)]

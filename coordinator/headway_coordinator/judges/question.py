@@ -85,7 +85,10 @@ def holds(found: Any, question: Asked) -> bool:
     """Whether a kept answer is one to this question: whoever may write the store may have written it."""
     if question.schema is None:
         return isinstance(found, str) and bool(found)
-    return not mismatch(found, question.schema)
+    try:
+        return not mismatch(found, question.schema)
+    except OutOfBounds:
+        return False
 
 
 def answer(reply: Reply, question: Asked) -> Any:
@@ -111,6 +114,13 @@ def answer(reply: Reply, question: Asked) -> Any:
         found = json_within(text, MOST_ANSWER, depth=ANSWER_DEPTH, values=bounds.ANSWER_VALUES)
     except OutOfBounds as error:
         raise NoAnswer(f"its answer is no JSON that is read: {error}: {shortened(text, SHOWN)}") from error
-    if said := mismatch(found, question.schema):
+    try:
+        said = mismatch(found, question.schema)
+    except OutOfBounds as error:
+        raise NoAnswer(
+            f"its answer cannot be held to the schema: {error}; ask for fewer values, or write fewer "
+            "alternatives in anyOf and enum"
+        ) from error
+    if said:
         raise NoAnswer(f"{said}, against the schema")
     return found

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from headway_api.bounds import OutOfBounds, nesting, shortened
@@ -44,6 +45,10 @@ LIMITS: Final[dict[str, tuple[type | tuple[type, ...], Callable[[Any], Any], Cal
 MOST_VALUES: Final = 2_000
 MOST_DEPTH: Final = 16
 SHOWN: Final = 80
+MOST_COMPARISONS: Final = 200_000
+"""Steps in which a value is held to a schema: some 0.6 s, in which no other episode goes on."""
+MOST_NAMED: Final = 8
+"""Types that a message names."""
 
 
 class BadSchema(ValueError):
@@ -105,38 +110,76 @@ def mismatch(value: Any, schema: Any, place: str = "the answer") -> str:
     Args:
         schema: one that `require` takes.
         place: how `value` is called.
+
+    Raises:
+        OutOfBounds: it takes more than `MOST_COMPARISONS`: values times alternatives.
     """
-    if isinstance(schema, bool):
-        return "" if schema else f"{place} is not to be there"
-    if "type" in schema and not any(TYPES[one](value) for one in _listed(schema["type"])):
-        return f"{place} is no {' or '.join(_listed(schema['type']))}: {_shown(value)}"
-    if "enum" in schema and not any(_same(value, one) for one in schema["enum"]):
-        return f"{place} is none of {_shown(schema['enum'])}: {_shown(value)}"
-    if "const" in schema and not _same(value, schema["const"]):
-        return f"{place} is not {_shown(schema['const'])}: {_shown(value)}"
-    for name, (kind, measured, holds) in LIMITS.items():
-        fits = isinstance(value, kind) and not isinstance(value, bool)
-        if name in schema and fits and not holds(measured(value), schema[name]):
-            return f"{place} breaks {name}: {schema[name]}: {_shown(value)}"
-    if "anyOf" in schema and all(mismatch(value, one, place) for one in schema["anyOf"]):
-        return f"{place} is as none of anyOf says: {_shown(value)}"
-    return _inner(value, schema, place)
+    found = _Comparison().fault(value, schema, place)
+    return "" if found is None else found.words()
 
 
-def _inner(value: Any, schema: Mapping[str, Any], place: str) -> str:
-    if isinstance(value, list) and "items" in schema:
-        found = (mismatch(one, schema["items"], f"{place}[{n}]") for n, one in enumerate(value))
-        return next(filter(None, found), "")
-    if not isinstance(value, dict):
-        return ""
-    if lacking := [name for name in schema.get("required", ()) if name not in value]:
-        return f"{place} lacks {_shown(lacking[0])}"
-    named, others = schema.get("properties", {}), schema.get("additionalProperties", True)
-    found = (
-        mismatch(one, named.get(name, others), f"{place}.{shortened(name, SHOWN)}")
-        for name, one in value.items()
-    )
-    return next(filter(None, found), "")
+@dataclass(frozen=True)
+class _Fault:
+    """What does not fit. Its words are made only where somebody reads them: values may be large."""
+
+    place: str
+    says: str
+    value: Any = None
+    shows: bool = True
+
+    def words(self) -> str:
+        return f"{self.place} {self.says}" + (f": {_shown(self.value)}" if self.shows else "")
+
+
+class _Comparison:
+    """Holds a value to a schema, in a number of steps that is bounded."""
+
+    def __init__(self) -> None:
+        self._left = MOST_COMPARISONS
+
+    def _spend(self, steps: int) -> None:
+        self._left -= steps
+        if self._left < 0:
+            raise OutOfBounds(f"more than {MOST_COMPARISONS} comparisons of a value with its schema")
+
+    def fault(self, value: Any, schema: Any, place: str) -> _Fault | None:
+        """The first that is found."""
+        self._spend(1)
+        if isinstance(schema, bool):
+            return None if schema else _Fault(place, "is not to be there", shows=False)
+        kinds = _listed(schema["type"]) if "type" in schema else []
+        self._spend(len(kinds) + len(schema.get("enum", ())))
+        if "type" in schema and not any(TYPES[one](value) for one in kinds):
+            return _Fault(place, f"is no {' or '.join(kinds[:MOST_NAMED])}", value)
+        if "enum" in schema and not any(_same(value, one) for one in schema["enum"]):
+            return _Fault(place, f"is none of {_shown(schema['enum'])}", value)
+        if "const" in schema and not _same(value, schema["const"]):
+            return _Fault(place, f"is not {_shown(schema['const'])}", value)
+        for name in filter(LIMITS.__contains__, schema):
+            kind, measured, holds = LIMITS[name]
+            fits = isinstance(value, kind) and not isinstance(value, bool)
+            if fits and not holds(measured(value), schema[name]):
+                return _Fault(place, f"breaks {name}: {schema[name]}", value)
+        if "anyOf" in schema and all(self.fault(value, one, place) for one in schema["anyOf"]):
+            return _Fault(place, "is as none of anyOf says", value)
+        return self._inner(value, schema, place)
+
+    def _inner(self, value: Any, schema: Mapping[str, Any], place: str) -> _Fault | None:
+        if isinstance(value, list) and "items" in schema:
+            found = (self.fault(one, schema["items"], f"{place}[{n}]") for n, one in enumerate(value))
+            return next(filter(None, found), None)
+        if not isinstance(value, dict):
+            return None
+        required = schema.get("required", ())
+        self._spend(len(required))
+        if lacking := [name for name in required if name not in value]:
+            return _Fault(place, f"lacks {_shown(lacking[0])}", shows=False)
+        named, others = schema.get("properties", {}), schema.get("additionalProperties", True)
+        found = (
+            self.fault(one, named.get(name, others), f"{place}.{shortened(name, SHOWN)}")
+            for name, one in value.items()
+        )
+        return next(filter(None, found), None)
 
 
 def _is_number(value: Any) -> bool:
@@ -158,4 +201,14 @@ def _listed(value: Any) -> list[Any]:
 
 
 def _shown(value: Any) -> str:
-    return shortened(json.dumps(value, ensure_ascii=False), SHOWN)
+    """The beginning of a value as JSON, of which no more is written than is shown."""
+    text = ""
+    for part in json.JSONEncoder(ensure_ascii=False).iterencode(_cut(value)):
+        text += part
+        if len(text) > SHOWN:
+            break
+    return shortened(text, SHOWN)
+
+
+def _cut(value: Any) -> Any:
+    return value[: SHOWN + 1] if isinstance(value, str) else value

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import re
 import tempfile
 import time
@@ -29,7 +28,7 @@ from headway_api.status import MlflowRun
 from headway_api.store import NotFound, Store
 from headway_api.stored import read
 from headway_coordinator.metrics import traces
-from headway_coordinator.metrics.mlflow import BATCH, DESCRIBED_AT_ONCE, HTTP_ENVIRONMENT, page
+from headway_coordinator.metrics.mlflow import BATCH, DESCRIBED_AT_ONCE, bound_requests, page
 from headway_coordinator.metrics.parameters import written
 
 TRACES_MOST: Final = 1000
@@ -78,8 +77,7 @@ def publish(uri: str, experiment: str, store: Store, layout: Layout, content: Co
 
     Blocking. Logging it again, after a restart, changes nothing.
     """
-    for key, value in HTTP_ENVIRONMENT.items():
-        os.environ.setdefault(key, value)
+    bound_requests()
     found: MlflowRun | None = None
     try:
         publisher = Publisher(uri, experiment, store, layout, content)

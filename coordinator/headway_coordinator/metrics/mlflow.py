@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import queue
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,6 +27,9 @@ DESCRIBED_AT_ONCE = 100
 NOW = f"{names.GROUP}/now"
 """Folder of the tags that hold parameters as a person has changed them: MLflow never changes a parameter."""
 HTTP_ENVIRONMENT = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2"}
+"""Of requests to a tracking server; a pod's own variables come before them."""
+NO_REDIRECTS = {"MLFLOW_ALLOW_HTTP_REDIRECTS": "false"}
+"""The operator has checked the address in the spec, and none to which a server sends MLflow on."""
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -196,12 +200,16 @@ def page(server: str, experiment: str, run: str) -> str:
     return f"{without_secret(server).rstrip('/')}/#/experiments/{experiment}/runs/{run}"
 
 
-def connect(uri: str, store: Store, layout: Layout, experiment: str, about: About) -> Mlflow:
-    """A logger for the tracking server at `uri`; nothing is sent yet."""
-    import os
-
+def bound_requests() -> None:
+    """Have MLflow give up soon and follow no redirect, in this process."""
     for key, value in HTTP_ENVIRONMENT.items():
         os.environ.setdefault(key, value)
+    os.environ.update(NO_REDIRECTS)
+
+
+def connect(uri: str, store: Store, layout: Layout, experiment: str, about: About) -> Mlflow:
+    """A logger for the tracking server at `uri`; nothing is sent yet."""
+    bound_requests()
     from mlflow import MlflowClient
 
     return Mlflow(MlflowClient(tracking_uri=uri), uri, store, layout, experiment, about)

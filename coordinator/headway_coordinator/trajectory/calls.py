@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
+from headway_api import bounds
+from headway_api.bounds import OutOfBounds, nesting
 from headway_api.records import MalformedKind
 
 Message = dict[str, Any]
@@ -19,6 +21,8 @@ Tool = dict[str, Any]
 
 UNCLOSED, NO_NAME, NO_ARGUMENTS = "unclosed block", "missing name", "arguments are not an object"
 STRUCTURE = "malformed structure"
+UNREADABLE: Final = (ValueError, RecursionError, MemoryError)
+"""What Python's readers raise of text without end: brackets, numbers, chains of operators."""
 _TOLD: tuple[tuple[MalformedKind, tuple[str, ...]], ...] = (
     ("unclosed", (UNCLOSED,)),
     ("no_name", (NO_NAME, "the name is not a string", "it names no function", "not addressed to a function")),
@@ -84,7 +88,7 @@ def judged(found: Any, tags: tuple[str, str] = ("", "")) -> Call:
     elif isinstance(arguments, str):
         try:
             arguments = json.loads(arguments)
-        except (ValueError, RecursionError) as error:
+        except UNREADABLE as error:
             problem = f"arguments are not JSON: {error}"
     return called(found.raw, found.name, arguments, problem, tags)
 
@@ -104,8 +108,13 @@ def _unusable(name: object, arguments: object) -> str | None:
     if not isinstance(arguments, dict):
         return NO_ARGUMENTS
     try:
+        # As deep as the gateway and a sandbox read them.
+        nesting(arguments, bounds.DEPTH, bounds.VALUES)
+    except OutOfBounds as error:
+        return f"arguments are out of bounds: {error}"
+    try:
         # JSON's escapes can spell half a character, and Python's reader takes NaN: neither goes any further.
         json.dumps([name, arguments], ensure_ascii=False, allow_nan=False).encode()
-    except (ValueError, RecursionError) as error:
+    except UNREADABLE as error:
         return f"it cannot be written as JSON: {error}"
     return None

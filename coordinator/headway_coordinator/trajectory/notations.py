@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from headway_coordinator.trajectory import values
-from headway_coordinator.trajectory.calls import NO_NAME, STRUCTURE, Call, called, malformed
+from headway_coordinator.trajectory.calls import NO_NAME, STRUCTURE, UNREADABLE, Call, called, malformed
 from headway_coordinator.trajectory.values import Schemas
 
 Tags = tuple[str, str]
@@ -27,14 +27,17 @@ def json_calls(name: str = "name", arguments: tuple[str, ...] = ("arguments", "p
     def read(raw: str, tags: Tags, tools: Schemas) -> list[Call]:
         try:
             found = json.loads(raw.strip())
-        except (ValueError, RecursionError) as error:
+        except UNREADABLE as error:
             return [malformed(raw, error, tags)]
         if not isinstance(found, list):
             return [_of_object(found, raw, tags)]
         if len(found) > MOST_CALLS:
             return [malformed(raw, f"{STRUCTURE}: more than {MOST_CALLS} calls", tags)]
-        # Of a list that can be read, each call is written again: its own text has no place of its own.
-        parts = [raw if len(found) == 1 else json.dumps(one, ensure_ascii=False) for one in found]
+        try:
+            # Of a list that can be read, each call is written again: its own text has no place of its own.
+            parts = [raw if len(found) == 1 else json.dumps(one, ensure_ascii=False) for one in found]
+        except UNREADABLE as error:
+            return [malformed(raw, error, tags)]
         return [
             _of_object(one, part, tags if len(found) == 1 else ("", ""))
             for one, part in zip(found, parts, strict=True)
@@ -49,7 +52,7 @@ def json_calls(name: str = "name", arguments: tuple[str, ...] = ("arguments", "p
         if isinstance(given, str):
             try:
                 given = json.loads(given)
-            except (ValueError, RecursionError) as error:
+            except UNREADABLE as error:
                 return malformed(raw, error, tags)
         return called(raw, found[name], given, None, tags)
 
@@ -84,7 +87,7 @@ def named_json(separators: tuple[str, ...], *, fence: bool = False, prefix: str 
             return [malformed(raw, NO_NAME, tags)]
         try:
             given = json.loads(rest.strip())
-        except (ValueError, RecursionError) as error:
+        except UNREADABLE as error:
             return [malformed(raw, error, tags)]
         return [called(raw, name, given, None, tags)]
 
@@ -120,10 +123,10 @@ def pythonic(raw: str, tags: Tags, tools: Schemas) -> list[Call]:
     nodes = found[0].elts if len(found) == 1 and isinstance(found[0], ast.List | ast.Tuple) else found
     if not nodes or len(nodes) > MOST_CALLS:
         return [malformed(raw, f"{STRUCTURE}: no call, or more than {MOST_CALLS}", tags)]
-    return [
-        _of_node(node, raw if len(nodes) == 1 else ast.unparse(node), tags if len(nodes) == 1 else ("", ""))
-        for node in nodes
-    ]
+    if len(nodes) == 1:
+        return [_of_node(nodes[0], raw, tags)]
+    texts = values.written(raw, nodes)
+    return [_of_node(node, text, ("", "")) for node, text in zip(nodes, texts, strict=True)]
 
 
 def _of_node(node: ast.expr, raw: str, tags: Tags) -> Call:
@@ -133,7 +136,7 @@ def _of_node(node: ast.expr, raw: str, tags: Tags) -> Call:
         return malformed(raw, f"{STRUCTURE}: an argument has no name", tags)
     try:
         arguments = {str(given.arg): values.literal(given.value) for given in node.keywords}
-    except (ValueError, RecursionError) as error:
+    except UNREADABLE as error:
         return malformed(raw, f"arguments are no values: {error}", tags)
     return called(raw, _dotted(node.func), arguments, None, tags)
 
@@ -156,6 +159,6 @@ def gemma_call(raw: str, tags: Tags, tools: Schemas) -> list[Call]:
         return [malformed(raw, NO_NAME, tags)]
     try:
         arguments = values.gemma(rest[:-1])
-    except (ValueError, RecursionError) as error:
+    except UNREADABLE as error:
         return [malformed(raw, f"arguments cannot be read: {error}", tags)]
     return [called(raw, name, arguments, None, tags)]

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from headway_coordinator.trajectory.calls import Call, Parsed, Tool, judged, malformed
+from headway_coordinator.trajectory.calls import UNREADABLE, Call, Parsed, Tool, judged, malformed
 
 HERMES, LLAMA, GPT_OSS = "qwen3", "llama-3", "gpt-oss"
 """Styles by the name of their renderer: JSON between <tool_call> tags; a turn that is one JSON object;
@@ -90,7 +90,7 @@ class Tagged:
             found = self._inner.parse_response(
                 list(sampled), tools=list(tools) or None, prompt_ids=list(prompt)
             )
-        except (ValueError, RecursionError) as error:  # brackets without end, a number of thousands of digits
+        except UNREADABLE as error:  # brackets without end, a number of thousands of digits
             return self._unreadable(text(self._tokenizer, sampled, self.stop_token_ids), error)
         tags = (self._form.opening, self._form.closing)
         calls = [judged(call, tags) for call in found.tool_calls]
@@ -124,7 +124,7 @@ class Llama:
         ids = list(sampled[1:] if tagged else sampled)
         try:
             found = parse_llama_3(self._tokenizer, ids, stop_ids=set(self.stop_token_ids))
-        except (ValueError, RecursionError) as error:
+        except UNREADABLE as error:
             return Parsed("", calls=[malformed(text(self._tokenizer, ids, self.stop_token_ids), error)])
         calls = [judged(call) for call in found.tool_calls]
         if calls and not tagged and not _meant(calls[0], tools):
@@ -161,7 +161,7 @@ class Harmony:
                 ids,
                 **{f"{name.strip('<|>')}_id": identity for name, identity in self._id.items()},
             )
-        except (ValueError, RecursionError) as error:
+        except UNREADABLE as error:
             return Parsed("", calls=[malformed(text(self._tokenizer, sampled, self.stop_token_ids), error)])
         calls = [judged(call) for call in found.tool_calls]
         return self._with_last(Parsed(found.content, found.reasoning_content or None, calls), ids)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from headway_coordinator.trajectory.calls import Tool
+from headway_coordinator.trajectory.calls import UNREADABLE, Tool
 
 MOST_PYTHON: Final = 64 * 1024
 """Characters of Python that are read at once: its reader takes hundreds of bytes for each."""
@@ -57,7 +57,7 @@ def typed(text: str, schema: object) -> Any:
     for read in (_json, python) if kinds & {"object", "array"} else (_json,):
         try:
             found = read(bare)
-        except (ValueError, RecursionError):
+        except UNREADABLE:
             continue
         return text if "string" in kinds and not _fits(found, kinds) else found
     return text
@@ -116,6 +116,25 @@ def tree(text: str) -> list[ast.expr]:
     if len(found) < len(lines):
         raise ValueError("a statement of Python is no call")
     return found
+
+
+_LINE: Final = re.compile(rb"\r\n|\r|\n")
+
+
+def written(text: str, nodes: Sequence[ast.expr]) -> list[str]:
+    """What each of the expressions that `tree` found in `text` is written as there."""
+    raw = text.strip().encode()
+    starts = [0, *(line.end() for line in _LINE.finditer(raw))]
+
+    def place(line: int | None, column: int | None) -> int:
+        return len(raw) if line is None or column is None else starts[line - 1] + column
+
+    return [
+        raw[place(node.lineno, node.col_offset) : place(node.end_lineno, node.end_col_offset)].decode(
+            errors="replace"
+        )
+        for node in nodes
+    ]
 
 
 def python(text: str) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from headway_coordinator.trajectory import thoughts
-from headway_coordinator.trajectory.calls import Call, Parsed, Tool
+from headway_coordinator.trajectory.calls import UNREADABLE, Call, Parsed, Tool, malformed
 from headway_coordinator.trajectory.grammar import TOOL, Bare, Blocks, Grammar, Xml, inner
 from headway_coordinator.trajectory.notations import (
     ARGS,
@@ -199,7 +199,10 @@ class Written:
         end = next((i for i, token in enumerate(sampled) if token in self._ends), len(sampled))
         said = self._text(sampled[:end])
         thought, rest = thoughts.split(said, self._text(prompt[-thoughts.TAIL :]))
-        content, calls = self._grammar.read(rest, schemas(tools))
+        try:
+            content, calls = self._grammar.read(rest, schemas(tools))
+        except UNREADABLE as error:  # a model may write anything, and no grammar may end an episode
+            content, calls = "", [malformed(rest, error)]
         for frame in FRAMES if "<" in content else ():
             content = content.replace(frame, "")
         return Parsed(_answer(content, calls), thought, calls)

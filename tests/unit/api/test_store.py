@@ -21,6 +21,7 @@ from refusing_bucket import refusing_store
 
 from headway_api import store
 from headway_api.records import FileDigest
+from headway_api.spec.lifecycle import OutputSpec
 from headway_api.store import (
     Corrupt,
     Denied,
@@ -339,3 +340,19 @@ def test_files_below_a_folder_are_fetched(tmp_path: Path) -> None:
         "sub/..data/x",
         "a b",
     }
+
+
+@pytest.mark.parametrize("variable", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"])
+@pytest.mark.parametrize(
+    ("own", "used"),
+    [
+        (None, "https://s3.eu-west-1.amazonaws.com"),
+        ("http://store.team.svc:9000", "http://store.team.svc:9000"),
+    ],
+)
+def test_the_store_is_where_the_spec_says(
+    monkeypatch: pytest.MonkeyPatch, variable: str, own: str | None, used: str
+) -> None:
+    monkeypatch.setenv(variable, "http://169.254.169.254")
+    output = OutputSpec(uri="s3://bucket/out", endpoint_url=own, region="eu-west-1")
+    assert store.client(output, store.LOOK).meta.endpoint_url == used

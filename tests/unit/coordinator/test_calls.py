@@ -134,6 +134,22 @@ def test_reading_never_fails(name: str, data: st.DataObject) -> None:
 
 
 @every
+@pytest.mark.parametrize(
+    "value",
+    [
+        *("[" * levels + "]" * levels for levels in (96, 900, 5_000)),
+        *('{"b":' * levels + "1" + "}" * levels for levels in (96, 900)),
+        *("[" * 3_000, "]" * 3_000, "9" * 5_000, "0x" + "f" * 4_000, "+".join(["1"] * 400), "1e999", "NaN"),
+    ],
+    ids=lambda value: f"{value[:6]}-{len(value)}",
+)
+def test_no_argument_ends_the_reading_or_is_too_deep(name: str, value: str) -> None:
+    calls = read(name, STYLES[name].call.replace('"brave-otter"', value)).calls
+    assert value in STYLES[name].call.replace('"brave-otter"', value)
+    assert all(call.problem and call.arguments is None for call in calls)
+
+
+@every
 def test_a_call_cut_off_anywhere_is_never_carried_out(name: str) -> None:
     chosen, _ = made(name)
     whole = ids(name, STYLES[name].call)

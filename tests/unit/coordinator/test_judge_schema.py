@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import jsonschema
@@ -9,7 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headway_api.bounds import OutOfBounds
+from headway_coordinator.endpoint.reply import Reply
+from headway_coordinator.judges import schema as schema_module
+from headway_coordinator.judges.question import Asked, NoAnswer, answer, holds
 from headway_coordinator.judges.schema import BadSchema, mismatch, require
+from headway_coordinator.trajectory.calls import Parsed
 
 SCALARS = st.none() | st.booleans() | st.integers(-3, 3) | st.floats(-3, 3) | st.text("ab", max_size=3)
 VALUES = st.recursive(
@@ -112,3 +118,43 @@ def test_what_does_not_fit_is_said_by_its_place(value: Any, schema: Any, says: s
     found = mismatch(value, schema)
     assert says in found
     assert len(found) < 400
+
+
+MANY = {"items": {"anyOf": [{"const": number} for number in range(900)]}}
+"""With as many values, nearly a million comparisons."""
+
+
+@pytest.mark.parametrize(
+    ("value", "schema"),
+    [
+        ([899] * 1_000, MANY),
+        ([899] * 1_000, {"items": {"enum": list(range(900))}}),
+        ([{}] * 1_000, {"anyOf": [{"items": {"type": ["array"] * 900 + ["object"]}}]}),
+        ([{"a": 1}] * 1_000, {"items": {"required": ["a"] * 900}}),
+    ],
+    ids=["anyOf", "enum", "type", "required"],
+)
+def test_a_value_is_held_to_a_schema_in_bounded_steps(value: Any, schema: Any) -> None:
+    require(schema)
+    question = Asked([], schema, "")
+    with pytest.raises(OutOfBounds, match="more than 200000 comparisons"):
+        mismatch(value, schema)
+    with pytest.raises(NoAnswer, match=r"cannot be held to the schema: more than 200000 .*; ask for fewer"):
+        answer(Reply(Parsed(json.dumps(value)), "stop"), question)
+    assert not holds(value, question)
+
+
+def test_steps_are_counted_where_they_are_taken() -> None:
+    """The first value fits nothing, and the rest is not looked at."""
+    assert mismatch([-1, *[899] * 1_000], {"anyOf": [MANY, {}]}) == ""
+
+
+def test_a_value_that_fits_nothing_is_written_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[Any] = []
+    whole = schema_module._shown
+    monkeypatch.setattr(schema_module, "_shown", lambda value: shown.append(value) or whole(value))
+    value = ["x" * 100_000]
+    said = mismatch(value, {"anyOf": [{"type": "number"}] * 100})
+    assert shown == [value]
+    assert said.startswith('the answer is as none of anyOf says: ["xxx')
+    assert len(said) < 200
