@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError
-from referencing import Registry, Resource
+from referencing import Registry
 from referencing.jsonschema import DRAFT202012
 
 from headway_analysis.preflight.conversation import properties_of
@@ -80,7 +80,7 @@ def read(document: Json) -> Contract | None:
         made, operations = document, tuple(_mcp(document["tools"]))
     else:
         return None
-    registry: Any = Registry().with_resource(BASE, Resource(contents=made, specification=DRAFT202012))
+    registry: Any = Registry().with_resource(BASE, DRAFT202012.create_resource(made))
     return Contract(made, operations, registry)
 
 

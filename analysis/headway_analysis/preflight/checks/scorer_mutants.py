@@ -275,8 +275,8 @@ CHECK: Final = Check(
     number=f"Up to {ANSWERS} answers that score full are changed: a field dropped, a value altered, "
     "another tag, none, two answers, words or white space around, another order, case or spacing. Calls are "
     "changed in the answer's place where they score full with an empty one, and the prompt asks for no "
-    "form of it: the last is left out, values of arguments are altered. The share of those made wrong that reward or "
-    "external score still take for right.",
+    "form of it: the last is left out, values of arguments are altered. The share of those made "
+    "wrong that reward or external score still take for right.",
     threshold="Fails with one answer made wrong that scores full, or an episode of which every changed call "
     "does. Warns where JSON in other spacing or order "
     f"is refused, or another harmless change by which {OFTEN:.0%} of the base model's answers fail. "
