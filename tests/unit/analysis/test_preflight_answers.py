@@ -600,7 +600,7 @@ class Careless(Refunds):
     """Any lane will do."""
 
     @tool
-    def refund(self, order: str, lane: str) -> str:
+    def pay_back(self, order: str, lane: str) -> str:
         """Refund an order by a lane."""
         self.done.append(order)
         return "refunded"
@@ -651,9 +651,9 @@ def test_a_judge_that_ignores_calls_as_well_fails() -> None:
 
 
 def test_an_argument_that_nobody_judges_is_said() -> None:
-    said = found("scorer-mutants", Careless, of_orders(Careless, "refund", lane="fast"))
+    said = found("scorer-mutants", Careless, of_orders(Careless, "pay_back", lane="fast"))
     assert said.verdict == "Pass"
-    assert "but for: call altered: refund, lane" in said.saw
+    assert "but for: call altered: pay_back, lane" in said.saw
 
 
 def test_a_number_of_many_digits_is_altered() -> None:

@@ -13,7 +13,7 @@ from a_baseline import of_values, play_all, sample_of
 from desk import ClockedDesk, Desk, desk_baseline, desk_model, desk_rows
 
 from headway_analysis.preflight.catalogue import BY_ID
-from headway_analysis.preflight.definition import Example, Finding, Verdict
+from headway_analysis.preflight.definition import Check, Example, Finding, Verdict
 from headway_analysis.preflight.evidence import Probe
 from headway_analysis.preflight.report import document, markdown
 from headway_analysis.preflight.run import (
@@ -112,9 +112,12 @@ def raising(*given: object) -> Any:
     raise KeyError("x" * 5000)
 
 
-@pytest.mark.parametrize("part", ["scripts", "judge"])
-def test_a_check_that_fails_itself_is_unknown(part: str) -> None:
-    broken = replace(BY_ID["foothold"], **{part: raising})
+@pytest.mark.parametrize(
+    "broken",
+    [replace(BY_ID["foothold"], scripts=raising), replace(BY_ID["foothold"], judge=raising)],
+    ids=["scripts", "judge"],
+)
+def test_a_check_that_fails_itself_is_unknown(broken: Check) -> None:
     checks, baseline = (broken, BY_ID["reward-range"]), desk_baseline()
     scripts = scripts_of(baseline, checks=checks)
     assert scripts
