@@ -43,6 +43,7 @@ def an_episode(
     outcome: Outcome | None = None,
     turns: Sequence[Turn] | None = None,
     error: str | None = None,
+    cause: str | None = None,
 ) -> EpisodeRecord:
     """A sealed episode; without a reward it is lost."""
     said = sum(message["role"] == "assistant" for message in messages)
@@ -54,6 +55,7 @@ def an_episode(
         attempt=0,
         outcome=outcome or (Outcome.INFRA_ERROR if lost else Outcome.COMPLETED),
         error=error or ("lost" if lost else None),
+        cause=cause,
         reward=reward,
         score=None if lost else (reward if score is None else score),
         messages=[dict(message) for message in messages],
@@ -120,6 +122,7 @@ def sample_of(make: Make, rows: Sequence[Json], policy: Policy, size: int = 4, *
                 reward=played.reward,
                 score=played.score,
                 error=played.error,
+                cause=played.cause,
             )
             tokens = [len(result.content) // 4 for result in played.results]
             more = {"tools": played.tools, "results": played.results, "tool_tokens": tokens}
@@ -153,7 +156,7 @@ def play(make: Make, script: Script) -> Played:
         environment = make()
         seen = environment.reset(script.row, script.environment_seed)
     except Exception as error:
-        return replace(played, error=f"reset: {error!r}")
+        return replace(played, error=f"reset: {error!r}", cause="ResetFailed")
     tools = seen.tools if seen.tools is not None else environment.tools()
     named = {each.name: each for each in tools}
     messages = [dict(message) for message in seen.messages]
@@ -177,6 +180,6 @@ def play(make: Make, script: Script) -> Played:
     try:
         earned, score = environment.reward(transcript), environment.score(transcript)
     except Exception as error:
-        return replace(played, results=results, error=f"reward: {error!r}")
+        return replace(played, results=results, error=f"reward: {error!r}", cause="RewardFailed")
     reward = earned if isinstance(earned, Reward) else Reward(earned)
     return replace(played, results=results, reward=reward.value, score=score, metrics=reward.metrics)

@@ -9,6 +9,7 @@ from tests.traps.trap import TASKS, Task
 sys.path.insert(0, str(TASKS))
 import orders
 import parcels
+import returns
 import sums
 import triage
 
@@ -18,4 +19,5 @@ PARCELS = Task("parcels", "parcels:Parcels", parcels.rows, facts=JOB)
 TRIAGE = Task("triage", "triage:Triage", triage.rows, facts=JOB)
 SUMS = Task("sums", "sums:Sums", sums.rows, facts=JOB)
 ORDERS = Task("orders", "orders:Orders", orders.rows, facts=JOB | {"contract": orders.contract()})
-CLEAN = (PARCELS, TRIAGE, SUMS, ORDERS)
+RETURNS = Task("returns", "returns:Returns", returns.rows, facts=JOB)
+CLEAN = (PARCELS, TRIAGE, SUMS, ORDERS, RETURNS)

@@ -27,7 +27,7 @@ SPREAD = 0.15
 
 def pupil(task: str, skill: float | None = None, habit: str = "") -> Callable[[Seen], Turns]:
     """A model for a task."""
-    plays = {"parcels": parcels, "triage": triage, "sums": sums, "orders": orders}[task]
+    plays = {"parcels": parcels, "triage": triage, "sums": sums, "orders": orders, "returns": returns}[task]
 
     def model(seen: Seen) -> Turns:
         knows = chance(SKILL if skill is None else skill, dict(seen.row))
@@ -126,6 +126,16 @@ def orders(seen: Seen, known: Callable[[], bool]) -> Turns:
     }
     yield Call(values["action"], {"order": order, "amount": int(values["amount"])})
     return fields_of(example(seen), values)
+
+
+def returns(seen: Seen, known: Callable[[], bool]) -> Turns:
+    order = seen.row["order"]
+    found = yield Call("get_depot", {"order": order})
+    depot = json.loads(found.content)["depot"]
+    if not known():
+        depot = other(seen.random, list(clean.returns.DEPOTS), depot)
+    yield Call("send_back", {"order": order, "depot": depot})
+    return seen.random.choice(("It is done.", "Done.", f"Order {order} is on its way back."))
 
 
 def other(drawn: random.Random, values: list[str], right: str) -> str:

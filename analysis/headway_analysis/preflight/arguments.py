@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Mapping
 from typing import Any, Final
 
-from headway_analysis.preflight.conversation import function_of, parameters_of
+from headway_analysis.preflight.conversation import function_of, parameters_of, properties_of
 from headway_analysis.preflight.evidence import Call, Json
 
 DEPTH: Final = 3
@@ -26,26 +27,31 @@ def name_of(tool: Json) -> str:
 def required_arguments(tool: Json, drawn: random.Random) -> dict[str, Any]:
     """A value of each parameter that the tool requires."""
     schema = parameters_of(tool)
-    properties = schema.get("properties") or {}
-    required = set(schema.get("required") or ())
-    return {name: value_of(each, drawn) for name, each in properties.items() if name in required}
+    listed = schema.get("required")
+    required = listed if isinstance(listed, list) else []
+    return {name: value_of(each, drawn) for name, each in properties_of(schema).items() if name in required}
 
 
 def value_of(schema: Any, drawn: random.Random, depth: int = DEPTH) -> Any:
     """A value that a JSON schema allows, as far as type, `enum`, `minimum` and `maximum` say."""
     schema = schema if isinstance(schema, Mapping) else {}
-    if schema.get("enum"):
-        return drawn.choice(list(schema["enum"]))
+    if isinstance(schema.get("enum"), list) and schema["enum"]:
+        return drawn.choice(schema["enum"])
     kind = schema.get("type")
     kind = kind[0] if isinstance(kind, list) and kind else kind
     if kind in ("integer", "number"):
-        low = int(schema.get("minimum", 0))
-        return drawn.randint(low, max(low, int(schema.get("maximum", low + 100))))
+        low = _bound(schema.get("minimum"), 0)
+        return drawn.randint(low, max(low, _bound(schema.get("maximum"), low + 100)))
     if kind == "boolean":
         return drawn.random() < 0.5
     if kind == "array":
         return [value_of(schema.get("items"), drawn, depth - 1)] if depth else []
     if kind == "object":
-        inner = (schema.get("properties") or {}).items() if depth else ()
+        inner = properties_of(schema).items() if depth else ()
         return {name: value_of(each, drawn, depth - 1) for name, each in inner}
     return f"{drawn.randrange(16**6):06x}"
+
+
+def _bound(given: Any, otherwise: int) -> int:
+    known = isinstance(given, int | float) and math.isfinite(given)
+    return int(given) if known else otherwise

@@ -6,8 +6,10 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from headway_analysis.preflight.conversation import answer_of, calls_of, ending_call
-from headway_analysis.preflight.evidence import Baseline, Call, Facts, Sampled, Script
+from headway_analysis.preflight.answers import parsed, tags_in
+from headway_analysis.preflight.conversation import answer_of, calls_of, ending_call, prompt_text
+from headway_analysis.preflight.evidence import Baseline, Call, Facts, Played, Sampled, Script
+from headway_analysis.preflight.examples import names_it
 
 MOST_CALLS: Final = 24
 """Of one script: an episode that calls more is replayed as far."""
@@ -17,6 +19,11 @@ def is_full(one: Sampled, facts: Facts) -> bool:
     """Whether the episode is a success by the external score."""
     score = one.record.score
     return score is not None and score >= facts.success_threshold
+
+
+def succeeds(one: Played, facts: Facts) -> bool:
+    """Whether a script is a success by the external score."""
+    return one.score is not None and one.score >= facts.success_threshold
 
 
 def varied(found: Iterable[Sampled], count: int) -> list[Sampled]:
@@ -85,6 +92,28 @@ def replay(
         like=one.record.episode_id,
         after=after,
     )
+
+
+def silenced(check: str, label: str, one: Sampled) -> Script | None:
+    """The episode's calls with an empty last message, as a control.
+
+    Where it still scores full, the task is judged by what its tools did, and not by the answer.
+
+    Returns:
+        None where no calls are left, or the prompt asks for the answer in a form: then the answer is judged.
+    """
+    script = replay(check, label, one, answer="")
+    return script if script.calls and not _asked_for(one) else None
+
+
+def _asked_for(one: Sampled) -> bool:
+    """Whether the prompt shows the tag, or names a field, of the message that the episode ended with."""
+    said = answer_of(one)
+    if said is None or ending_call(one) is not None:
+        return False
+    prompt, answer = prompt_text(one), parsed(said)
+    named = any(key and names_it(prompt, key) for key, _ in answer.fields)
+    return named or answer.tag in tags_in(prompt)
 
 
 def _arguments(answer: str) -> dict[str, Any] | None:

@@ -9,9 +9,10 @@ from typing import Any, Final
 
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError
-from referencing import Registry, Resource
+from referencing import Registry
 from referencing.jsonschema import DRAFT202012
 
+from headway_analysis.preflight.conversation import properties_of
 from headway_analysis.preflight.evidence import Json
 
 BASE: Final = "urn:contract"
@@ -79,9 +80,7 @@ def read(document: Json) -> Contract | None:
         made, operations = document, tuple(_mcp(document["tools"]))
     else:
         return None
-    registry: Any = Registry().with_resource(
-        BASE, Resource.from_contents(made, default_specification=DRAFT202012)
-    )
+    registry: Any = Registry().with_resource(BASE, DRAFT202012.create_resource(made))
     return Contract(made, operations, registry)
 
 
@@ -146,7 +145,7 @@ def _operation(document: Json, path: str, method: str, item: Json) -> Operation:
     body = resolved(document, described.get("requestBody") or {})
     schema = resolved(document, _json_schema(body)[1] or {})
     if isinstance(schema, Mapping):
-        inner = schema.get("properties") or {}
+        inner = properties_of(schema)
         parameters |= {str(name): resolved(document, each) for name, each in inner.items()}
         required |= (
             {str(name) for name in _list(schema.get("required"))} if body.get("required", True) else set()
@@ -192,7 +191,7 @@ def _mcp(tools: list[Any]) -> Iterator[Operation]:
         schema = schema if isinstance(schema, Mapping) else {}
         answer = _pointer("tools", str(number), "outputSchema") if "outputSchema" in tool else None
         required = frozenset(map(str, _list(schema.get("required"))))
-        yield Operation(str(tool.get("name", "")), dict(schema.get("properties") or {}), required, answer)
+        yield Operation(str(tool.get("name", "")), dict(properties_of(schema)), required, answer)
 
 
 def _list(value: Any) -> list[Any]:

@@ -73,6 +73,12 @@ def parameters_of(tool: Json) -> Json:
     return found if isinstance(found, Mapping) else {}
 
 
+def properties_of(schema: Json) -> Json:
+    """The parameters that a JSON schema describes, each with its own schema; none where it is odd."""
+    found = schema.get("properties")
+    return found if isinstance(found, Mapping) else {}
+
+
 def folded(text: str) -> str:
     """A text without what copies often differ in: case, width and white space. Signs stay: -1 is not 1."""
     return " ".join(unicodedata.normalize("NFKC", text).casefold().split())

@@ -45,7 +45,7 @@ class Finding:
     field: str | None = None
     """Field of the spec to change, where one is to blame."""
     needs: int | None = None
-    """Unknown: episodes that would be enough to tell."""
+    """Episodes that would be enough to tell; of a warning, enough for a verdict that is sure."""
     examples: tuple[Example, ...] = ()
     """At most `MOST_EXAMPLES`."""
     figures: tuple[tuple[str, float], ...] = ()

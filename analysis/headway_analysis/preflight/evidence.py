@@ -39,6 +39,8 @@ class Facts:
     """Most tokens of a turn."""
     context_length: int = 4096
     """Most tokens of an episode."""
+    judged: bool = False
+    """Whether reward or score asked a judge: a model, which may answer one question in two ways."""
     contract: Json | None = None
     """`spec.environment.contract`: an OpenAPI document, or MCP's list of tools."""
     seed: int = 0

@@ -6,13 +6,15 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from headway_analysis.preflight.answers import objects_in
+from headway_analysis.preflight.answers import LONGEST, objects_in
 
 _BRACES: Final = re.compile(r"\{([^{}]*)\}")
 _QUOTED: Final = re.compile(r"[\"'`]([A-Za-z][\w -]{0,60})[\"'`]")
 _BARE_KEY: Final = re.compile(r"([A-Za-z]\w{0,60})\s*:")
 _PARTS: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+|[^\W\d_a-zA-Z]+")
-_KEY_LINE: Final = re.compile(r"^\s*[-*]?\s*[\"'`]?([A-Za-z][\w ]{0,40}?)[\"'`]?\s*[:=]\s*\S", re.MULTILINE)
+_KEY_LINE: Final = re.compile(
+    r"^\s*(?:[-*]\s*)?[\"'`]?([A-Za-z][\w ]{0,40}?)[\"'`]?\s*[:=]\s*\S", re.MULTILINE
+)
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,11 @@ class Shown:
 
 
 def examples_in(prompt: str) -> list[Shown]:
-    """What looks like an object, as JSON or as names in braces; then blocks of `key: value` lines."""
+    """What looks like an object, as JSON or as names in braces; then blocks of `key: value` lines.
+
+    Only the first `LONGEST` characters are read.
+    """
+    prompt = prompt[:LONGEST]
     found = [Shown(str(each), frozenset(map(str, each))) for each in objects_in(prompt)]
     for match in _BRACES.finditer(prompt):
         inner = match.group(1)

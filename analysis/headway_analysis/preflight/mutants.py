@@ -23,6 +23,8 @@ PROSE: Final = frozenset(
     )
 )  # fmt: skip
 """Fields that accompany an answer, and are rightly not judged."""
+DIGITS: Final = 300
+"""Of a number in a text that is altered by its size; a longer one is replaced by another."""
 _NUMBER: Final = re.compile(r"-?\d+(?:\.\d+)?")
 
 
@@ -60,11 +62,12 @@ def mutants_of(
 
 def judged_fields(answer: Answer, wanted: Collection[str] | None = None) -> list[str]:
     """Names of the fields that a judge should look at; the first `MOST_FIELDS`."""
-    found = [key for key, value in answer.fields if not _prose(key, value)]
+    found = [key for key, value in answer.fields if not is_prose(key, value)]
     return [key for key in found if wanted is None or key in wanted][:MOST_FIELDS]
 
 
-def _prose(key: str, value: Any) -> bool:
+def is_prose(key: str, value: Any) -> bool:
+    """Whether a field or argument accompanies what is judged: by its name, or by its many words."""
     words = len(value.split()) if isinstance(value, str) else 0
     return bool(key) and (key.lower() in PROSE or words > WORDS)
 
@@ -151,7 +154,8 @@ def _other_text(text: str) -> str:
     numbers = list(_NUMBER.finditer(text))
     if numbers:
         last = numbers[-1].group()
-        other = str(_other_number(int(last) if last.lstrip("-").isdigit() else float(last)))
+        number = int if last.lstrip("-").isdigit() else float
+        other = str(_other_number(number(last))) if len(last) <= DIGITS else "7"
         return f"{text[: numbers[-1].start()]}{other}{text[numbers[-1].end() :]}"
     return "none of these"
 

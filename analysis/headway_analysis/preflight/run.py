@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -9,8 +10,13 @@ from typing import Final, Literal
 from headway_analysis.preflight.catalogue import CHECKS
 from headway_analysis.preflight.definition import Check, Finding, Verdict
 from headway_analysis.preflight.evidence import Baseline, Played, Script
+from headway_api.bounds import shortened
 
 Policy = Literal["Enforce", "Warn", "Off"]
+ERROR: Final = 300
+"""Characters of what a check raised."""
+GROUPS: Final = 12
+"""Groups, each of a row of its own, from which a sure verdict needs no more rows."""
 GRAVEST_FIRST: Final[tuple[Verdict, ...]] = ("Fail", "Warn", "Unknown", "Pass")
 
 
@@ -34,7 +40,7 @@ def scripts_of(
     baseline: Baseline, overrides: Mapping[str, Policy] | None = None, checks: Sequence[Check] = CHECKS
 ) -> list[Script]:
     """Everything that has to be played. A script whose `after` is given follows that one."""
-    return [script for check in _on(checks, overrides) for script in check.scripts(baseline)]
+    return [script for check in _on(checks, overrides) for script in _scripts(check, baseline)[0]]
 
 
 def findings(
@@ -52,12 +58,49 @@ def findings(
     by_check: dict[str, dict[str, Played]] = {}
     for one in played:
         by_check.setdefault(one.script.check, {})[one.script.label] = one
-    found = []
-    for check in _on(checks, overrides):
-        runs = by_check.get(check.id, {})
-        wanted = [script.label for script in check.scripts(baseline)] if runs else []
-        found.append(check.judge(baseline, [runs[label] for label in wanted if label in runs]))
-    return found
+    return [_found(check, baseline, by_check.get(check.id, {})) for check in _on(checks, overrides)]
+
+
+def _found(check: Check, baseline: Baseline, runs: Mapping[str, Played]) -> Finding:
+    """What one check finds; Unknown where it fails itself, unless a failure is sure without its scripts."""
+    scripts, broken = _scripts(check, baseline)
+    found = _judged(check, baseline, [runs[each.label] for each in scripts if each.label in runs])
+    return found if broken is None or found.verdict == "Fail" else broken
+
+
+def _scripts(check: Check, baseline: Baseline) -> tuple[Sequence[Script], Finding | None]:
+    try:
+        return check.scripts(baseline), None
+    except Exception as error:  # whatever model, data or environment gave it
+        return (), _itself(check, error)
+
+
+def _judged(check: Check, baseline: Baseline, played: Sequence[Played]) -> Finding:
+    try:
+        return check.judge(baseline, played)
+    except Exception as error:  # whatever model, data or environment gave it
+        return _itself(check, error)
+
+
+def _itself(check: Check, error: Exception) -> Finding:
+    said = shortened(f"{type(error).__name__}: {error}", ERROR)
+    advice = "Report this as a bug of Headway; spec.preflight.checks can turn the check off."
+    return Finding(check.id, "Unknown", f"The check itself failed: {said}", advice=advice)
+
+
+def episodes_for(asked: int, group_size: int, rows: int) -> int:
+    """Episodes that a preflight plays: whole groups, and enough of them that a verdict can be sure.
+
+    Args:
+        asked: `spec.preflight.episodes`.
+        group_size: `spec.algorithm.groupSize`.
+        rows: training rows; a row has one group before any has two.
+
+    Returns:
+        `asked` rounded up to whole groups, or `GROUPS` of them, as far as `rows` allow, where that is more.
+    """
+    size = max(1, group_size)
+    return max(math.ceil(asked / size), min(GROUPS, rows)) * size
 
 
 def certain_failure(
@@ -68,7 +111,7 @@ def certain_failure(
     Only checks that count evidence over time (`stops_early`) are asked, so that no look raises their error.
     """
     for check in _on(checks, overrides):
-        if check.stops_early and (found := check.judge(baseline, ())).verdict == "Fail":
+        if check.stops_early and (found := _judged(check, baseline, ())).verdict == "Fail":
             return found
     return None
 

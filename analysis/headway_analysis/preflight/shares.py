@@ -73,6 +73,12 @@ def evidence_above(hits: int, total: int, rate: float, instead: Sequence[tuple[f
     return evidence_below(total - hits, total, 1 - rate, mirrored)
 
 
+def whole_groups(episodes: int, group_size: int, rows: int) -> int:
+    """Episodes, rounded up to whole groups, that are no fewer than given and come of that many rows."""
+    size = max(1, group_size)
+    return max(math.ceil(episodes / size), rows) * size
+
+
 def _power(base: float, exponent: int) -> float:
     if base == 0:
         return float(exponent == 0)

@@ -304,6 +304,7 @@ def _record(group_id: str, index: int, one: Played, tokens: Tokens) -> EpisodeRe
         attempt=0,
         outcome=Outcome.INFRA_ERROR if failed else outcome,
         error=one.error,
+        cause=one.cause,
         reward=one.reward,
         score=one.score,
         metrics=dict(one.metrics),

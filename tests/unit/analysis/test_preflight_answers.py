@@ -36,7 +36,7 @@ from headway_analysis.preflight.answers import parsed, tags_in
 from headway_analysis.preflight.catalogue import BY_ID
 from headway_analysis.preflight.definition import Finding
 from headway_analysis.preflight.evidence import Baseline, Call
-from headway_analysis.preflight.examples import names_it
+from headway_analysis.preflight.examples import examples_in, names_it
 from headway_analysis.preflight.labels import label_of, words_of
 from headway_analysis.preflight.mutants import altered, mutants_of
 from headway_sandbox.environment import Done, Environment, Observation, Reward, Transcript, tool, user
@@ -548,3 +548,120 @@ def test_the_choices_of_a_prompt_are_no_leak() -> None:
     baseline = sample_of(lambda: Choice({}), rows, policy, 4)
     assert found("prompt-labels", Choice, baseline).verdict == "Pass"
     assert found("scorer-mutants", Choice, baseline).verdict == "Pass"
+
+
+class Refunds(Environment):
+    """Judged by what its tool did; the last message is read by nobody."""
+
+    def reset(self, row: Row, seed: int) -> Observation:
+        self.row, self.done = row, list[str]()
+        return Observation([user(row["prompt"])])
+
+    @tool
+    def refund(self, order: str) -> str:
+        """Refund an order."""
+        self.done.append(order)
+        return "refunded"
+
+    def reward(self, transcript: Transcript) -> Reward | float:
+        return self.score(transcript)
+
+    def score(self, transcript: Transcript) -> float:
+        return float(self.done == [self.row["order"]])
+
+
+class Lookups(Refunds):
+    """The same, of a tool that only reads."""
+
+    @tool
+    def get_weather(self, order: str) -> str:
+        """Weather of an order."""
+        self.done.append(order)
+        return "rain"
+
+
+class Finished(Refunds):
+    """A call ends the episode, and what it says is read by nobody."""
+
+    @tool
+    def finish(self, code: str) -> Done:
+        """End."""
+        return Done("ended")
+
+
+class Anything(Refunds):
+    """Any episode is right."""
+
+    def score(self, transcript: Transcript) -> float:
+        return 1.0
+
+
+class Careless(Refunds):
+    """Any lane will do."""
+
+    @tool
+    def pay_back(self, order: str, lane: str) -> str:
+        """Refund an order by a lane."""
+        self.done.append(order)
+        return "refunded"
+
+
+def does(*names: str, **more: str) -> Policy:
+    """Calls the tools with the row's order, or wrongly now and then; its message is always the same."""
+
+    def policy(row: Row, index: int) -> tuple[Sequence[Call], str | None]:
+        order = row["order"] if index % 5 else "A-0"
+        calls = [Call(name, {"order": order, **more}) for name in names if name != "finish"]
+        return ([*calls, Call("finish", {"code": "K7"})], None) if "finish" in names else (calls, "All done.")
+
+    return policy
+
+
+def of_orders(make: type[Environment], *names: str, **more: str) -> Baseline:
+    rows = [{"prompt": f"Refund order A-{number}.", "order": f"A-{number}"} for number in range(1, 14)]
+    return sample_of(lambda: make({}), rows, does(*names, **more), 8)
+
+
+@pytest.mark.parametrize(
+    ("make", "names", "besides"),
+    [
+        (Refunds, ("refund",), "."),
+        (Lookups, ("get_weather",), "."),
+        (Finished, ("refund", "finish"), ", but for: last call dropped; call altered: finish, code."),
+    ],
+)
+def test_a_task_that_is_judged_by_its_calls_passes(
+    make: type[Environment], names: Sequence[str], besides: str
+) -> None:
+    baseline = of_orders(make, *names)
+    mutants = found("scorer-mutants", make, baseline)
+    assert mutants.verdict == "Pass"
+    assert mutants.saw == f"The task is judged by its calls, and calls made wrong are refused{besides}"
+    guess = found("constant-guess", make, baseline)
+    assert guess.verdict == "Pass"
+    assert "On 13 rows the calls alone score full" in guess.saw
+
+
+def test_a_judge_that_ignores_calls_as_well_fails() -> None:
+    said = found("scorer-mutants", Anything, of_orders(Anything, "refund"))
+    assert said.verdict == "Fail"
+    assert "the last call may be missing" in said.saw
+    assert "any value of order of refund is taken" in said.saw
+    assert "refund(" in said.examples[0].text
+
+
+def test_an_argument_that_nobody_judges_is_said() -> None:
+    said = found("scorer-mutants", Careless, of_orders(Careless, "pay_back", lane="fast"))
+    assert said.verdict == "Pass"
+    assert "but for: call altered: pay_back, lane" in said.saw
+
+
+def test_a_number_of_many_digits_is_altered() -> None:
+    text = "It is " + "7" * 5_000
+    assert altered(text) != text
+
+
+def test_a_prompt_is_read_to_its_limit_for_examples() -> None:
+    shown = "\n\na: 1\nb: 2"
+    assert examples_in("x" * 19_900 + shown)
+    assert not examples_in("x" * 20_001 + shown)

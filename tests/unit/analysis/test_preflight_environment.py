@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from a_baseline import a_baseline, play_all, sample_of
+from a_baseline import a_baseline, a_sample, an_episode, play_all, sample_of
 from desk import (
     ClockedDesk,
     CountingDesk,
@@ -25,7 +25,7 @@ from headway_analysis.preflight.catalogue import BY_ID
 from headway_analysis.preflight.checks import deterministic, isolated
 from headway_analysis.preflight.definition import Finding
 from headway_analysis.preflight.evidence import Baseline, Call, Played, Probe
-from headway_sandbox.environment import Environment, Observation, ToolError, tool
+from headway_sandbox.environment import Environment, Observation, Reward, ToolError, Transcript, tool
 
 Row = Mapping[str, Any]
 
@@ -95,9 +95,17 @@ def test_a_tool_that_may_change_something_is_not_turned_round(name: str) -> None
 
 
 def test_an_environment_without_shared_state_is_isolated() -> None:
-    said = found("isolated")
+    said = found("isolated", baseline=replace(desk_baseline(), probes=[NOWHERE]))
     assert said.verdict == "Pass"
-    assert "not tried" in said.saw
+    assert "Nothing of 2 episodes" in said.saw
+    assert "1 destinations were tried, none reached" in said.saw
+
+
+def test_a_network_that_no_probe_answered_of_is_unknown() -> None:
+    said = found("isolated")
+    assert said.verdict == "Unknown"
+    assert "Nothing of 2 episodes was seen in the one after" in said.saw
+    assert "No probe of the network answered" in said.saw
 
 
 def test_a_counter_that_outlives_its_episode_is_found() -> None:
@@ -162,7 +170,8 @@ def test_a_limit_of_calls_is_no_dependence_on_their_order() -> None:
 
 
 def test_a_clock_is_no_trace_of_another_episode() -> None:
-    assert found("isolated", ClockedDesk).verdict == "Pass"
+    baseline = replace(desk_baseline(ClockedDesk), probes=[NOWHERE])
+    assert found("isolated", ClockedDesk, baseline).verdict == "Pass"
 
 
 def test_a_destination_that_was_reached_is_named() -> None:
@@ -255,6 +264,62 @@ def test_a_lost_sandbox_says_nothing_of_its_row() -> None:
     played = [Played(script, error="no sandbox within 60 s") for script in BY_ID["splits"].scripts(baseline)]
     assert played
     assert BY_ID["splits"].judge(baseline, played).verdict == "Pass"
+
+
+@pytest.mark.parametrize("error", ["tool reset_password raised", "Connection reset by peer"])
+def test_the_word_reset_alone_blames_no_row(error: str) -> None:
+    lost = an_episode(reward=None, error=error, cause="ToolFailed")
+    baseline = a_baseline([a_sample(lost), *desk_baseline().sampled], rows=desk_rows(13))
+    baseline = replace(baseline, facts=replace(baseline.facts, test=desk_rows(5, 7)))
+    played = [Played(script, error=error) for script in BY_ID["splits"].scripts(baseline)]
+    assert played
+    assert BY_ID["splits"].judge(baseline, played).verdict == "Pass"
+
+
+def test_a_baseline_episode_that_does_not_start_is_named() -> None:
+    lost = an_episode(reward=None, error="KeyError: 'tier'", cause="ResetFailed")
+    baseline = a_baseline([a_sample(lost), *desk_baseline().sampled], rows=desk_rows(13))
+    said = BY_ID["splits"].judge(baseline, ())
+    assert said.verdict == "Fail"
+    assert "no episode starts from train row 0" in said.saw
+
+
+class MoodyDesk(Desk):
+    """Its judge never says the same number twice."""
+
+    asked = 0
+
+    def reward(self, transcript: Transcript) -> Reward:
+        MoodyDesk.asked += 1
+        return Reward(0.5 + MoodyDesk.asked / 10_000)
+
+
+def test_a_judge_may_say_another_number() -> None:
+    baseline = desk_baseline(MoodyDesk)
+    assert found("deterministic", MoodyDesk, baseline).verdict == "Fail"
+    judged = replace(baseline, facts=replace(baseline.facts, judged=True))
+    said = found("deterministic", MoodyDesk, judged)
+    assert said.verdict == "Pass"
+    assert "Reward and score were not compared" in said.saw
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "integer", "minimum": None},
+        {"type": "number", "maximum": "10"},
+        {"type": "array", "items": True},
+        {"type": "object", "properties": ["a"]},
+        {"type": "string", "enum": 7},
+    ],
+)
+def test_an_odd_schema_of_a_tool_leaves_canaries(schema: Mapping[str, Any]) -> None:
+    parameters = {"type": "object", "properties": {"a": schema}, "required": ["a"]}
+    odd = {"type": "function", "function": {"name": "put", "parameters": parameters}}
+    baseline = desk_baseline()
+    baseline = replace(baseline, sampled=[replace(one, tools=[odd]) for one in baseline.sampled])
+    scripts = [*isolated.scripts(baseline), *BY_ID["constant-guess"].scripts(baseline)]
+    assert any(call.name == "put" for script in scripts for call in script.calls)
 
 
 def test_splits_of_nothing_are_unknown() -> None:

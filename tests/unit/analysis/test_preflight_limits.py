@@ -304,6 +304,24 @@ def test_no_contract_and_an_odd_one_are_unknown() -> None:
 
 
 @pytest.mark.parametrize(
+    "document",
+    [
+        {"$schema": 7, "tools": []},
+        {"$schema": 7, "paths": {}},
+        {"tools": [{"name": "get_case", "inputSchema": {"properties": ["case_id"]}}]},
+        {
+            "tools": [
+                {"name": "get_case", "inputSchema": {"properties": {"case_id": {"type": ["string", {}]}}}}
+            ]
+        },
+        {"tools": [{"name": "get_case", "inputSchema": {"required": 7}}]},
+    ],
+)
+def test_an_odd_contract_is_judged_all_the_same(document: Json) -> None:
+    assert with_contract(document).verdict == "Fail"
+
+
+@pytest.mark.parametrize(
     "schema",
     [
         {"$ref": "#/nowhere"},

@@ -12,7 +12,7 @@ from desk import BigDesk, Desk, LenientRewardDesk, RaisingDesk, desk_baseline
 
 from headway_analysis.preflight.catalogue import BY_ID
 from headway_analysis.preflight.definition import Finding
-from headway_analysis.preflight.evidence import Baseline, Probe
+from headway_analysis.preflight.evidence import Baseline, Played, Probe
 from headway_analysis.preflight.run import certain_failure
 
 Values = Sequence[tuple[float, float]]
@@ -138,13 +138,58 @@ def test_a_reward_that_raises_on_an_empty_answer_fails() -> None:
 
 
 def test_a_lost_episode_that_blames_the_reward_fails() -> None:
-    lost = an_episode(reward=None, error="RewardOutOfRange: the environment's reward is nan")
+    lost = an_episode(reward=None, error="the environment's reward is nan", cause="RewardOutOfRange")
     assert judged("reward-range", a_baseline([a_sample(lost)])).verdict == "Fail"
 
 
 def test_a_lost_sandbox_says_nothing_of_the_reward() -> None:
     lost = an_episode(reward=None, error="the sandbox did not answer")
     assert judged("reward-range", a_baseline([a_sample(lost)])).verdict == "Unknown"
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        ("tool get_score raised KeyError: 'reward'", "ToolFailed"),
+        ("the judge did not answer reward within 30 s", "JudgeSlow"),
+        ("ConnectionError: http://scores/reward", None),
+    ],
+)
+def test_what_others_did_does_not_blame_the_reward(error: str, cause: str | None) -> None:
+    lost = a_sample(an_episode(reward=None, error=error, cause=cause))
+    good = [a_sample(an_episode(group=group)) for group in range(1, 3)]
+    baseline = a_baseline([lost, *good])
+    assert certain_failure(baseline) is None
+    scripts = BY_ID["reward-range"].scripts(baseline)
+    played = [Played(script, error=error, cause=cause) for script in scripts]
+    assert BY_ID["reward-range"].judge(baseline, played).verdict == "Pass"
+
+
+@pytest.mark.parametrize("size", [15, 16, 32, 64])
+def test_a_warning_of_few_groups_says_what_would_do(size: int) -> None:
+    groups = 100 // size
+    rows = [{"prompt": f"question {number}"} for number in range(50)]
+    for check, values in (
+        ("foothold", (0.0, 0.0)),
+        ("foothold", (1.0, 1.0)),
+        ("reward-variance", (0.5, 0.5)),
+    ):
+        said = judged(check, of_values([[values] * size] * groups, rows=rows))
+        if said.verdict == "Unknown":
+            assert groups < 4
+            continue
+        assert said.verdict == "Warn"
+        assert said.needs is not None
+        assert f"A sure verdict takes {said.needs} episodes" in said.saw
+        enough = of_values([[values] * size] * (said.needs // size), rows=rows)
+        assert judged(check, enough).verdict == "Fail"
+
+
+def test_few_rows_never_make_a_verdict_sure() -> None:
+    rows = [{"prompt": f"question {number}"} for number in range(4)]
+    said = judged("foothold", of_values([[(0.0, 0.0)] * 32] * 4, rows=rows))
+    assert (said.verdict, said.needs) == ("Warn", None)
+    assert "takes 8 training rows, and there are 4" in said.saw
 
 
 def test_groups_that_differ_have_variance() -> None:

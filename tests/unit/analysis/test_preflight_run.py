@@ -5,14 +5,26 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from a_baseline import of_values, play_all, sample_of
 from desk import ClockedDesk, Desk, desk_baseline, desk_model, desk_rows
 
-from headway_analysis.preflight.definition import Example, Finding, Verdict
+from headway_analysis.preflight.catalogue import BY_ID
+from headway_analysis.preflight.definition import Check, Example, Finding, Verdict
+from headway_analysis.preflight.evidence import Probe
 from headway_analysis.preflight.report import document, markdown
-from headway_analysis.preflight.run import Policy, findings, gravest_first, scripts_of, verdict
+from headway_analysis.preflight.run import (
+    Policy,
+    certain_failure,
+    episodes_for,
+    findings,
+    gravest_first,
+    scripts_of,
+    verdict,
+)
 
 SEEDS = range(10)
 
@@ -94,6 +106,54 @@ def test_the_report_is_bounded_whatever_was_found() -> None:
     assert len(page) < 64 * 1024
     assert "\x1b" not in page
     assert not [line for line in page.splitlines() if "<script>" in line and not line.startswith("    ")]
+
+
+def raising(*given: object) -> Any:
+    raise KeyError("x" * 5000)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [replace(BY_ID["foothold"], scripts=raising), replace(BY_ID["foothold"], judge=raising)],
+    ids=["scripts", "judge"],
+)
+def test_a_check_that_fails_itself_is_unknown(broken: Check) -> None:
+    checks, baseline = (broken, BY_ID["reward-range"]), desk_baseline()
+    scripts = scripts_of(baseline, checks=checks)
+    assert scripts
+    first, second = findings(baseline, play_all(lambda: Desk({}), scripts), checks=checks)
+    assert first.verdict == "Unknown"
+    assert first.saw.startswith("The check itself failed: KeyError: ")
+    assert len(first.saw) < 400
+    assert second.verdict == "Pass"
+    assert not verdict([first]).stops
+
+
+def test_a_check_that_fails_itself_is_no_certain_failure() -> None:
+    broken = replace(BY_ID["foothold"], judge=raising)
+    assert certain_failure(desk_baseline(), checks=(broken,)) is None
+
+
+def test_a_sure_failure_needs_no_scripts() -> None:
+    reached = Probe("DNS", "10.0.0.10:53", reached=True, seconds_after_start=0.1)
+    broken = replace(BY_ID["isolated"], scripts=raising)
+    baseline = replace(desk_baseline(), probes=[reached])
+    assert [each.verdict for each in findings(baseline, [], checks=(broken,))] == ["Fail"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "size", "rows", "episodes"),
+    [
+        (100, 8, 500, 104),
+        (100, 16, 500, 192),
+        (100, 64, 500, 768),
+        (100, 16, 5, 112),
+        (7, 4, 1, 8),
+        (0, 8, 0, 0),
+    ],
+)
+def test_episodes_are_whole_groups_and_enough(asked: int, size: int, rows: int, episodes: int) -> None:
+    assert episodes_for(asked, size, rows) == episodes
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -11,7 +11,7 @@ from typing import Final
 
 from headway_analysis.measures.tries import text_of
 from headway_analysis.preflight.arguments import random_call
-from headway_analysis.preflight.choose import is_full, one_a_row, replay
+from headway_analysis.preflight.choose import is_full, one_a_row, replay, silenced, succeeds
 from headway_analysis.preflight.conversation import excerpt, folded, prompt_messages, said_by, told
 from headway_analysis.preflight.definition import MOST_EXAMPLES, Check, Example, Finding
 from headway_analysis.preflight.evidence import Baseline, Call, Json, Played, Sampled, Script
@@ -38,6 +38,8 @@ CALLS_PAID: Final = 0.1
 ENOUGH: Final = 8
 """Rows below which nothing is said."""
 FREQUENT: Final = "most frequent answer"
+SILENT: Final = "calls with an empty answer"
+"""The control of the most frequent answer: where it scores full, no answer is judged."""
 EMPTY: Final = "empty answer"
 CALLING: Final = "random tool calls"
 ORACLE: Final = "oracle"
@@ -52,6 +54,8 @@ def scripts(baseline: Baseline) -> Sequence[Script]:
     for at, one in enumerate(rows):
         if guess:
             found.append(replay(ID, f"{FREQUENT}: {at}", one, answer=guess))
+            if (silent := silenced(ID, f"{SILENT}: {at}", one)) is not None:
+                found.append(silent)
     for at, one in enumerate(rows[:FEW_ROWS]):
         prompt = "\n".join(map(text_of, prompt_messages(one)))
         found.append(replay(ID, f"{EMPTY}: {at}", one, answer="", calls=()))
@@ -101,7 +105,8 @@ class Guess:
 
 def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
     """Each guess against the base model, and against what success pays."""
-    guesses = [*_guesses(baseline, played)]
+    unjudged = _unjudged(baseline, played)
+    guesses = [*_guesses(baseline, [one for one in played if one.script.label not in unjudged])]
     label = label_of(baseline)
     majority = _majority(baseline, label)
     tried = [guess for guess in guesses if not guess.name.startswith(ORACLE)]
@@ -125,7 +130,9 @@ def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
         advice = "Pay for the answer alone: where calls are paid, an agent calls all it can."
         shown = tuple(_example(guess) for guess in tried if guess.name in (CALLING, EMPTY))
         return Finding(ID, "Warn", saw, *ends, advice, ENTRY, examples=shown, figures=tuple(figures))
-    if any(len(guess.rewards) < ENOUGH for guess in tried if guess.name == FREQUENT):
+    if unjudged:
+        saw = f"{saw} On {len(unjudged)} rows the calls alone score full, so that no answer was tried."
+    if any(len(guess.rewards) + len(unjudged) < ENOUGH for guess in tried if guess.name == FREQUENT):
         return Finding(ID, "Unknown", saw, *ends, needs=ENOUGH, figures=tuple(figures))
     return Finding(ID, "Pass", saw, *ends, figures=tuple(figures))
 
@@ -133,10 +140,19 @@ def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
 ENTRY: Final = "spec.environment.entrypoint"
 
 
+def _unjudged(baseline: Baseline, played: Sequence[Played]) -> set[str]:
+    """Labels of the most frequent answer on rows whose calls score full with an empty answer."""
+    labels = (one.script.label for one in played if succeeds(one, baseline.facts))
+    return {
+        f"{FREQUENT}: {label.removeprefix(SILENT + ': ')}" for label in labels if label.startswith(SILENT)
+    }
+
+
 def _guesses(baseline: Baseline, played: Sequence[Played]) -> Iterator[Guess]:
     by_name: dict[str, list[Played]] = {}
     for one in played:
-        if one.reward is not None and one.score is not None:
+        control = one.script.label.startswith(SILENT)
+        if one.reward is not None and one.score is not None and not control:
             by_name.setdefault(one.script.label.rpartition(": ")[0], []).append(one)
     for name, found in by_name.items():
         good = [(one.score or 0.0) >= baseline.facts.success_threshold for one in found]
@@ -228,7 +244,8 @@ CHECK: Final = Check(
     meaning="An answer without work scores already.",
     number=f"Success share of the baseline's most frequent answer on {ROWS} rows. On {FEW_ROWS} rows "
     "that of an "
-    "empty answer, the prompt repeated, and random tool calls. The share of the most frequent label, where a "
+    "empty answer, the prompt repeated, and random tool calls. No answer is tried on a row whose calls score "
+    "full with an empty one. The share of the most frequent label, where a "
     "column is the label. For comparison an oracle: the label as the answer.",
     threshold=f"Fails where the most frequent answer or label is right in {OFTEN:.0%} or more, surely over "
     f"{SURELY:.0%}. Fails where another guess is surely right in over {EVER:.0%}, or always earns "

@@ -69,20 +69,25 @@ def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
         if second is None:
             continue
         pairs += 1
-        found = [*_compared(first, second, by_id.get(first.script.like or "")), *_turned(first, turned)]
+        seen = by_id.get(first.script.like or "")
+        found = [*_compared(first, second, seen, baseline.facts.judged), *_turned(first, turned)]
         different += bool(found)
         tools += [tool for tool, _ in found if tool not in tools]
         examples += [example for _, example in found[:1]]
-    return _finding(pairs, different, tools, examples)
+    return _finding(pairs, different, tools, examples, baseline.facts.judged)
 
 
-def _finding(pairs: int, different: int, tools: Sequence[str], examples: Sequence[Example]) -> Finding:
+def _finding(
+    pairs: int, different: int, tools: Sequence[str], examples: Sequence[Example], judged: bool
+) -> Finding:
     if not pairs:
         saw = "No baseline episode could be replayed twice."
         return Finding(ID, "Unknown", saw, threshold=0.0, needs=1)
     part = share(different, pairs)
     if not different:
         saw = f"{pairs} baseline episodes were replayed twice, and went the same each time."
+        if judged:
+            saw = f"{saw} Reward and score were not compared, since a judge is asked."
         return Finding(ID, "Pass", saw, 0.0, 0.0, part.low, part.high)
     named = ", ".join(f"`{tool}`" for tool in tools)
     saw = (
@@ -106,10 +111,12 @@ def _finding(pairs: int, different: int, tools: Sequence[str], examples: Sequenc
     )
 
 
-def _compared(first: Played, second: Played, seen: Sampled | None) -> Iterator[tuple[str, Example]]:
+def _compared(
+    first: Played, second: Played, seen: Sampled | None, judged: bool
+) -> Iterator[tuple[str, Example]]:
     """What differs, as the part to blame and a diff."""
     identity = first.script.like
-    for part, before, after in _parts(first, second):
+    for part, before, after in _parts(first, second, judged):
         if before != after:
             text = difference(before, after, ("first run", "second run"))
             yield part, Example(f"{part}, replayed twice", text, identity)
@@ -122,15 +129,16 @@ def _compared(first: Played, second: Played, seen: Sampled | None) -> Iterator[t
             return
 
 
-def _parts(first: Played, second: Played) -> Iterator[tuple[str, str, str]]:
+def _parts(first: Played, second: Played, judged: bool) -> Iterator[tuple[str, str, str]]:
     yield "reset", "\n".join(map(written, first.messages)), "\n".join(map(written, second.messages))
     yield "tools", "\n".join(map(written, first.tools)), "\n".join(map(written, second.tools))
     for one, other in zip(first.results, second.results, strict=False):
         yield one.name, f"{one.content}\n{one.done}", f"{other.content}\n{other.done}"
     if len(first.results) != len(second.results):
         yield "number of tool results", str(len(first.results)), str(len(second.results))
-    yield "reward", str(first.reward), str(second.reward)
-    yield "score", str(first.score), str(second.score)
+    if not judged:
+        yield "reward", str(first.reward), str(second.reward)
+        yield "score", str(first.score), str(second.score)
 
 
 def _turned(first: Played, turned: Played | None) -> Iterator[tuple[str, Example]]:
@@ -156,7 +164,8 @@ CHECK: Final = Check(
     "one after the "
     "other. Compared are first messages, tools, tool results, reward and score, and tool results "
     "with those of "
-    "the baseline. Tools whose names say that they only read are called again in another order.",
+    "the baseline. Tools whose names say that they only read are called again in another order. "
+    "Reward and score are left out where a judge is asked.",
     threshold="Fails with one episode that differs. Unknown where none could be replayed.",
     reason="A group compares episodes on one prompt: where the environment differs too, luck is learnt.",
     source=f"{GUIDE}: the same call gives the same result, run an instance twice and compare; {EXACT}.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -22,6 +23,7 @@ from headway_analysis.preflight.shares import (
     evidence_above,
     evidence_below,
     share,
+    whole_groups,
 )
 from headway_analysis.preflight.sources import GUIDE, SEQUENTIAL
 from headway_analysis.statistics.estimates import Sample, estimate
@@ -42,12 +44,15 @@ ROWS_ALWAYS: Final = 12
 SOME: Final = 16
 """Episodes below which nothing is said."""
 ENOUGH: Final = enough_without(RARELY)
+MOST: Final = 1_000
+"""Episodes beyond which nobody is asked for more."""
 
 
 def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
     """Success share, and what it makes of a group."""
     scored = [one for one in baseline.scored if one.record.score is not None]
     facts = baseline.facts
+    size = facts.group_size
     total, hits = len(scored), sum(is_full(one, facts) for one in scored)
     rows = len({one.group.row for one in scored})
     if total < SOME:
@@ -62,20 +67,41 @@ def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
     found = Finding(ID, "Pass", saw, hits / total, RARELY, low, high, figures=figures)
     if hits == 0:
         sure = evidence_below(hits, total, RARELY, NEVER) >= CERTAIN and rows >= ROWS_NEVER
-        return _never(found, sure, scored)
+        enough = whole_groups(ENOUGH, size, ROWS_NEVER)
+        return _sure_or_not(_never(found, scored), sure, facts, enough, ROWS_NEVER)
     always = evidence_above(hits, total, NEARLY_ALWAYS, ALWAYS)
     if always >= LIKELY:
-        return _always(found, always >= CERTAIN and rows >= ROWS_ALWAYS, scored)
+        sure = always >= CERTAIN and rows >= ROWS_ALWAYS
+        enough = whole_groups(_enough_always(hits / total), size, ROWS_ALWAYS)
+        return _sure_or_not(_always(found, scored), sure, facts, enough, ROWS_ALWAYS)
     if share(hits, total).high < RARELY:
         advice = "Expect a slow start: raise groupSize, or begin with easier rows."
         return replace(found, verdict="Warn", advice=advice, field="spec.algorithm.groupSize")
     return found
 
 
-def _never(found: Finding, sure: bool, scored: Sequence[Sampled]) -> Finding:
+def _sure_or_not(found: Finding, sure: bool, facts: Facts, enough: int, rows: int) -> Finding:
+    """The finding as a failure where it is sure; if not, a warning that says what would make it sure."""
+    if sure:
+        return replace(found, verdict="Fail")
+    if len(facts.rows) < rows:
+        saw = f"{found.saw} A sure verdict takes {rows} training rows, and there are {len(facts.rows)}."
+        return replace(found, verdict="Warn", saw=saw)
+    saw = f"{found.saw} A sure verdict takes {enough} episodes on {rows} rows."
+    return replace(found, verdict="Warn", saw=saw, needs=enough)
+
+
+def _enough_always(rate: float) -> int:
+    """Episodes after which such a share of successes is surely above `NEARLY_ALWAYS`."""
+    total = ENOUGH
+    while evidence_above(math.floor(rate * total), total, NEARLY_ALWAYS, ALWAYS) < CERTAIN and total < MOST:
+        total += 1
+    return total
+
+
+def _never(found: Finding, scored: Sequence[Sampled]) -> Finding:
     return replace(
         found,
-        verdict="Fail" if sure else "Warn",
         advice="Simplify the task, show the answer's format in the prompt, or start from a model that "
         "succeeds sometimes: training amplifies what the model does, and invents nothing.",
         field="spec.model.base",
@@ -83,10 +109,9 @@ def _never(found: Finding, sure: bool, scored: Sequence[Sampled]) -> Finding:
     )
 
 
-def _always(found: Finding, sure: bool, scored: Sequence[Sampled]) -> Finding:
+def _always(found: Finding, scored: Sequence[Sampled]) -> Finding:
     return replace(
         found,
-        verdict="Fail" if sure else "Warn",
         threshold=NEARLY_ALWAYS,
         advice="Train on harder rows: where nearly every episode succeeds, groups do not differ.",
         field="spec.data.train",

@@ -15,6 +15,7 @@ from headway_analysis.preflight.conversation import (
     calls_of,
     difference,
     parameters_of,
+    properties_of,
     told,
     written,
 )
@@ -69,7 +70,7 @@ def _canaries(one: Sampled, word: str) -> list[Call]:
     for tool in one.tools[:CANARIES]:
         name = name_of(tool)
         arguments = {**required_arguments(tool, drawn), **seen.get(name, {})}
-        for parameter, described in (parameters_of(tool).get("properties") or {}).items():
+        for parameter, described in properties_of(parameters_of(tool)).items():
             value = _marked(described, word)
             if value is not None:
                 arguments[parameter] = value
@@ -80,7 +81,8 @@ def _canaries(one: Sampled, word: str) -> list[Call]:
 def _marked(schema: Any, word: str) -> Any:
     if not isinstance(schema, dict) or "enum" in schema or "const" in schema:
         return None
-    if schema.get("type") == "array" and (schema.get("items") or {}).get("type") == "string":
+    items = schema.get("items")
+    if schema.get("type") == "array" and isinstance(items, dict) and items.get("type") == "string":
         return [word]
     return word if schema.get("type") == "string" else None
 
@@ -118,13 +120,12 @@ def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
     if not chains and not baseline.probes:
         saw = "Neither episodes nor the network were tried."
         return Finding(ID, "Unknown", saw, threshold=0.0, needs=1)
-    tried = (
-        f"{len(baseline.probes)} destinations were tried" if baseline.probes else "the network was not tried"
-    )
-    saw = f"Nothing of {chains} episodes was seen in the one after, and {tried}"
-    return Finding(
-        ID, "Pass", f"{saw}{', none reached' if baseline.probes else ''}.", 0.0, 0.0, figures=figures
-    )
+    saw = f"Nothing of {chains} episodes was seen in the one after"
+    if not baseline.probes:
+        saw = f"{saw}. No probe of the network answered, so what a sandbox reaches is not known."
+        return Finding(ID, "Unknown", saw, 0.0, 0.0, figures=figures)
+    saw = f"{saw}, and {len(baseline.probes)} destinations were tried, none reached."
+    return Finding(ID, "Pass", saw, 0.0, 0.0, figures=figures)
 
 
 def _said(reached: Sequence[Probe], left: Sequence[Example], chains: int) -> str:
@@ -205,7 +206,7 @@ CHECK: Final = Check(
     "answer to the same calls than before it. And destinations that a sandbox reached: metadata address, API "
     "server, DNS, internet.",
     threshold="Fails with one trace, or one destination reached (NetworkPolicyNotEnforced). Unknown where "
-    "neither was tried.",
+    "no probe of the network answered; what the episodes showed is said all the same.",
     reason="What is shared makes reward depend on which episodes ran before; what is reached can be "
     "harmed, or "
     "asked for the answer.",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -18,7 +17,11 @@ ID: Final = "reward-range"
 TRIED: Final = 2
 RARE: Final = 0.05
 ENOUGH: Final = enough_without(RARE)
-NAMES: Final = re.compile(r"\b(?:reward|score)\b|Reward(?:s|Failed|NotFinite|OutOf)")
+JUDGEMENT: Final = frozenset(
+    ("RewardFailed", "RewardNotFinite", "RewardOutOfBounds", "RewardOutOfRange", "TurnRewardsWrong",
+     "GroupRewardsWrong")
+)  # fmt: skip
+"""Reasons of an episode that is lost by what reward or score returned or raised."""
 LONG: Final = 2_000
 """Words of an answer that no model needs."""
 
@@ -65,7 +68,7 @@ def _bad_episodes(baseline: Baseline) -> Iterator[Example]:
     for one in baseline.sampled:
         record = one.record
         if record.reward is None:
-            if names_reward(record.error):
+            if record.cause in JUDGEMENT:
                 yield Example(f"lost: row {one.group.row}", excerpt(record.error or ""), record.episode_id)
         elif not low <= record.reward <= high:
             text = f"reward {record.reward:g}\n{answer_of(one) or '(no answer)'}"
@@ -77,13 +80,8 @@ def _bad_scripts(baseline: Baseline, played: Sequence[Played]) -> Iterator[Examp
     for one in played:
         if one.reward is not None and not (math.isfinite(one.reward) and low <= one.reward <= high):
             yield Example(f"out of range: {one.script.label}", f"reward {one.reward}", one.script.like)
-        elif one.reward is None and names_reward(one.error):
+        elif one.reward is None and one.cause in JUDGEMENT:
             yield Example(f"lost: {one.script.label}", excerpt(one.error or ""), one.script.like)
-
-
-def names_reward(error: str | None) -> bool:
-    """Whether what went wrong was the judgement."""
-    return error is not None and NAMES.search(error) is not None
 
 
 CHECK: Final = Check(

@@ -39,6 +39,8 @@ def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
     over = part.low > MOST_UNIFORM
     if not over and not constant:
         return Finding(ID, "Pass", saw, part.value, MOST_UNIFORM, part.low, part.high, figures=figures)
+    if constant and not over:
+        saw = f"{saw} A sure verdict takes {needs} episodes in {ENOUGH} groups."
     return Finding(
         ID,
         "Fail" if constant and over else "Warn",
@@ -50,6 +52,7 @@ def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
         "Give partial credit, such as the share of fields that are right, or choose rows that the base model "
         "gets right sometimes.",
         "spec.environment.entrypoint",
+        needs=needs if constant and not over else None,
         examples=tuple(map(_example, uniform[:MOST_EXAMPLES])),
         figures=figures,
     )

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from headway_analysis.preflight.answers import parsed, tags_in
+from headway_analysis.preflight.call_mutants import CallMutant, call_mutants
 from headway_analysis.preflight.checks.foothold import RARELY
-from headway_analysis.preflight.choose import is_full, one_a_row, replay, varied
-from headway_analysis.preflight.conversation import excerpt, prompt_text, said_by, written
+from headway_analysis.preflight.choose import is_full, one_a_row, replay, silenced, succeeds, varied
+from headway_analysis.preflight.conversation import calls_of, excerpt, prompt_text, said_by, told, written
 from headway_analysis.preflight.definition import MOST_EXAMPLES, Check, Example, Finding
-from headway_analysis.preflight.evidence import Baseline, Facts, Played, Sampled, Script
+from headway_analysis.preflight.evidence import Baseline, Played, Sampled, Script
 from headway_analysis.preflight.examples import names_it
 from headway_analysis.preflight.labels import Label, fields_of, label_of, writings
 from headway_analysis.preflight.mutants import WORDS, Mutant, mutants_of
@@ -27,6 +28,8 @@ ENOUGH: Final = enough_without(RARELY)
 MOST_OTHERS: Final = 200
 """Full-scoring answers that values are taken from."""
 CONTROL: Final = "unchanged"
+SILENT: Final = "calls with an empty answer"
+"""A control: where it scores full, the calls are judged, and they are changed in the answer's place."""
 ALWAYS_MEANT: Final = ("other spacing", "other order")
 """Harmless changes of a JSON object, which no judge has a reason to refuse."""
 OFTEN: Final = 0.05
@@ -44,6 +47,10 @@ def scripts(baseline: Baseline) -> Sequence[Script]:
     for number, (one, text, mutants) in enumerate(_changed(baseline)):
         found.append(replay(ID, f"{CONTROL}: {number}", one, answer=text))
         found += [replay(ID, f"{each.label}: {number}", one, answer=each.text) for each in mutants]
+        if (silent := silenced(ID, f"{SILENT}: {number}", one)) is not None:
+            found.append(silent)
+            changed = call_mutants(calls_of(one))
+            found += [replay(ID, f"{each.label}: {number}", one, calls=each.calls) for each in changed]
     return found
 
 
@@ -91,13 +98,18 @@ def _values(full: Sequence[Sampled]) -> Mapping[str, list[Any]]:
 class Tried:
     """One mutant as it was judged."""
 
-    mutant: Mutant
+    mutant: Mutant | CallMutant
     played: Played
     unchanged: Played
     by_reward: bool
     """It is paid as much as the answer unchanged."""
     by_score: bool
     """It is a success by the external score."""
+
+    @property
+    def calls(self) -> bool:
+        """Whether its calls are changed, and not its answer."""
+        return isinstance(self.mutant, CallMutant)
 
     @property
     def full(self) -> bool:
@@ -119,7 +131,8 @@ def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
         succeeds = any(is_full(one, baseline.facts) for one in baseline.scored)
         return Finding(ID, "Unknown", saw, threshold=0.0, needs=None if succeeds else ENOUGH)
     harmful = [one for one in tried if one.mutant.harmful]
-    taken = _sure(_without_half(one for one in harmful if one.full))
+    taken = _sure(_without_half(one for one in harmful if one.full and not one.calls))
+    taken += _nothing_judged([one for one in harmful if one.calls])
     refused = [one for one in tried if not one.mutant.harmful and not one.by_score]
     part = share(len(taken), len(harmful))
     figures = _figures(tried)
@@ -141,6 +154,10 @@ def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
         shown = _examples(strict)
         return Finding(ID, "Warn", saw, *ends, advice, ENTRY, examples=shown, figures=figures)
     saw = f"All {len(harmful)} answers made wrong are refused."
+    if any(one.calls for one in tried):
+        full = list(dict.fromkeys(one.mutant.label for one in harmful if one.full))
+        saw = "The task is judged by its calls, and calls made wrong are refused"
+        saw = f"{saw}, but for: {'; '.join(full[:6])}." if full else f"{saw}."
     return Finding(ID, "Pass", saw, *ends, figures=figures)
 
 
@@ -150,20 +167,18 @@ ENTRY: Final = "spec.environment.entrypoint"
 def _tried(baseline: Baseline, played: Sequence[Played]) -> Iterator[Tried]:
     runs = {one.script.label: one for one in played if one.reward is not None and one.score is not None}
     facts = baseline.facts
-    for number, (_, _, mutants) in enumerate(_changed(baseline)):
+    for number, (one, _, mutants) in enumerate(_changed(baseline)):
         control = runs.get(f"{CONTROL}: {number}")
-        if control is None or not _succeeds(control, facts):
+        if control is None or not succeeds(control, facts):
             continue
         paid = _is_paid(control, baseline)
-        for mutant in mutants:
+        silent = runs.get(f"{SILENT}: {number}")
+        by_calls = silent is not None and succeeds(silent, facts)
+        for mutant in call_mutants(calls_of(one)) if by_calls else mutants:
             run = runs.get(f"{mutant.label}: {number}")
             if run is not None:
                 by_reward = paid and (run.reward or 0.0) >= (control.reward or 0.0) - 1e-9
-                yield Tried(mutant, run, control, by_reward, _succeeds(run, facts))
-
-
-def _succeeds(one: Played, facts: Facts) -> bool:
-    return one.score is not None and one.score >= facts.success_threshold
+                yield Tried(mutant, run, control, by_reward, succeeds(run, facts))
 
 
 def _is_paid(control: Played, baseline: Baseline) -> bool:
@@ -196,11 +211,17 @@ def _sure(taken: list[Tried]) -> list[Tried]:
     ]
 
 
+def _nothing_judged(tried: list[Tried]) -> list[Tried]:
+    """Of episodes whose every changed call scores full: a single call may be one that nobody asked for."""
+    refused = {one.unchanged.script.label for one in tried if not one.full}
+    return [one for one in tried if one.unchanged.script.label not in refused]
+
+
 def _prose(one: Tried) -> bool:
     return len((one.unchanged.script.answer or "").split()) > WORDS
 
 
-def _costs(mutant: Mutant, baseline: Baseline) -> bool:
+def _costs(mutant: Mutant | CallMutant, baseline: Baseline) -> bool:
     """Whether refusing a harmless change has a price: the base model writes so, and fails."""
     if mutant.label in ALWAYS_MEANT:
         return True
@@ -238,20 +259,26 @@ def _examples(found: Sequence[Tried]) -> tuple[Example, ...]:
 def _example(one: Tried) -> Example:
     text = (
         f"right: reward {one.unchanged.reward:g}, score "
-        f"{one.unchanged.score:g}\n{one.unchanged.script.answer}\n"
-        f"changed: reward {one.played.reward:g}, score {one.played.score:g}\n{one.played.script.answer}"
+        f"{one.unchanged.score:g}\n{_shown(one, one.unchanged)}\n"
+        f"changed: reward {one.played.reward:g}, score {one.played.score:g}\n{_shown(one, one.played)}"
     )
     return Example(one.mutant.label, excerpt(text), one.played.script.like)
+
+
+def _shown(one: Tried, run: Played) -> str:
+    return told(run.results) if one.calls else run.script.answer or ""
 
 
 CHECK: Final = Check(
     id=ID,
     meaning="Wrong answers score full, or right ones nothing.",
     number=f"Up to {ANSWERS} answers that score full are changed: a field dropped, a value altered, "
-    "another tag, "
-    "none, two answers, words or white space around, another order, case or spacing. The share of those made "
+    "another tag, none, two answers, words or white space around, another order, case or spacing. Calls are "
+    "changed in the answer's place where they score full with an empty one, and the prompt asks for no "
+    "form of it: the last is left out, values of arguments are altered. The share of those made "
     "wrong that reward or external score still take for right.",
-    threshold="Fails with one answer made wrong that scores full. Warns where JSON in other spacing or order "
+    threshold="Fails with one answer made wrong that scores full, or an episode of which every changed call "
+    "does. Warns where JSON in other spacing or order "
     f"is refused, or another harmless change by which {OFTEN:.0%} of the base model's answers fail. "
     "Unknown where no answer scores full when it is played again.",
     reason="What a judge takes by mistake, a model under training soon writes. Of two answers the "

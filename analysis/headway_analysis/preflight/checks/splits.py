@@ -16,6 +16,8 @@ STARTS: Final = 4
 """Rows of each split that an episode is started from."""
 ROWS: Final = 100_000
 """Rows of a split that are compared."""
+RESET_FAILED: Final = "ResetFailed"
+"""The reason of an episode whose environment raised at its reset."""
 MOST_SHARED: Final = 0.01
 MOST_REPEATED: Final = 0.05
 MOSTLY: Final = 0.9
@@ -140,13 +142,12 @@ def _filled(rows: Sequence[Json]) -> dict[str, int]:
 def _unstarted(baseline: Baseline, played: Sequence[Played]) -> Faults:
     """Rows whose episode ended before it began: of the scripts, and of the baseline."""
     for one in played:
-        if one.error is not None and "reset" in one.error and not one.messages:
+        if one.cause == RESET_FAILED:
             text = f"{one.error}\n{written(one.script.row)}"
             yield True, Example(f"no episode starts from {one.script.label}", excerpt(text))
     for sampled in baseline.sampled:
-        error = sampled.record.error or ""
-        if sampled.record.reward is None and "reset" in error:
-            text = f"{error}\n{written(sampled.row)}"
+        if sampled.record.cause == RESET_FAILED:
+            text = f"{sampled.record.error}\n{written(sampled.row)}"
             title = f"no episode starts from train row {sampled.group.row}"
             yield True, Example(title, excerpt(text), sampled.record.episode_id)
 

@@ -8,7 +8,13 @@ from typing import Any, Final
 
 from headway_analysis.measures.tries import TOOL_ERROR
 from headway_analysis.preflight.contract import Contract, Operation, read
-from headway_analysis.preflight.conversation import excerpt, function_of, parameters_of, written
+from headway_analysis.preflight.conversation import (
+    excerpt,
+    function_of,
+    parameters_of,
+    properties_of,
+    written,
+)
 from headway_analysis.preflight.definition import MOST_EXAMPLES, Check, Example, Finding
 from headway_analysis.preflight.evidence import Baseline, Json, Played, ToolResult
 from headway_analysis.preflight.sources import GUIDE
@@ -73,8 +79,9 @@ def _specs(contract: Contract, tools: Mapping[str, Json]) -> Iterator[Example]:
 
 
 def _parameters(name: str, operation: Operation, schema: Json) -> Iterator[Example]:
-    offered: Mapping[str, Any] = schema.get("properties") or {}
-    required = set(map(str, schema.get("required") or ()))
+    offered = properties_of(schema)
+    listed = schema.get("required")
+    required = set(map(str, listed)) if isinstance(listed, list) else set()
     text = (
         f"tool: {written(schema)}\ncontract: {written(dict(operation.parameters))}, required "
         f"{sorted(operation.required)}"
@@ -98,7 +105,8 @@ def _parameters(name: str, operation: Operation, schema: Json) -> Iterator[Examp
 
 def _types(schema: Any) -> set[str]:
     kind = schema.get("type") if isinstance(schema, Mapping) else None
-    found = {kind} if isinstance(kind, str) else set(kind) if isinstance(kind, list) else set()
+    listed = kind if isinstance(kind, list) else [kind]
+    found = {each for each in listed if isinstance(each, str)}
     return found | {"integer"} if "number" in found else found
 
 

@@ -1,0 +1,48 @@
+"""Tool calls of episodes that score full, changed in one way each: of a task that is judged by its calls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from headway_analysis.preflight.checks.deterministic import reads
+from headway_analysis.preflight.evidence import Call
+from headway_analysis.preflight.mutants import MOST_FIELDS, altered, is_prose
+
+MOST_CALLS: Final = 3
+"""Calls of one episode whose arguments are altered: the last ones."""
+
+
+@dataclass(frozen=True)
+class CallMutant:
+    """An episode's calls, changed in one way."""
+
+    label: str
+    calls: tuple[Call, ...]
+    rule: str
+    """As of a `Mutant`."""
+    harmful: bool = True
+
+
+def call_mutants(calls: Sequence[Call]) -> list[CallMutant]:
+    """The last call left out, and values of arguments altered, one at a time.
+
+    Of calls that may change something; where all only read, of any. What a person reads is not altered.
+    """
+    places = [at for at, call in enumerate(calls) if not reads(call.name)] or [*range(len(calls))]
+    found = []
+    for at in places[-1:]:
+        left = (*calls[:at], *calls[at + 1 :])
+        found.append(CallMutant("last call dropped", left, "the last call may be missing"))
+    for at in places[-MOST_CALLS:]:
+        call = calls[at]
+        names = [key for key, value in call.arguments.items() if not is_prose(key, value)]
+        for name in names[:MOST_FIELDS]:
+            other = Call(call.name, {**call.arguments, name: altered(call.arguments[name])})
+            changed = (*calls[:at], other, *calls[at + 1 :])
+            label = f"call altered: {call.name}, {name}"
+            if label not in {each.label for each in found}:
+                rule = f"any value of {name} of {call.name} is taken"
+                found.append(CallMutant(label, changed, rule))
+    return found
