@@ -7,8 +7,9 @@ import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
+from headway_api.bounds import MIB, OutOfBounds, json_within
 from headway_api.exits import JobError
 from headway_api.store import Corrupt, Denied, NotFound, Store, download_folder
 from headway_api.store_refused import ERRNO
@@ -18,8 +19,26 @@ HUB: Final = "hf://"
 UNWANTED: Final = ("*.bin", "*.pt", "*.pth", "*.gguf", "*.onnx", "*.msgpack", "*.h5", "original/*")
 """Other formats of the same weights; safetensors are what is read."""
 WEIGHTS: Final = "*.safetensors"
+MOST_CONFIG: Final = 4 * MIB
+"""Bytes of one file that describes a model."""
 FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 """How a write fails where a volume has no room."""
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """An object of JSON that describes a model: its config.json, or that of an adapter.
+
+    Whoever wrote the model wrote it. Infinity may stand in it, as configurations of some families have it.
+
+    Raises:
+        OutOfBounds: it is larger or deeper than any, or no object of JSON.
+        OSError: it cannot be read.
+    """
+    with path.open("rb") as stream:
+        found = json_within(stream.read(MOST_CONFIG + 1), MOST_CONFIG, finite=False)
+    if not isinstance(found, dict):
+        raise OutOfBounds("no object of JSON")
+    return found
 
 
 class Source(Protocol):

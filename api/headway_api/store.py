@@ -290,7 +290,7 @@ def client(output: OutputSpec, how: dict[str, Any]) -> Any:
     import boto3
     from botocore.config import Config
 
-    config = Config(**how, ignore_configured_endpoint_urls=True)
+    config = Config(**(how | {"ignore_configured_endpoint_urls": True}))
     return boto3.client("s3", endpoint_url=output.endpoint_url, region_name=output.region, config=config)
 
 

@@ -6,7 +6,6 @@ weights too. Where they are a job's, its step report lies beside them and names 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -169,12 +168,9 @@ def _judge_model(found: dict[str, Any], base: dict[str, Any]) -> None:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        read = json.loads(path.read_text())
+        return base_model.read_config(path)
     except (OSError, ValueError) as error:
         raise _unusable(f"{path.name} cannot be read ({error}); write the folder again") from error
-    if not isinstance(read, dict):
-        raise _unusable(f"{path.name} is no configuration; write the folder again")
-    return read
 
 
 def _digests(store: Store, uri: str) -> list[FileDigest]:

@@ -17,12 +17,13 @@ Of both kinds of numbers the lowest byte of each comes first, then the second by
 
 from __future__ import annotations
 
-import json
 import math
 import struct
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+from headway_api.bounds import json_within
 
 MODEL_FILE: Final = "model.safetensors"
 DELTA_FILE: Final = "weights.delta"
@@ -74,7 +75,7 @@ def read_spans(path: Path) -> dict[str, Span]:
             raise NotSafetensors(f"{path.name} is not a safetensors file")
         start = 8 + length
         try:
-            entries = json.loads(stream.read(length))
+            entries = json_within(stream.read(length), LONGEST_HEADER)
             entries.pop("__metadata__", None)
             spans = {name: _span(entry, start) for name, entry in entries.items()}
             end = max((span.end for span in spans.values()), default=start)

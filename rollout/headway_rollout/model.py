@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from boto3.exceptions import Boto3Error
@@ -39,7 +38,7 @@ def read_config(folder: Path, field: str = base_model.FIELD) -> dict[str, Any]:
     """The model's config.json; of a multimodal model, the part that describes its text model."""
     path = folder / "config.json"
     try:
-        config = json.loads(path.read_text())
+        config = base_model.read_config(path)
     except (FileNotFoundError, ValueError) as error:
         raise JobError(
             "ModelNotLoadable",

@@ -11,14 +11,14 @@ it returns None, and the caller renders afresh and forks.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from headway_api import logs
-from headway_api.bounds import shortened
+from headway_api.base_model import read_config
+from headway_api.bounds import OutOfBounds, shortened
 from headway_api.exits import JobError
 from headway_coordinator.trajectory import thoughts
 from headway_coordinator.trajectory.calls import Message, Parsed, Tool
@@ -254,9 +254,17 @@ def load(folder: Path, tool_call_parser: str = "auto") -> tuple[Renderer, Any]:
 
 
 def model_type(folder: Path) -> str:
-    """`model_type` of the model's config.json; empty where it does not say."""
+    """`model_type` of the model's config.json; empty where it does not say.
+
+    Raises:
+        JobError: `ModelNotLoadable`, where the file is no configuration.
+    """
     path = folder / "config.json"
-    return str(json.loads(path.read_text()).get("model_type", "")) if path.exists() else ""
+    try:
+        return str(read_config(path).get("model_type", "")) if path.exists() else ""
+    except OutOfBounds as error:
+        said = f"{path.name} of the base model cannot be read ({error}); name a folder in Hugging Face layout"
+        raise JobError("ModelNotLoadable", said, field="spec.model.base") from error
 
 
 def choose(tokenizer: Any, family: str, tool_call_parser: str = "auto") -> Renderer:

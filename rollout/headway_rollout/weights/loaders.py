@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import shutil
 from pathlib import Path
 from typing import Protocol
 
+from headway_api.base_model import read_config
 from headway_api.logs import event
 from headway_api.model_names import BASE_MODEL, POLICY, adapter_name, name_of
 from headway_api.records import FileDigest, PolicyVersion, WeightsManifest
@@ -131,7 +131,7 @@ class LoraLoader:
         if not config.exists():
             raise Unusable("the manifest names no adapter_config.json")
         try:
-            content = json.loads(config.read_text())
+            content = read_config(config)
         except ValueError as error:
             raise Unusable(f"adapter_config.json is not JSON: {error}") from error
         check_lora(content, read_headers(folder, tensor_files(manifest.files)), self._max_rank)

@@ -1,0 +1,62 @@
+"""Files of a model, which whoever trained it wrote: what cannot be read is refused with a reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headway_api import base_model, warm_start
+from headway_api.bounds import OutOfBounds
+from headway_api.exits import JobError
+from headway_api.weights_format import NotSafetensors, read_spans
+from headway_coordinator.trajectory.render import model_type
+from headway_rollout.model import read_config
+
+DEEP = '{"a":' * 5_000 + "1" + "}" * 5_000
+WRONG = {
+    "deep": (DEEP, "nested more than 32 levels deep"),
+    "large": (f'{{"a": "{"x" * base_model.MOST_CONFIG}"}}', "more than 4194304 bytes"),
+    "list": ("[]", "no object of JSON"),
+    "cut": ('{"a": ', "not JSON"),
+}
+each = pytest.mark.parametrize(("text", "says"), WRONG.values(), ids=WRONG)
+
+
+@each
+def test_a_configuration_out_of_bounds_is_refused(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(text)
+    with pytest.raises(OutOfBounds, match=says):
+        base_model.read_config(path)
+
+
+@each
+def test_a_model_that_cannot_be_read_is_told(tmp_path: Path, text: str, says: str) -> None:
+    (tmp_path / "config.json").write_text(text)
+    for read in (read_config, model_type):
+        with pytest.raises(JobError, match=rf"config\.json .*{says}.*; name a folder") as caught:
+            read(tmp_path)
+        told = caught.value.termination
+        assert (told.reason, told.field) == ("ModelNotLoadable", "spec.model.base")
+
+
+@each
+def test_a_start_that_cannot_be_read_is_told(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(text)
+    with pytest.raises(JobError, match=rf"config\.json cannot be read \(.*{says}.*; write the folder again"):
+        warm_start._read(path)
+
+
+def test_infinity_in_a_configuration_is_read(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "bamba", "time_step_limit": [0.0, Infinity]}')
+    assert model_type(tmp_path) == "bamba"
+    assert read_config(tmp_path)["time_step_limit"] == [0.0, float("inf")]
+
+
+def test_a_header_of_weights_without_end_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(len(DEEP).to_bytes(8, "little") + DEEP.encode())
+    with pytest.raises(NotSafetensors, match=r"the header of model\.safetensors cannot be read: nested more"):
+        read_spans(path)
