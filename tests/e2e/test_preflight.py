@@ -13,7 +13,8 @@ from headway_demo.watch import condition, is_true, why
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
-EPISODES = 16
+EPISODES = 48
+"""Twelve rows in groups of 4, the least that a preflight samples."""
 CUT, FOOTHOLD = "context-fits", "foothold"
 HOPELESS: dict[str, Any] = {"agent": {"builtin": {"maxTurns": 1}}, "schedule": {"maxSteps": 1}}
 """Four turns are needed, and one is given: every episode is cut off."""
@@ -93,7 +94,7 @@ def test_warn_goes_on_and_says_so(bench: Any, jobs: list[str]) -> None:
     assert CUT in events(bench, name)["PreflightWarned"]
 
 
-def test_an_equal_job_reads_the_result_back(bench: Any, jobs: list[str]) -> None:
+def test_an_equal_job_of_an_unpinned_image_samples_for_itself(bench: Any, jobs: list[str]) -> None:
     changes = {"schedule": {"maxSteps": 1}, "preflight": only(FOOTHOLD)}
     for name in ("sound", "sound-again"):
         jobs.append(name)
@@ -101,7 +102,7 @@ def test_an_equal_job_reads_the_result_back(bench: Any, jobs: list[str]) -> None
         bench.wait_condition(name, "PreflightPassed", deadline_s=400)
     first, second = (bench.get(name)["status"] for name in ("sound", "sound-again"))
     assert "read back" not in first["preflight"]["summary"]
-    assert "read back" in second["preflight"]["summary"]
-    assert second["preflight"]["findings"] == first["preflight"]["findings"]
+    assert "read back" not in second["preflight"]["summary"], "the tag may name another image by now"
+    assert second["preflight"]["episodes"] == first["preflight"]["episodes"] == EPISODES
     assert first["usage"]["evaluationTokens"] > 0
-    assert second.get("usage", {}).get("evaluationTokens", 0) == 0, "it sampled nothing"
+    assert second["usage"]["evaluationTokens"] > 0

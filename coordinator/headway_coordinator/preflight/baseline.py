@@ -17,6 +17,7 @@ from typing import Final
 
 from headway_analysis.preflight.definition import Finding
 from headway_analysis.preflight.evidence import Baseline, Facts, Sampled
+from headway_analysis.preflight.run import episodes_for
 from headway_api import logs
 from headway_api.artifacts import Layout
 from headway_api.records import EpisodeRecord, GroupRecord, Purpose
@@ -39,8 +40,6 @@ from headway_coordinator.trajectory.render import Renderer
 LONG_TEXT: Final = 200_000
 """Characters beyond which a text's tokens are estimated."""
 CHARACTERS_A_TOKEN: Final = 4
-LEAST_ROWS: Final = 12
-"""Rows of the baseline, where there are as many: checks that compare rows say nothing of fewer."""
 LOOKS: Final = 16
 """A look for a certain failure follows once the episodes are more by this part of them: it reads them all."""
 _log = logging.getLogger(__name__)
@@ -229,17 +228,6 @@ class Sampler:
         if (found := self.faults.hopeless) is not None:
             raise given_up(found, begun=False)
         return record
-
-
-def episodes_for(asked: int, size: int, rows: int) -> int:
-    """Episodes of a baseline: whole groups, and one for each of `LEAST_ROWS` rows at least.
-
-    Args:
-        asked: `spec.preflight.episodes`.
-        size: episodes of a group.
-        rows: training rows.
-    """
-    return max(-(-asked // size), min(LEAST_ROWS, rows)) * size
 
 
 def _first(found: BaseExceptionGroup[Certain]) -> Certain:

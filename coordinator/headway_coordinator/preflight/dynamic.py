@@ -294,6 +294,7 @@ class Dynamic:
             test=data.test,
             prompt_column=spec.data.train.prompt_column,
             group_size=spec.algorithm.group_size,
+            judged=bool(spec.judges),
             batch_size=spec.algorithm.batch_size,
             max_steps=spec.schedule.max_steps,
             success_threshold=spec.evaluation.success_threshold,

@@ -32,7 +32,6 @@ from headway_coordinator import status
 from headway_coordinator.coordinator import Coordinator
 from headway_coordinator.engines import fleet as fleets
 from headway_coordinator.engines.router import Endpoint
-from headway_coordinator.preflight.baseline import episodes_for
 from headway_coordinator.preflight.start import BEFORE_TRAINING
 from headway_coordinator.spool import Spool, decode
 
@@ -262,18 +261,3 @@ async def test_what_ended_early_stands_for_jobs_that_end_by_it(tmp_path: Path) -
         await stage.run(stage.config("lenient", checks=LENIENT | {"foothold": "Warn"}))
         assert stage.preflight["state"] == "Warned"
         assert stage.preflight["episodes"] == EPISODES
-
-
-@pytest.mark.parametrize(
-    ("asked", "size", "rows", "wanted"),
-    [
-        (100, 8, 500, 104),  # whole groups
-        (100, 16, 500, 192),  # a foothold is ruled out on 8 rows
-        (100, 64, 500, 768),
-        (100, 16, 9, 144),  # no more rows than there are
-        (8, 8, 500, 96),
-        (200, 2, 20, 200),
-    ],
-)
-def test_a_baseline_has_twelve_rows_where_there_are(asked: int, size: int, rows: int, wanted: int) -> None:
-    assert episodes_for(asked, size, rows) == wanted
