@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
 from headway_api import base_model, warm_start
 from headway_api.bounds import OutOfBounds
 from headway_api.exits import JobError
+from headway_api.records import PolicyVersion, WeightsManifest
+from headway_api.store import FileStore, upload_folder
 from headway_api.weights_format import NotSafetensors, read_spans
 from headway_coordinator.trajectory.render import model_type
 from headway_rollout.model import read_config
+from headway_rollout.weights.checks import Unusable
+from headway_rollout.weights.loaders import LoraLoader
+
+if TYPE_CHECKING:
+    from headway_rollout.engine import Engine
 
 DEEP = '{"a":' * 5_000 + "1" + "}" * 5_000
 WRONG = {
@@ -47,6 +55,20 @@ def test_a_start_that_cannot_be_read_is_told(tmp_path: Path, text: str, says: st
     path.write_text(text)
     with pytest.raises(JobError, match=rf"config\.json cannot be read \(.*{says}.*; write the folder again"):
         warm_start._read(path)
+
+
+@each
+async def test_an_adapter_that_cannot_be_read_is_told(tmp_path: Path, text: str, says: str) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there/adapter_config.json").write_text(text)
+    store, uri = FileStore(), f"file://{tmp_path}/kept"
+    files = upload_folder(store, tmp_path / "there", uri)
+    manifest = WeightsManifest(
+        version=PolicyVersion(incarnation=0, step=0), kind="base", uri=uri, files=files
+    )
+    loader = LoraLoader(cast("Engine", None), 8)  # fetching touches no engine
+    with pytest.raises(Unusable, match=rf"adapter_config\.json is not JSON that is read: .*{says}"):
+        await loader.fetch(store, manifest, tmp_path / "here")
 
 
 def test_infinity_in_a_configuration_is_read(tmp_path: Path) -> None:

@@ -133,7 +133,7 @@ class LoraLoader:
         try:
             content = read_config(config)
         except ValueError as error:
-            raise Unusable(f"adapter_config.json is not JSON: {error}") from error
+            raise Unusable(f"adapter_config.json is not JSON that is read: {error}") from error
         check_lora(content, read_headers(folder, tensor_files(manifest.files)), self._max_rank)
 
     async def load(self, manifest: WeightsManifest, folder: Path) -> None:
