@@ -113,9 +113,10 @@ class PreflightSpec(SpecModel):
             lambda value: value == 0 or value >= 8,
         ),
     ] = 100
-    """Baseline episodes, rounded up to whole groups of algorithm.groupSize, and to 12 rows where there are so
-    many: fewer tell little. They are sampled as training samples, billed as evaluation, kept in
-    spec.output and never trained on. Fewer are sampled where a failure is certain before. 0: the checks that need none."""
+    """Baseline episodes, rounded up to whole groups of algorithm.groupSize, and to 12 rows where there are
+    so many: fewer tell little. They are sampled as training samples, billed as evaluation, kept in
+    spec.output and never trained on. Fewer are sampled where a failure is certain before. 0: the checks
+    that need none."""
     checks: Annotated[
         dict[str, Policy],
         Field(max_length=len(CHECK_IDS), default_factory=dict),
