@@ -55,8 +55,9 @@ def of_group(group: GroupRecord) -> list[UsageEvent]:
         events += judged(episode.episode_id, episode.judgements, episode.finished_at)
         if why is None:
             events += _event(episode, "episode", UsageClass.SANDBOX_SECONDS, episode.sandbox_seconds)
-    ended = max((episode.finished_at for episode in group.episodes), default=0.0)
-    events += judged(f"{group.key}/group", group.judgements, ended)
+    if group.judgements:  # a group that was given up may have no episode, and nothing was asked of it then
+        ended = max(episode.finished_at for episode in group.episodes)
+        events += judged(f"{group.key}/group", group.judgements, ended)
     return events
 
 
