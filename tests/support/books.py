@@ -14,9 +14,13 @@ from typing import Any
 FOLDERS = ("trajectories", "usage", "steps")
 """Where nothing is ever removed, or changed but for what a step report says beside its groups: a learner that
 resumes writes the step's report anew, and takes the steps after it again."""
-ENDPOINT = ("endpointPrompt", "endpointSample")
+SUMMED = {
+    "evaluation": ("evaluationPrefill", "evaluationCachedPrefill", "evaluationSample"),
+    "endpoint": ("endpointPrompt", "endpointSample"),
+    "judge": ("judgePrompt", "judgeSample"),
+}
+"""Classes of the ledger that `.status.usage` shows as one."""
 NO_AMOUNTS = ("currency", "priceBook", "unpriced")
-EVALUATION = ("evaluationPrefill", "evaluationCachedPrefill", "evaluationSample")
 
 
 @dataclass(frozen=True)
@@ -94,8 +98,7 @@ def tokens(found: list[dict[str, Any]]) -> dict[str, int]:
     """The ledger's tokens by the classes of `.status.usage`, without the suffix `Tokens`."""
     totals: Counter[str] = Counter()
     for event in found:
-        usage_class = event["usage_class"]
-        name = "evaluation" if usage_class in EVALUATION else usage_class
-        totals["endpoint" if usage_class in ENDPOINT else name] += event["quantity"]
-    classes = ("prefill", "cachedPrefill", "sample", "train", "discarded", "evaluation", "endpoint")
-    return {name: round(totals[name]) for name in classes}
+        totals[event["usage_class"]] += event["quantity"]
+    plain = {name: totals[name] for name in ("prefill", "cachedPrefill", "sample", "train", "discarded")}
+    sums = {name: sum(totals[each] for each in classes) for name, classes in SUMMED.items()}
+    return {name: round(amount) for name, amount in (plain | sums).items()}

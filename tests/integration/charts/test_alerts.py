@@ -23,6 +23,8 @@ CASES = sorted(Path(__file__).parent.glob("alerts_*.yaml"))
 SIGNALS = yaml.safe_load((ROOT / "charts/headway/files/signals.yaml").read_text())
 OF_SIGNALS = "signals.yaml"
 """The cases that are made here."""
+GROUPS = ["headway-records", "headway-operator", "headway-jobs", "headway-signals"]
+"""The order in which promtool is to evaluate the groups: alerts after the records that they read."""
 RUNBOOKS = ROOT / "docs" / "runbooks"
 SIGNAL_ALERTS = {f"Headway{name}" for name in SignalName}
 """Alerts that stand in the table as one."""
@@ -83,7 +85,12 @@ def signal_cases() -> Rules:
     series = [*active_series(), *(each for signal in SIGNALS for each in signal_series(signal["name"]))]
     tests = [each for signal in SIGNALS for each in signal_tests(signal)]
     case = {"name": "signals", "interval": "1m", "input_series": series, "alert_rule_test": tests}
-    return {"rule_files": ["rules.yaml"], "evaluation_interval": "1m", "tests": [case]}
+    return {
+        "rule_files": ["rules.yaml"],
+        "evaluation_interval": "1m",
+        "group_eval_order": GROUPS,
+        "tests": [case],
+    }
 
 
 ACTIVE = {"raised": "1x40", "suspect": "1x40", "ended": "1x2 0x38", "resumed": "0x20 1x1 0x18"}
@@ -126,6 +133,11 @@ def summaries_only(rules: Rules) -> Rules:
 def test_the_rules_are_valid(promtool: Path, rules: Rules, tmp_path: Path) -> None:
     done = judge(promtool, "check", rules, tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_cases_order_every_group_of_rules(rules: Rules) -> None:
+    assert [group["name"] for group in rules["groups"]] == GROUPS
+    assert [yaml.safe_load(path.read_text())["group_eval_order"] for path in CASES] == [GROUPS] * len(CASES)
 
 
 def test_alerts_fire_when_they_should_and_only_then(promtool: Path, rules: Rules, tmp_path: Path) -> None:

@@ -7,6 +7,10 @@ from decimal import Decimal
 
 import pytest
 from books import Books, counted_twice, faults, tokens
+from pydantic.alias_generators import to_camel
+
+from headway_api.records import UsageClass
+from headway_api.status import Usage
 
 BEFORE = Books(
     objects={"trajectories/train/t-1.json.gz": "aa", "steps/000001.json": "bb"},
@@ -46,4 +50,14 @@ def test_an_event_in_two_segments_is_counted_twice() -> None:
     other = {"id": "t-1-0-0/1/sample", "usage_class": "evaluationSample", "quantity": 1.0}
     assert counted_twice([event, other]) == []
     assert counted_twice([event, other, event]) == ["t-1-0-0/0/sample"]
-    assert tokens([event, other])["evaluation"] == 1
+
+
+def test_the_ledgers_tokens_have_the_classes_of_the_status() -> None:
+    one = {"quantity": 1.0}
+    found = tokens([{"id": str(each), "usage_class": each.value, **one} for each in UsageClass])
+    shown = {
+        to_camel(name.removesuffix("_tokens")) for name in Usage.model_fields if name.endswith("_tokens")
+    }
+    assert set(found) == shown
+    assert sum(found.values()) == len(UsageClass) - 1, "seconds of sandboxes are no tokens"
+    assert found["judge"] == 2
