@@ -79,6 +79,7 @@ def test_enforce_stops_before_any_learner_pod(bench: Any, jobs: list[str]) -> No
     assert "learner" not in {role["name"] for role in job["status"].get("roles", [])}
 
 
+@pytest.mark.ci
 def test_warn_goes_on_and_says_so(bench: Any, jobs: list[str]) -> None:
     name = "few-turns"
     jobs.append(name)
@@ -94,6 +95,7 @@ def test_warn_goes_on_and_says_so(bench: Any, jobs: list[str]) -> None:
     assert CUT in events(bench, name)["PreflightWarned"]
 
 
+@pytest.mark.ci
 def test_an_equal_job_of_an_unpinned_image_samples_for_itself(bench: Any, jobs: list[str]) -> None:
     changes = {"schedule": {"maxSteps": 1}, "preflight": only(FOOTHOLD)}
     for name in ("sound", "sound-again"):
