@@ -29,7 +29,7 @@ LEVELS: Final = 64
 SEARCHES: Final = ("pattern", "patternProperties")
 """Keywords whose regular expressions could search for hours."""
 LEFT_OUT: Final = (*SEARCHES, "uniqueItems", "$schema")
-"""`uniqueItems` compares each element with each other; `$schema` would choose a reader that counts nothing."""
+"""`uniqueItems` compares each element with each other; `$schema` chooses a reader that counts nothing."""
 MOST_STEPS: Final = 1_000_000
 """Steps in which all answers together are held to one contract; those that are left are not judged."""
 STEP_BYTES: Final = 10_000
