@@ -184,14 +184,14 @@ def test_a_sandbox_has_the_runtime_class_of_its_job(rig: Rig) -> None:
     rig.cluster.kubectl("apply", "-f", "-", input=RUNTIME_CLASSES)
     rig.start()
     environment = {"image": IMAGE, "entrypoint": "a:B", "sandbox": {"runtimeClassName": "walled.x"}}
-    rig.apply("meek", environment=environment)
-    rig.first_pods("meek")
-    own = sandbox(rig, "meek")
-    assert own["spec"]["runtimeClassName"] == "walled.x"
-    assert tried(rig, "meek-broker", own) == ""
+    rig.apply("walled", environment=environment)
+    rig.first_pods("walled")
+    own = sandbox(rig, "walled")
+    assert own["spec"].get("runtimeClassName") == "walled.x", rig.get("walled")
+    assert tried(rig, "walled-broker", own) == ""
     without = {**own, "spec": {key: value for key, value in own["spec"].items() if key != "runtimeClassName"}}
     for pod in (without, changed(own, "spec.runtimeClassName", "open")):
-        assert "of the runtimeClassName that the job asks for" in tried(rig, "meek-broker", pod)
+        assert "of the runtimeClassName that the job asks for" in tried(rig, "walled-broker", pod)
     rig.cluster.kubectl("delete", "-f", "-", input=RUNTIME_CLASSES)
 
 
