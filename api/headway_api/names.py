@@ -170,6 +170,16 @@ def suite_broker(stem: str, number: int) -> str:
     return f"{child(stem, BROKER)}-{number}"
 
 
+def broker_of(stem: str, uid: str, runtime_class: str = "") -> str:
+    """Subject of a broker's binding that stands for the job's uid: an account that is never made.
+
+    The chart's admission policy asks whether it has the broker's role, and so learns which uid a broker may
+    name as owner. With `runtime_class`, pods of that RuntimeClass alone.
+    """
+    parts = [stem, uid, *([runtime_class] if runtime_class else [])]
+    return child(".".join(parts), BROKER)
+
+
 def config_map(stem: str) -> str:
     """ConfigMap that holds `job.json`."""
     return f"{stem}-config"
