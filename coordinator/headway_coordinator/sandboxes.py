@@ -78,6 +78,8 @@ class Witness(Protocol):
 
     def called(self, name: str, arguments: dict[str, Any], reply: ToolReply, seconds: float) -> None: ...
 
+    def asked(self, questions: Sequence[Question]) -> None: ...
+
 
 class Sandbox:
     """One episode's sandbox."""
@@ -170,6 +172,8 @@ class Sandbox:
             if not isinstance(refused, Refused) or refused.status != 404:
                 raise
             raise InfraFault(NO_JUDGES, Cause("JudgesUnsupported", NO_JUDGES, IMAGE)) from fault
+        if self._witness is not None:
+            self._witness.asked(found.questions)
         return found.questions
 
     async def answer(self, question: int, answer: Any) -> None:

@@ -126,6 +126,28 @@ class Probe:
 
 
 @dataclass(frozen=True)
+class JudgeQuestion:
+    """What reward or score asked a judge."""
+
+    judge: str
+    """Name of one of `spec.judges`."""
+    messages: Sequence[Json]
+    schema: Json | None = None
+    """JSON schema that the answer holds to; None: it is text."""
+
+
+@dataclass(frozen=True)
+class AskedTwice:
+    """One question, put to its judge anew and then once more."""
+
+    question: JudgeQuestion
+    answers: tuple[Any, ...] = ()
+    """Both answers, or fewer where the judge gave none."""
+    error: str | None = None
+    """Why there is an answer less."""
+
+
+@dataclass(frozen=True)
 class Sampled:
     """One baseline episode, with what its record does not say."""
 
@@ -143,6 +165,8 @@ class Sampled:
     """Tokens of the first prompt, tools included."""
     malformed: Sequence[str] = ()
     """Text of the turns whose tool calls could not be read."""
+    questions: Sequence[JudgeQuestion] = ()
+    """What was asked of judges about it, or, in the first of a group's episodes, about the group."""
 
 
 @dataclass(frozen=True)
@@ -154,6 +178,8 @@ class Baseline:
     wanted: int = 0
     """Episodes that the job asks for; `sampled` may hold fewer while they are still being run."""
     probes: Sequence[Probe] = ()
+    asked_twice: Sequence[AskedTwice] = ()
+    """Questions to judges that were asked again."""
     seconds: float = 0.0
     """From the first episode's begin to the last one's end."""
     concurrency: int = 1

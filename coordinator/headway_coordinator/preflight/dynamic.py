@@ -13,20 +13,22 @@ import asyncio
 import dataclasses
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Final
 
 import aiohttp
 
 from headway_analysis.preflight import report, run
+from headway_analysis.preflight.checks import judge_varies
 from headway_analysis.preflight.definition import Finding
 from headway_analysis.preflight.evidence import Baseline, Facts, Probe
 from headway_api import logs
 from headway_api.artifacts import Layout
 from headway_api.exits import JobError
-from headway_api.records import EpisodeRecord, Judgement, Purpose
+from headway_api.records import EpisodeRecord, Purpose
 from headway_api.sandbox_api import PoolState
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_api.status import Check, Preflight
@@ -39,11 +41,12 @@ from headway_coordinator.evaluation.servers import proven
 from headway_coordinator.faults import CandidateFault
 from headway_coordinator.ledger.segments import Ledger
 from headway_coordinator.metrics.prometheus import Sample
-from headway_coordinator.one_at_a_time import OneAtATime
 from headway_coordinator.players import Players
 from headway_coordinator.preflight import keyed, parsers, probes, shown, start
+from headway_coordinator.preflight.asking import Asker
 from headway_coordinator.preflight.baseline import Sampler
 from headway_coordinator.preflight.evidence import Notebook
+from headway_coordinator.preflight.judges_bill import JudgesBill
 from headway_coordinator.preflight.run import Ready, Runner
 from headway_coordinator.preflight.scripted import Player
 from headway_coordinator.recurring import Recurring
@@ -91,6 +94,8 @@ class Dynamic:
     _watch: Watch | None = None
     _player: Player | None = None
     """Of the scripts, once there are any."""
+    _asker: Asker | None = None
+    """Of questions that judges were asked before."""
 
     async def run(self, *, begun: bool) -> None:
         """Return once the job may train. `begun`: it trains already, so nothing is sampled any more.
@@ -119,6 +124,10 @@ class Dynamic:
             await asyncio.to_thread(keyed.keep, self.store, self.layout, kept, report.markdown(kept.document))
         self._conclude(kept, READ_BACK if kept.job != self._name else None, begun=begun)
 
+    @cached_property
+    def _bill(self) -> JudgesBill:
+        return JudgesBill(self.store, self.layout, self.ledger)
+
     @property
     def _name(self) -> str:
         return f"{self.layout.namespace}/{self.layout.name}/{self.layout.uid}"
@@ -132,9 +141,11 @@ class Dynamic:
         sampler = self.sampler = Sampler(
             self.spec, self.ready.data, self._facts, self.ready.renderer, self.layout, self.store, self.spool,
             self.ledger, self.incarnation, room, self.players.on(fleet, room, notebook.of), notebook,
-            self.faults, self._certain, self._moved, self.on_episode, self.players.relative,
+            self.faults, self._certain, self._moved, self.on_episode,
+            self.players.relative.witnessed(notebook.of),
         )  # fmt: skip
         await sampler.restore()
+        await self._bill.restore()
         self.opened()
         self._moved()
         async with self._served(fleet, room):
@@ -197,16 +208,15 @@ class Dynamic:
         tried = await self._probed("before")
         scripts = await asyncio.to_thread(run.scripts_of, baseline, own)
         logs.event(_log, "preflight-scripts", scripts=len(scripts))
-        name, blocking = f"preflight-script-{self.incarnation}", OneAtATime()
-
-        async def bill(whose: str, found: Sequence[Judgement]) -> None:
-            await blocking(self.ledger.judgements, whose, found, time.time())
-
-        judges = self.players.judges
+        name, judges = f"preflight-script-{self.incarnation}", self.players.judges
+        bill = self._bill.add
         self._player = Player(self.spec, self.broker, room, name, judges, bill, self._moved)
         played = await self._player.play(scripts)
         tried += await self._probed("after")  # of a sandbox that was started in the place of a script's
-        baseline = dataclasses.replace(baseline, probes=tried)
+        self._asker = Asker(judges, bill, f"preflight-judge-{self.incarnation}", self._moved)
+        questions = [] if own.get(judge_varies.ID) == "Off" else judge_varies.questions(baseline)
+        twice = await self._asker.ask(questions)
+        baseline = dataclasses.replace(baseline, probes=tried, asked_twice=twice)
         return await asyncio.to_thread(run.findings, baseline, played, own)
 
     async def _probed(self, when: str) -> list[Probe]:
@@ -255,8 +265,9 @@ class Dynamic:
     @property
     def _waits_for(self) -> Check | None:
         stalled = self._watch.stalled if self._watch is not None else None
-        if self._player is not None:
-            stalled = next(iter(self._player.waiting.values()), None)
+        parts: tuple[Player | Asker | None, ...] = (self._player, self._asker)
+        for part in parts:
+            stalled = stalled if part is None else next(iter(part.waiting.values()), stalled)
         return None if stalled is None else Check(name="Baseline", passed=False, message=stalled[:1024])
 
     def _conclude(self, kept: keyed.Kept, how: str | None, *, begun: bool) -> None:
