@@ -41,6 +41,9 @@ class Facts:
     """Most tokens of an episode."""
     judged: bool = False
     """Whether reward or score asked a judge: a model, which may answer one question in two ways."""
+    relative: bool = False
+    """Whether `group_reward` rewards the episodes of a group against each other. A script is in no group: its
+    reward is what `reward` alone said, and nothing is paid by that."""
     contract: Json | None = None
     """`spec.environment.contract`: an OpenAPI document, or MCP's list of tools."""
     seed: int = 0

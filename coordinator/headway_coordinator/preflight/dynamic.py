@@ -216,7 +216,8 @@ class Dynamic:
         self._asker = Asker(judges, bill, f"preflight-judge-{self.incarnation}", self._moved)
         questions = [] if own.get(judge_varies.ID) == "Off" else judge_varies.questions(baseline)
         twice = await self._asker.ask(questions)
-        baseline = dataclasses.replace(baseline, probes=tried, asked_twice=twice)
+        facts = dataclasses.replace(baseline.facts, relative=self._player.grouped)
+        baseline = dataclasses.replace(baseline, facts=facts, probes=tried, asked_twice=twice)
         return await asyncio.to_thread(run.findings, baseline, played, own)
 
     async def _probed(self, when: str) -> list[Probe]:

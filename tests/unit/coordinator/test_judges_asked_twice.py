@@ -45,12 +45,14 @@ class Books:
 
 async def test_what_was_answered_before_is_asked_anew(tmp_path: Path) -> None:
     books = Books()
-    async with serving(says("a"), says("b"), says("c"), says("d")) as service:
-        async with judged.judges(tmp_path, judged.spec(service.url)) as judges:
-            put = judged.question(of=judges.by_name["style"].spec)
-            assert await judges.by_name["style"].ask(put, lambda told: None) == "a"
-            [twice] = await Asker(judges, books.bill, "twice").ask([asked()])
-            assert await judges.by_name["style"].ask(put, lambda told: None) == "a", "it stays kept"
+    async with (
+        serving(says("a"), says("b"), says("c"), says("d")) as service,
+        judged.judges(tmp_path, judged.spec(service.url)) as judges,
+    ):
+        put = judged.question(of=judges.by_name["style"].spec)
+        assert await judges.by_name["style"].ask(put, lambda told: None) == "a"
+        [twice] = await Asker(judges, books.bill, "twice").ask([asked()])
+        assert await judges.by_name["style"].ask(put, lambda told: None) == "a", "it stays kept"
     assert (twice.answers, twice.error) == (("b", "c"), None)
     assert len(service.bodies) == 3
     assert service.bodies[1] == service.bodies[2] == service.bodies[0]
@@ -60,10 +62,12 @@ async def test_what_was_answered_before_is_asked_anew(tmp_path: Path) -> None:
 
 async def test_a_judge_that_is_down_is_waited_for(tmp_path: Path) -> None:
     books, waited = Books(), []
-    async with serving(*[fails(500)] * asking.TRIES, says("ok"), says("b"), says("c")) as service:
-        async with judged.judges(tmp_path, judged.spec(service.url)) as judges:
-            asker = Asker(judges, books.bill, "twice", lambda: waited.extend(asker.waiting.values()))
-            [twice] = await asker.ask([asked()])
+    async with (
+        serving(*[fails(500)] * asking.TRIES, says("ok"), says("b"), says("c")) as service,
+        judged.judges(tmp_path, judged.spec(service.url)) as judges,
+    ):
+        asker = Asker(judges, books.bill, "twice", lambda: waited.extend(asker.waiting.values()))
+        [twice] = await asker.ask([asked()])
     assert twice.answers == ("b", "c")
     assert "judge style" in waited[0]
     assert asker.waiting == {}
@@ -72,9 +76,11 @@ async def test_a_judge_that_is_down_is_waited_for(tmp_path: Path) -> None:
 
 async def test_a_question_without_an_answer_says_why(tmp_path: Path) -> None:
     books = Books()
-    async with serving(says("")) as service:
-        async with judged.judges(tmp_path, judged.spec(service.url)) as judges:
-            twice = await Asker(judges, books.bill, "twice").ask([asked(), asked(judge="another")])
+    async with (
+        serving(says("")) as service,
+        judged.judges(tmp_path, judged.spec(service.url)) as judges,
+    ):
+        twice = await Asker(judges, books.bill, "twice").ask([asked(), asked(judge="another")])
     assert [one.answers for one in twice] == [(), ()]
     assert "its answer is empty" in str(twice[0].error)
     assert twice[1].error == "spec.judges has no judge another"
