@@ -162,7 +162,8 @@ async def test_a_preflight_asks_what_episodes_asked_twice(tmp_path: Path) -> Non
     job = await ran(tmp_path, fickle, preflight=ASKED_AGAIN)
     by_check = {each["check"]: each for each in job.status["preflight"]["findings"]}
     found, guess = by_check["judge-varies"], by_check["constant-guess"]
-    assert "group_reward" in guess["message"], "a script is in no group"
+    assert "empty answer: success 4 of 4" in guess["message"]
+    assert ", reward " not in guess["message"], "a script is in no group"
     assert (found["verdict"], found["field"]) == ("Warn", "spec.judges[style]")
     assert "Judge style answered 5 of 5" in found["message"], "four prompts, and one of whole groups"
     assert "Mean difference: text by 0.25" in found["message"]
