@@ -156,7 +156,7 @@ class Sandbox:
 
     async def probe(self, destinations: Sequence[Destination]) -> ProbeReply:
         """What the sandbox reaches."""
-        places = [each.model_dump(include={"address", "port"}) for each in destinations]
+        places = [each.model_dump(include={"address", "port", "protocol"}) for each in destinations]
         return await self._post("probe", ProbeRequest(destinations=places), ProbeReply)
 
     async def group(self, body: GroupRequest) -> GroupReply:

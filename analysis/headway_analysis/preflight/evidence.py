@@ -121,7 +121,7 @@ class Probe:
     """One destination that a sandbox tried to reach."""
 
     name: str
-    """`metadata address`, `API server`, `DNS`, `internet`."""
+    """`metadata address`, `API server`, `DNS`, `DNS over UDP`, `internet`."""
     address: str
     reached: bool
     seconds_after_start: float

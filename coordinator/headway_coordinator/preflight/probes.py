@@ -18,6 +18,7 @@ from headway_coordinator.sandboxes import Broker
 
 METADATA: Final = Destination(name="metadata address", address="169.254.169.254", port=80)
 INTERNET: Final = Destination(name="internet", address="1.1.1.1", port=443)
+INTERNET_DNS: Final = Destination(name="DNS of the internet", address="1.1.1.1", port=53, protocol="UDP")
 RESOLVER: Final = Path("/etc/resolv.conf")
 _log = logging.getLogger(__name__)
 
@@ -33,8 +34,10 @@ def destinations(environ: Mapping[str, str] = os.environ, resolver: Path = RESOL
     except OSError:
         lines = []
     servers = [line[1] for line in lines if len(line) > 1 and line[0] == "nameserver"]
-    found += [Destination(name="DNS", address=server, port=53) for server in servers[:1]]
-    return [*found, INTERNET]
+    for server in servers[:1]:
+        found.append(Destination(name="DNS", address=server, port=53))
+        found.append(Destination(name="DNS over UDP", address=server, port=53, protocol="UDP"))
+    return [*found, INTERNET, INTERNET_DNS]
 
 
 async def probe(
@@ -42,7 +45,7 @@ async def probe(
 ) -> list[Probe]:
     """What one sandbox reaches; nothing where it cannot say, as that of an image with an older server.
 
-    Each destination is tried over TCP, the resolver too.
+    A server that knows TCP alone says nothing of what is to be tried over UDP.
 
     Raises:
         JobError: `Superseded`: another coordinator has claimed the sandboxes.
@@ -54,5 +57,8 @@ async def probe(
     except (InfraFault, TimeoutError) as fault:
         logs.event(_log, "not-probed", level=logging.WARNING, error=str(fault))
         return []
-    pairs = zip(wanted, said.reached, strict=False)
-    return [Probe(each.name, f"{each.address}:{each.port}", hit, said.age) for each, hit in pairs]
+    return [
+        Probe(each.name, f"{each.address}:{each.port}", hit, said.age)
+        for each, hit in zip(wanted, said.reached, strict=False)
+        if each.protocol in said.protocols
+    ]

@@ -204,7 +204,7 @@ CHECK: Final = Check(
     number="Traces of one episode in the next: a word that the first left in every text of its "
     "calls, or another "
     "answer to the same calls than before it. And destinations that a sandbox reached: metadata address, API "
-    "server, DNS, internet.",
+    "server, internet, and name servers by TCP and by UDP.",
     threshold="Fails with one trace, or one destination reached (NetworkPolicyNotEnforced). Unknown where "
     "no probe of the network answered; what the episodes showed is said all the same.",
     reason="What is shared makes reward depend on which episodes ran before; what is reached can be "
