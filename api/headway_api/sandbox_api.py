@@ -189,6 +189,15 @@ class ProbeRequest(Record):
     """`address`, `port` and `protocol` of each."""
 
 
+class ProbedAtStart(Record):
+    """What a sandbox tried by itself while it began."""
+
+    destinations: list[dict[str, Any]] = Field(max_length=MAX_DESTINATIONS)
+    """`address`, `port` and `protocol` of each."""
+    reached: list[bool] = Field(max_length=MAX_DESTINATIONS)
+    age: float = Field(ge=0)
+
+
 class ProbeReply(Record):
     """What came of it."""
 
@@ -198,6 +207,8 @@ class ProbeReply(Record):
     """Seconds since the pod's start."""
     protocols: list[str] = Field(default=["TCP"], max_length=8)
     """What it tries; an older server tries everything over TCP."""
+    start: ProbedAtStart | None = None
+    """None of a sandbox that was not told to try anything."""
 
 
 class AgentRequest(Record):

@@ -13,6 +13,7 @@ from headway_sandbox.http import Refusal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Any
 
 DESTINATIONS = 8
@@ -24,6 +25,8 @@ QUERY = b"HD\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\x01"
 SENDS = 2
 """Datagrams, over `SECONDS`: one may be lost."""
 PROTOCOLS = ("TCP", "UDP")
+AT_START = (("169.254.169.254", 80, "TCP"), ("1.1.1.1", 443, "TCP"), ("1.1.1.1", 53, "UDP"))
+"""A node's metadata and the internet; a sandbox knows no name server."""
 BEGAN = time.monotonic()
 """When this process began, which is when its pod did."""
 
@@ -39,15 +42,50 @@ def probe(body: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(wanted, list) or len(wanted) > DESTINATIONS:
         text = f"destinations is no list of at most {DESTINATIONS}; write [{{address, port, protocol}}, ...]"
         raise Refusal(400, "BadRequest", text)
-    places = [_place(each) for each in wanted]
-    age, reached = time.monotonic() - BEGAN, [False] * len(places)
-    over = [_thread.allocate_lock() for _ in places]
-    for number, place in enumerate(places):
-        over[number].acquire()
-        _thread.start_new_thread(_try, (place, number, reached, over[number]))
-    for lock in over:
-        lock.acquire()
-    return {"reached": reached, "age": age, "protocols": list(PROTOCOLS)}
+    tried = Tried([_place(each) for each in wanted])
+    found = {"reached": tried.reached(), "age": tried.age, "protocols": list(PROTOCOLS)}
+    return found if STARTED is None else {**found, "start": STARTED.told()}
+
+
+class Tried:
+    """Destinations that are being tried, each in a thread of its own."""
+
+    def __init__(self, places: list[tuple[str, int, str]]) -> None:
+        self.places = places
+        self.age = time.monotonic() - BEGAN
+        """How old the pod was."""
+        self._reached = [False] * len(places)
+        self._over = [_thread.allocate_lock() for _ in places]
+        for number, place in enumerate(places):
+            self._over[number].acquire()
+            _thread.start_new_thread(_try, (place, number, self._reached, self._over[number]))
+
+    def reached(self) -> list[bool]:
+        """Which of them answered, once each has been tried to its end."""
+        for lock in self._over:
+            lock.acquire()
+            lock.release()
+        return self._reached
+
+    def told(self) -> dict[str, Any]:
+        """The same, with the destinations."""
+        keys = ("address", "port", "protocol")
+        places = [dict(zip(keys, place, strict=True)) for place in self.places]
+        return {"destinations": places, "reached": self.reached(), "age": self.age}
+
+
+STARTED: Tried | None = None
+"""What was tried when this process began."""
+
+
+def begin(environ: Mapping[str, str]) -> None:
+    """Try, while the process begins, what a cloud and a cluster have everywhere: a policy may come late."""
+    global STARTED
+    places = list(AT_START)
+    if "KUBERNETES_SERVICE_HOST" in environ:
+        port = environ.get("KUBERNETES_SERVICE_PORT", "443")
+        places.append((environ["KUBERNETES_SERVICE_HOST"], int(port), "TCP"))
+    STARTED = Tried(places)
 
 
 def _place(one: Any) -> tuple[str, int, str]:

@@ -144,13 +144,14 @@ class Dynamic:
             self.faults, self._certain, self._moved, self.on_episode,
             self.players.relative.witnessed(notebook.of),
         )  # fmt: skip
+        tried = await self._probed("start")  # while the first sandboxes are there
         await sampler.restore()
         await self._bill.restore()
         self.opened()
         self._moved()
         async with self._served(fleet, room):
             cut = await sampler.run()
-        baseline = await self._read_again(sampler.baseline)
+        baseline = dataclasses.replace(await self._read_again(sampler.baseline), probes=tried)
         if cut is None:
             findings = await self._judged(baseline, room)
         else:
@@ -205,7 +206,7 @@ class Dynamic:
 
     async def _judged(self, baseline: Baseline, room: Room) -> list[Finding]:
         own = self.spec.preflight.checks
-        tried = await self._probed("before")
+        tried = [*baseline.probes, *await self._probed("before")]
         scripts = await asyncio.to_thread(run.scripts_of, baseline, own)
         logs.event(_log, "preflight-scripts", scripts=len(scripts))
         name, judges = f"preflight-script-{self.incarnation}", self.players.judges

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
 from headway_analysis.preflight.evidence import Probe
 from headway_api import logs
-from headway_api.sandbox_api import Destination
+from headway_api.sandbox_api import Destination, ProbedAtStart
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_coordinator.faults import InfraFault
 from headway_coordinator.sandboxes import Broker
@@ -57,8 +57,18 @@ async def probe(
     except (InfraFault, TimeoutError) as fault:
         logs.event(_log, "not-probed", level=logging.WARNING, error=str(fault))
         return []
-    return [
+    found = [
         Probe(each.name, f"{each.address}:{each.port}", hit, said.age)
         for each, hit in zip(wanted, said.reached, strict=False)
         if each.protocol in said.protocols
     ]
+    return found if said.start is None else [*_at_start(said.start, wanted), *found]
+
+
+def _at_start(said: ProbedAtStart, wanted: list[Destination]) -> Iterator[Probe]:
+    """What it tried while it began, under the names that it is known by here."""
+    known = {(one.address, str(one.port), one.protocol): one.name for one in wanted}
+    for one, hit in zip(said.destinations, said.reached, strict=False):
+        address, port, protocol = (str(one.get(name)) for name in ("address", "port", "protocol"))
+        name = known.get((address, port, protocol), protocol)
+        yield Probe(name, f"{address}:{port}", hit, said.age)

@@ -229,11 +229,13 @@ async def test_a_sandbox_is_probed_before_and_after_the_scripts(tmp_path: Path) 
         }
         await stage.run(stage.config())
         leases = [body["lease"] for key, body in stage.leases.asked if key == "POST /v1/leases"]
-        [before], [after] = (
+        [start], [before], [after] = (
             [at for at, name in enumerate(leases) if name == f"preflight-probe-0-{when}"]
-            for when in ("before", "after")
+            for when in ("start", "before", "after")
         )
         scripts = [at for at, name in enumerate(leases) if name.startswith("preflight-script-")]
+        episodes = [at for at, name in enumerate(leases) if name.startswith("p0-")]
+        assert start < min(episodes) <= max(episodes) < before
         assert before < min(scripts) <= max(scripts) < after
         found = {each["check"]: each["verdict"] for each in stage.preflight["findings"]}
         assert found["isolated"] == "Pass"

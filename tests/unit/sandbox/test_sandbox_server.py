@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from sandbox_server import Server
 
-from headway_api import sandbox_api
+from headway_api import names, sandbox_api
 from headway_api.exits import PERMANENT
 from headway_api.sandbox_api import FinishReply, ProbeReply, Problem, ToolReply
 from headway_sandbox import reach, session
@@ -257,3 +257,31 @@ def test_destinations_out_of_bounds_are_refused(server: Server, destinations: ob
     status, body = server.post("/probe", {"destinations": destinations})
     assert (status, body["reason"]) == (400, "BadRequest")
     assert reach.DESTINATIONS == sandbox_api.MAX_DESTINATIONS
+
+
+def test_it_tells_what_it_reached_at_its_start(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as api:
+        api.settimeout(20)
+        where = {
+            "KUBERNETES_SERVICE_HOST": "127.0.0.1",
+            "KUBERNETES_SERVICE_PORT": str(api.getsockname()[1]),
+        }
+        running = Server(tmp_path, variables={names.ENV_REACH: "1", **where}).start()
+        api.accept()[0].close()
+    try:
+        running.begin()
+        status, body = running.post("/probe", {"destinations": []})
+    finally:
+        running.close()
+    assert status == 200
+    found = ProbeReply.model_validate(body)
+    assert found.reached == []
+    assert found.start is not None
+    assert found.start.destinations[-1]["address"] == "127.0.0.1"
+    assert found.start.reached[-1], "it was there then, and is gone"
+    assert found.start.age < found.age
+
+
+def test_it_tries_nothing_at_its_start_unless_told(server: Server) -> None:
+    server.begin()
+    assert server.post("/probe", {"destinations": []})[1].get("start") is None
