@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from headway_api.prices import Prices
 from headway_api.records import EpisodeRecord, GroupRecord
 
 Json = Mapping[str, Any]
@@ -48,6 +49,12 @@ class Facts:
     """`spec.environment.contract`: an OpenAPI document, or MCP's list of tools."""
     seed: int = 0
     """The job's."""
+    prices: Prices | None = None
+    """What a token costs today, as the job's bill has it; None where nobody bills."""
+    price_edition: str = ""
+    """Which prices these are: `default@2026-01-01`."""
+    trains_alike: bool = False
+    """Whether a group whose episodes all earned the same is trained on too, by the method of advantages."""
     tool_call_parser: str = "auto"
     other_parsers: Mapping[str, int] = field(default_factory=dict)
     """Parser -> malformed calls of the baseline that it would have read."""
@@ -166,6 +173,8 @@ class Sampled:
     """Of each result, tokens by the model's own tokenizer."""
     prompt_tokens: int = 0
     """Tokens of the first prompt, tools included."""
+    row_tokens: int = 0
+    """Tokens of its rows that would be trained on."""
     malformed: Sequence[str] = ()
     """Text of the turns whose tool calls could not be read."""
     questions: Sequence[JudgeQuestion] = ()

@@ -16,6 +16,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import cached_property
 from typing import Final
 
@@ -28,8 +29,10 @@ from headway_analysis.preflight.evidence import Baseline, Facts, Probe
 from headway_api import logs
 from headway_api.artifacts import Layout
 from headway_api.exits import JobError
+from headway_api.prices import DEFAULT, PriceBook
 from headway_api.records import EpisodeRecord, Purpose
 from headway_api.sandbox_api import PoolState
+from headway_api.spec.algorithm import BY_REWARDS
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_api.status import Check, Preflight
 from headway_api.store import Store
@@ -88,6 +91,8 @@ class Dynamic:
     changed: Callable[[], None]
     """Told of whatever status and metrics show."""
     on_episode: Callable[[EpisodeRecord], None] = lambda record: None
+    book: PriceBook = DEFAULT
+    """The prices of the job's bill."""
     sampler: Sampler | None = None
     findings: list[Finding] = field(default_factory=list)
     kept: keyed.Kept | None = None
@@ -301,6 +306,7 @@ class Dynamic:
     def _facts(self) -> Facts:
         spec, data = self.spec, self.ready.data
         low, high = spec.reward.range
+        today = datetime.now(UTC).date()
         return Facts(
             rows=data.train,
             validation=data.validation,
@@ -318,6 +324,9 @@ class Dynamic:
             contract=spec.environment.contract,
             seed=spec.seed,
             overlap_allowed=spec.data.allow_overlap,
+            prices=self.book.on(today).prices,
+            price_edition=self.book.edition(today),
+            trains_alike=spec.algorithm.advantage.method not in BY_REWARDS,
             tool_call_parser=spec.agent.effective_builtin.tool_call_parser,
         )
 

@@ -146,6 +146,7 @@ def sampled(
     tokens: Count,
 ) -> Iterator[Sampled]:
     """Each episode of a group, as the checks are given it. Tokens stay only where they are read again."""
+    trained = [row_tokens(episode) for episode in group.episodes]
     episodes = [without_tokens(episode) for episode in group.episodes]
     group = group.model_copy(update={"episodes": episodes, "discarded": []})
     about_group = [*map(_question, answers.questions)]
@@ -164,6 +165,7 @@ def sampled(
             results=results,
             tool_tokens=[tokens(each.content) for each in results],
             prompt_tokens=episode.turns[0].prompt_tokens if episode.turns else 0,
+            row_tokens=trained[number],
             malformed=malformed(episode),
             questions=[*map(_question, known.questions), *(() if number else about_group)],
         )
@@ -171,6 +173,11 @@ def sampled(
 
 def _question(put: Put) -> JudgeQuestion:
     return JudgeQuestion(put.judge, put.messages, put.answer_schema)
+
+
+def row_tokens(episode: EpisodeRecord) -> int:
+    """Tokens of the episode's rows that go through forward and backward."""
+    return sum(len(row.tokens) for row in episode.rows if any(row.mask))
 
 
 def without_tokens(episode: EpisodeRecord) -> EpisodeRecord:

@@ -148,7 +148,10 @@ async def test_a_job_is_sampled_before_its_learner_is_made(tmp_path: Path) -> No
         assert sum(len(group.episodes) for group in groups) == EPISODES
         usage = stage.told[-1]["usage"]
         assert usage["evaluationTokens"] > 0, "its tokens are on the bill"
-        assert stage.store.get(stage.layout().preflight)
+        kept = json.loads(stage.store.get(stage.layout().preflight))
+        [speed] = [each for each in kept["document"]["checks"] if each["check"] == "throughput"]
+        assert "USD (default@2026-01-01)" in speed["saw"]
+        assert speed["figures"]["training_train_tokens"] > 0, "half of each group succeeds"
         assert stage.store.get(stage.layout().preflight_for_people)
 
 
