@@ -32,6 +32,7 @@ LIMIT_RANGE: Json = {
     "metadata": {"name": "small"},
     "spec": {"limits": [{"type": "Container", "max": {"memory": "4500Mi"}}]},
 }
+TOO_LARGE: Json = {"requests": {"memory": "4000Gi"}, "limits": {"memory": "4000Gi"}}
 INSIDE: Json = {"ipBlock": {"cidr": "0.0.0.0/0"}}
 WALL: Json = {
     "apiVersion": "networking.k8s.io/v1",
@@ -71,7 +72,7 @@ PROVOKED: dict[str, Provocation] = {
     ),
     "no-such-node": Provocation(placed("learner", nodeSelector=NOWHERE)),
     "no-accelerator": Provocation({"learner": {"resources": {"limits": {"nvidia.com/gpu": "1"}}}}),
-    "too-large-for-any-node": Provocation({"learner": {"resources": {"limits": {"memory": "4000Gi"}}}}),
+    "too-large-for-any-node": Provocation({"learner": {"resources": TOO_LARGE}}),
     "no-node-for-sandboxes": Provocation({"environment": placed("sandbox", nodeSelector=NOWHERE)}),
     "no-runtime-class": Provocation({"environment": {"sandbox": {"runtimeClassName": "gvisor"}}}),
     "no-priority-class": Provocation(placed("learner", priorityClassName="urgent")),

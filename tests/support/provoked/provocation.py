@@ -55,12 +55,18 @@ def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> Json:
     return result
 
 
+LITTLE: Final[Json] = {
+    "requests": {"cpu": "20m", "memory": "256Mi"},
+    "limits": {"cpu": "2", "memory": "4Gi"},
+}
+"""Of learner and servers. They ask for little, so that all jobs that are provoked together fit a node."""
 SMALL: Final[Json] = {
     "algorithm": {"batchSize": 2, "groupSize": 4},
     "schedule": {"maxSteps": 1},
     "evaluation": {"everySteps": 1, "atStart": False, "maxRows": 2},
     "environment": {"sandbox": {"warmPool": {"min": 0, "max": 8}}},
-    "rollout": {"maxConcurrency": 8},
+    "learner": {"resources": LITTLE},
+    "rollout": {"maxConcurrency": 8, "resources": LITTLE},
     "preflight": {"episodes": 0},
     "tracking": None,
 }
@@ -69,7 +75,7 @@ EVALUATED: Final[Json] = {
     "candidates": None,
     "evaluation": {"maxRows": 2},
     "environment": {"sandbox": {"warmPool": {"min": 0, "max": 4}}},
-    "rollout": {"maxConcurrency": 4},
+    "rollout": {"maxConcurrency": 4, "resources": LITTLE},
     "gate": None,
     "tracking": None,
 }

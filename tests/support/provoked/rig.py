@@ -17,10 +17,16 @@ from kubernetes import client, config
 from headway_analysis.faults.definition import Fault, Stage
 from headway_api.names import API_VERSION, PLURALS, TRAINING_KIND
 from headway_demo import quickstart
+from headway_demo.images import RESOURCES
 from provoked.provocation import EVALUATED, SMALL, STORE, Json, Provocation, merged
+from provoked.room import Room, left, of_a_job
 
 AT_ONCE: Final = 4
-"""Jobs together: each has a coordinator and a broker, and two cores have no more room."""
+"""Jobs together. A node of two cores holds them beside the platform: test_provoked_room.py adds it up."""
+ASKED: Final = of_a_job(SMALL, RESOURCES)
+"""The most that one of them asks for."""
+ROOM_S: Final = 180
+"""Longest that pods of earlier jobs take to go."""
 PATIENCE_S: Final = 180
 """Longer than any fault takes on a busy machine, beyond its own time."""
 GONE_S: Final = 90
@@ -141,6 +147,8 @@ class FaultRig:
         places = {fault.name: self._place(fault, how) for fault, how in faults.values()}
         seen = {fault.name: self._seen(fault, how, places[fault.name]) for fault, how in quick}
         slow.sort(key=lambda pair: -pair[0].seconds)
+        if slow:
+            self._await_room(ASKED * min(AT_ONCE, len(slow)))
         with ThreadPoolExecutor(AT_ONCE) as threads:
             found = {
                 fault.name: threads.submit(self._seen, fault, how, places[fault.name]) for fault, how in slow
@@ -151,6 +159,24 @@ class FaultRig:
                 self.over.set()
                 for each in found.values():
                     each.cancel()
+
+    def _await_room(self, wanted: Room) -> None:
+        """Wait until the node has so much room: pods of earlier tests may still be going.
+
+        Raises:
+            RuntimeError: it has not. A job that waits for the node would say so in place of its fault.
+        """
+        ends = time.monotonic() + ROOM_S
+        while not (found := self._room()).holds(wanted):
+            if time.monotonic() > ends:
+                raise RuntimeError(f"{AT_ONCE} jobs together ask for {wanted}, and the node has {found} left")
+            time.sleep(2 * LOOK_S)
+        print(f"room: {found}; jobs together: {wanted}", flush=True)
+
+    def _room(self) -> Room:
+        """What is left on the node. There is one."""
+        (node,) = self.server.ask("GET", "/api/v1/nodes")[1]["items"]
+        return left(node, self.server.ask("GET", "/api/v1/pods")[1]["items"])
 
     def _place(self, fault: Fault, how: Provocation) -> str:
         return self.namespace(fault.name if how.alone else "jobs", how.beside)
@@ -237,8 +263,11 @@ class ProvokedJob:
         return told and shown and bool(fault.pattern.search(known.get("message", "")))
 
     def _pods(self) -> list[Json]:
+        return list(self._server.ask("GET", self._pods_path())[1]["items"])
+
+    def _pods_path(self) -> str:
         label = urlencode({"labelSelector": f"headway.dev/job-name={self.name}"})
-        return list(self._server.ask("GET", f"/api/v1/namespaces/{self.namespace}/pods?{label}")[1]["items"])
+        return f"/api/v1/namespaces/{self.namespace}/pods?{label}"
 
     def _pods_gone(self) -> list[Json]:
         """The job's pods that are left once they had time to go."""
@@ -248,8 +277,12 @@ class ProvokedJob:
         return left
 
     def clear(self) -> None:
-        """Delete the job; its pods go with it."""
+        """Delete the job and see that its pods go: the next job has the room that they had."""
         self._server.ask("DELETE", self._path)
+        ends = time.monotonic() + GONE_S
+        while self._pods() and time.monotonic() < ends and not self._over.is_set():
+            self._server.ask("DELETE", f"{self._pods_path()}&gracePeriodSeconds=1")
+            time.sleep(LOOK_S)
 
     def get(self) -> Json:
         """As it is now."""
