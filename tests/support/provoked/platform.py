@@ -30,7 +30,7 @@ LIMIT_RANGE: Json = {
     "apiVersion": "v1",
     "kind": "LimitRange",
     "metadata": {"name": "small"},
-    "spec": {"limits": [{"type": "Container", "max": {"memory": "4500Mi"}}]},
+    "spec": {"limits": [{"type": "Container", "max": {"memory": "3Gi"}}]},
 }
 TOO_LARGE: Json = {"requests": {"memory": "4000Gi"}, "limits": {"memory": "4000Gi"}}
 INSIDE: Json = {"ipBlock": {"cidr": "0.0.0.0/0"}}
@@ -70,6 +70,7 @@ PROVOKED: dict[str, Provocation] = {
         {"environment": {"sandbox": {"resources": {"limits": {"memory": "9Gi"}}}}},
         beside=[quota("small-sandboxes", limits_memory="8Gi")],
     ),
+    "beyond-the-limit-range": Provocation(beside=[LIMIT_RANGE]),
     "no-such-node": Provocation(placed("learner", nodeSelector=NOWHERE)),
     "no-accelerator": Provocation({"learner": {"resources": {"limits": {"nvidia.com/gpu": "1"}}}}),
     "too-large-for-any-node": Provocation({"learner": {"resources": TOO_LARGE}}),

@@ -11,6 +11,8 @@ from headway_api.names import EVAL_KIND, TRAINING_KIND
 Json = dict[str, Any]
 ODD: Final = "s3://headway/odd"
 """Folder of what is uploaded for faults."""
+ODD_MODULE: Final = "odd"
+"""Name of the module of `odd.py`, and of the ConfigMap that holds it."""
 HOST_IMAGE: Final = "@coordinator"
 """Stands for an image that is there, and that no environment is in."""
 STORE: Final = "http://objects.headway-demo.svc:7070"

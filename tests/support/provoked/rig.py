@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -18,7 +19,7 @@ from headway_analysis.faults.definition import Fault, Stage
 from headway_api.names import API_VERSION, PLURALS, TRAINING_KIND
 from headway_demo import quickstart
 from headway_demo.images import RESOURCES
-from provoked.provocation import EVALUATED, SMALL, STORE, Json, Provocation, merged
+from provoked.provocation import EVALUATED, ODD_MODULE, SMALL, STORE, Json, Provocation, merged
 from provoked.room import Room, left, of_a_job
 
 AT_ONCE: Final = 4
@@ -34,6 +35,12 @@ SETTLED_S: Final = 5
 """After so long nothing more is said of a job that has ended."""
 LOOK_S: Final = 0.4
 MERGE: Final = "application/merge-patch+json"
+MODULE: Final[Json] = {
+    "apiVersion": "v1",
+    "kind": "ConfigMap",
+    "metadata": {"name": ODD_MODULE},
+    "data": {f"{ODD_MODULE}.py": (Path(__file__).parent / "odd.py").read_text()},
+}
 
 
 @dataclass
@@ -120,7 +127,7 @@ class FaultRig:
             return full
         self._namespaces.add(full)
         self._bench.kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": full}})
-        given = {(each["kind"], each["metadata"]["name"]): each for each in (self._secret, *beside)}
+        given = {(each["kind"], each["metadata"]["name"]): each for each in (self._secret, MODULE, *beside)}
         for each in given.values():
             self._bench.kube.apply(merged(each, {"metadata": {"namespace": full}}))
         return full
