@@ -31,7 +31,7 @@ Each section has the faults of one kind, in the order in which a job meets them.
 words of the message: `{VARIES}` stands for what differs. An evaluation says the same
 (`kubectl get rlev`). Each fault is said within {SOON} seconds of its cause, unless its row says otherwise.
 After `kubectl apply`, the pods that find it have to start before: with four such jobs at once on two cores,
-that took up to half a minute. `tests/e2e/test_faults.py` provokes every fault on a cluster.
+that took up to half a minute. `make test-faults` provokes every fault on a cluster.
 
 Where `kubectl apply` refuses a job, nothing of it is made. Beside the mistake the API server may say
 `<nil>: Invalid value: null: some validation rules were not checked`: mend what it names, and apply again.

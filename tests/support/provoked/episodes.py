@@ -1,20 +1,36 @@
-"""Of the environment, its image and the agent."""
+"""Of the environment, its image and the agent, and of episodes and processes of a job that runs."""
 
 from __future__ import annotations
 
-from provoked.provocation import HOST_IMAGE, ODD_MODULE, Provocation
+from typing import Any
+
+from provoked.provocation import HOST_IMAGE, ODD_MODULE, Provocation, merged
+
+TURN_LIMIT_S = 10
+"""What an episode may take where a tool hangs."""
 
 
-def odd(name: str) -> Provocation:
-    """A job with this environment of `odd.py`."""
+def odd(name: str, changes: dict[str, Any] | None = None, *, trains: bool = False) -> Provocation:
+    """A job with this environment of `odd.py`, and these changes of its spec."""
     mount = {"name": ODD_MODULE, "mountPath": f"/environment/{ODD_MODULE}.py", "subPath": f"{ODD_MODULE}.py"}
     template = {
         "volumes": [{"name": ODD_MODULE, "configMap": {"name": ODD_MODULE}}],
         "containers": [{"name": "sandbox", "volumeMounts": [mount]}],
     }
     environment = {"entrypoint": f"{ODD_MODULE}:{name}", "sandbox": {"podTemplate": {"spec": template}}}
-    return Provocation({"environment": environment})
+    return Provocation(merged(changes or {}, {"environment": environment}), trains=trains)
 
+
+def small(role: str) -> Provocation:
+    """A job whose processes of a role may use less memory than Python with its libraries needs."""
+    memory = {"memory": "96Mi"}
+    return Provocation({role: {"resources": {"requests": memory, "limits": memory}}}, trains=True)
+
+
+TINY = {"name": "cache", "emptyDir": {"medium": "Memory", "sizeLimit": "64Ki"}}
+"""A volume that is full at once: its limit is that of a file system of its own."""
+LONG_ENOUGH = {"schedule": {"maxSteps": 8}, "evaluation": {"everySteps": 0, "atStart": False}}
+SOON_OVER = LONG_ENOUGH | {"rollout": {"timeoutSeconds": TURN_LIMIT_S}}
 
 PROVOKED: dict[str, Provocation] = {
     "no-module": Provocation({"environment": {"entrypoint": "no_such_module:Desk"}}),
@@ -37,5 +53,12 @@ PROVOKED: dict[str, Provocation] = {
         {"environment": {"image": "localhost/headway/absent:dev", "imagePullPolicy": "Never"}}
     ),
     "image-without-server": Provocation({"environment": {"image": HOST_IMAGE}}),
+    "tool-hangs": odd("Hanging", SOON_OVER, trains=True),
+    "tool-hangs-at-times": odd("HangingAtTimes", SOON_OVER, trains=True),
+    "reward-raises-after-a-call": odd("UnjustOnceCalled", LONG_ENOUGH, trains=True),
+    "nothing-to-train": odd("Flat", LONG_ENOUGH, trains=True),
+    "learner-out-of-memory": small("learner"),
+    "server-out-of-memory": small("rollout"),
+    "disk-full": Provocation({"learner": {"podTemplate": {"spec": {"volumes": [TINY]}}}}, trains=True),
     "out-of-time": Provocation({"activeDeadlineSeconds": 5}),
 }

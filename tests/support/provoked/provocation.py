@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from headway_api.names import EVAL_KIND, TRAINING_KIND
 
@@ -16,6 +16,29 @@ ODD_MODULE: Final = "odd"
 HOST_IMAGE: Final = "@coordinator"
 """Stands for an image that is there, and that no environment is in."""
 STORE: Final = "http://objects.headway-demo.svc:7070"
+
+
+class Applied(Protocol):
+    """A job that was applied, and what may be done to it."""
+
+    @property
+    def namespace(self) -> str: ...
+
+    @property
+    def name(self) -> str: ...
+
+    def get(self) -> Json:
+        """The job as it is."""
+
+    def patch(self, change: Json) -> Json:
+        """Merge a change into the job."""
+
+    def put(self, uri: str, content: bytes) -> None:
+        """Write an object to the store."""
+
+
+def nothing_more(job: Applied) -> None:
+    """The job as applied is enough."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +54,10 @@ class Provocation:
     """Objects that are made in its namespace before; they are in the way of every other job there."""
     edit: Mapping[str, Any] | None = None
     """Merged over the spec once the job is there: the edit is what is refused."""
+    then: Callable[[Applied], None] = nothing_more
+    """Done once the job is there."""
+    trains: bool = False
+    """Whether learner and servers come up for it."""
 
     @property
     def alone(self) -> bool:
