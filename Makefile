@@ -81,7 +81,7 @@ test-signals: venv ## when each symptom of the recorded runs is raised, and how 
 test-traps: venv ## what the preflight's checks find in tasks with one fault each, and in clean ones over ten seeds: bench/results/traps.md (minutes)
 	PYTHONPATH=.:tests/support $(PY) -m tests.traps.page --write
 
-.PHONY: test test-unit test-oracles test-integration test-e2e test-long test-chaos test-hostile test-remedies
+.PHONY: test test-unit test-oracles test-integration test-e2e test-long test-chaos test-hostile test-remedies test-faults
 test: export CHAOS_KILLS ?= 1
 test: venv ## unit, integration, end to end; the cluster is stopped again if it was started here (LONG=ci: those that .ci/run adds too, LONG=all: all)
 	$(TOGETHER) -m "$(MARKS_$(LONG))" tests
@@ -106,6 +106,8 @@ test-hostile: venv ## what strangers send, drawn anew: HOSTILE_COUNT custom reso
 	$(TOGETHER) -m hostile tests
 test-remedies: venv ## each remedy ordered of a running job on a cluster, and a process killed in the middle of it (half an hour)
 	$(PYTEST) tests/e2e/test_remedies.py
+test-faults: venv ## every fault of docs/troubleshooting.md on a cluster, those too that episodes show (a quarter of an hour)
+	$(PYTEST) tests/e2e/test_faults.py
 
 .PHONY: bench-rollout bench-learner bench-learning bench-eval bench-remedies bench-preflight
 bench-rollout: venv ## what the gateway, asynchrony and weight updates cost and gain: bench/results/rollout.md (half an hour; ONLY=gateway: a section)
