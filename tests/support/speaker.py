@@ -53,7 +53,17 @@ class Speaker:
         if isinstance(text, Exception):
             raise text
         tokens = self._tok.encode(text, add_special_tokens=False)[: request.max_tokens]
-        finish = "stop" if tokens[-1] in request.stop_token_ids else "length"
+        tokens = self._stopped(tokens, request.stop)
+        ended = tokens[-1] in request.stop_token_ids or self._has(tokens, request.stop)
+        finish = "stop" if ended else "length"
         spans = [VersionSpan(start=0, end=len(tokens), version=version(0))]
         self.spoken[session].append(Spoken(request.prompt, tokens))
         return Sampled(tokens, [-0.5] * len(tokens), spans, finish, 0)
+
+    def _stopped(self, tokens: list[int], stops: Sequence[str]) -> list[int]:
+        """Up to the token that completes a stop string, as vLLM cuts."""
+        counts = range(1, len(tokens) + 1)
+        return next((tokens[:n] for n in counts if self._has(tokens[:n], stops)), tokens)
+
+    def _has(self, tokens: list[int], stops: Sequence[str]) -> bool:
+        return any(stop in self._tok.decode(tokens) for stop in stops)

@@ -14,8 +14,9 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter
 
 from headway_api import bounds
 from headway_api.sandbox_api import ToolReply
-from headway_coordinator.gateway.openai import MODEL, WITHOUT_EFFECT, Body
+from headway_coordinator.gateway.openai import MODEL, Body
 from headway_coordinator.gateway.rollouts import Status
+from headway_coordinator.gateway.unapplied import WITHOUT_EFFECT
 
 JSON: Final = "application/json"
 EVENTS: Final = "text/event-stream"
@@ -50,13 +51,31 @@ class Said(_Answer):
     tool_calls: list[ToolCall] = []
 
 
+class Logprob(_Answer):
+    """One sampled token."""
+
+    token: str
+    logprob: float = Field(le=1e-3)
+    bytes: list[int]
+    top_logprobs: list[JsonValue] = Field(max_length=0)
+
+
+class Logprobs(_Answer):
+    """The sampled tokens of the turn, those of its calls and the one that closes it included."""
+
+    content: list[Logprob] = Field(min_length=1)
+    refusal: None
+
+
 class Choice(_Answer):
     """The one answer."""
 
     index: Literal[0]
     message: Said
     finish_reason: Literal["stop", "tool_calls", "length", "content_filter"]
-    logprobs: None
+    stop_reason: str | None
+    """The string of `stop` that ended the turn."""
+    logprobs: Logprobs | None
 
 
 class PromptDetails(_Answer):
@@ -94,6 +113,8 @@ class Model(_Answer):
     object: Literal["model"]
     created: int
     owned_by: str
+    max_model_len: int | None = Field(None, ge=1)
+    """Tokens that a conversation may have; absent where nobody knows."""
 
 
 class Models(_Answer):
@@ -154,7 +175,7 @@ class UpdateReward(_Call):
     Metrics: dict[str, float] | None = Field(None, max_length=bounds.METRICS)
 
 
-ANSWERS: Final = (ChatCompletion, Models, Tools, ToolReply, RolloutStatus, Error)
+ANSWERS: Final = (ChatCompletion, Model, Models, Tools, ToolReply, RolloutStatus, Error)
 REQUESTS: Final = (Body, CompleteRollout, UpdateReward)
 ARGUMENTS: Final = {"type": "object", "additionalProperties": True}
 
@@ -183,11 +204,10 @@ def _document() -> dict[str, Any]:
             "/v1/chat/completions": turn,
             "/chat/completions": turn,
             "/v1/models": _get("The model", "Models"),
+            "/v1/models/{id}": _get("The model, whatever name it is asked for by", "Model") | _named("id"),
             "/v1/tools": _get("The environment's tools", "Tools"),
             "/v1/tools/{name}": _post("A tool, carried out in the sandbox", None, "ToolReply")
-            | {
-                "parameters": [{"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}]
-            },
+            | _named("name"),
             "/complete-rollout": _post("The end of the agent's work", "CompleteRollout", "RolloutStatus"),
             "/update-reward": _post("The agent's own reward", "UpdateReward", "RolloutStatus"),
         },
@@ -211,6 +231,11 @@ def _schemas() -> dict[str, Any]:
     found["Body"]["properties"] |= {name: {"enum": [*values]} for name, values in WITHOUT_EFFECT.items()}
     found["Body"]["properties"]["model"]["description"] = f"Any name is taken for {MODEL}."
     return found
+
+
+def _named(name: str) -> dict[str, Any]:
+    """A part of the path that is any text."""
+    return {"parameters": [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}}]}
 
 
 def _get(summary: str, answer: str) -> dict[str, Any]:

@@ -71,6 +71,8 @@ class Backend:
 
     chat: Chat
     places: Places
+    context_length: int | None = None
+    """Tokens that a conversation may have; None: nobody knows."""
 
 
 def busy(code: str, why: str) -> Refusal:
@@ -199,7 +201,7 @@ class Turns:
 
 def _digest(ask: Ask) -> str:
     """Equal for equal requests."""
-    asked = [ask.messages, ask.tools, ask.may_call, ask.max_tokens, repr(ask.force)]
+    asked = [ask.messages, ask.tools, ask.may_call, ask.max_tokens, repr(ask.force), ask.stop, ask.logprobs]
     return sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
 
 

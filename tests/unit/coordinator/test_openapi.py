@@ -62,14 +62,16 @@ async def test_anybody_may_read_it(tok: Any) -> None:
 GOOD: list[tuple[str, str, Any]] = [
     ("POST", "/v1/chat/completions", {"messages": [USER], "tools": "theirs"}),
     ("POST", "/chat/completions", {"messages": [USER], "logit_bias": {}, "n": 1}),
+    ("POST", "/chat/completions", {"messages": [USER], "stop": "old", "logprobs": True}),
     ("GET", "/v1/models", None),
+    ("GET", "/v1/models/{id}", None),
     ("GET", "/v1/tools", None),
     ("POST", "/v1/tools/{name}", {"key": "x"}),
     ("POST", "/complete-rollout", {"Status": "ready", "ErrorMessage": None}),
     ("POST", "/update-reward", {"Rewards": [0.5], "Metrics": {"a": 1}, "ClientToken": 7}),
 ]
 BAD: list[tuple[str, str, Any]] = [
-    ("POST", "/v1/chat/completions", {"messages": [USER], "stop": "x"}),
+    ("POST", "/v1/chat/completions", {"messages": [USER], "logit_bias": {"7": 1}}),
     ("POST", "/chat/completions", [1]),
     ("POST", "/v1/tools/{name}", "x"),
     ("POST", "/complete-rollout", {"Status": "maybe"}),
@@ -78,7 +80,7 @@ BAD: list[tuple[str, str, Any]] = [
 
 
 async def asked(r: Any, method: str, path: str, body: Any, base: str) -> tuple[int, Any]:
-    url = base + path.format(name="look_up")
+    url = base + path.format(name="look_up", id="any/name")
     async with r.http.request(method, url, data=None if body is None else json.dumps(body)) as answer:
         return answer.status, await answer.json()
 
