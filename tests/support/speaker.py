@@ -15,6 +15,13 @@ from headway_coordinator.engines.vllm import Request, Sampled
 
 CALL = '<tool_call>\n{"name": "look_up", "arguments": {"key": "x"}}\n</tool_call><|im_end|>'
 ANSWER = "It is gold.<|im_end|>"
+THINKING = "<think>\nWhich metal?\n</think>\n\nLet me see.\n\n" + CALL
+TWO_CALLS = (
+    '<tool_call>\n{"name": "look_up", "arguments": {"key": "schöner Fuchs 🦊"}}\n</tool_call>\n'
+    '<tool_call>\n{"name": "look_up", "arguments": {"key": "a \\"b\\" <c> & 1/3"}}\n</tool_call><|im_end|>'
+)
+PADDED = "\n It is gold, I am sure. \n\n<|im_end|>"
+"""Text that clients strip."""
 MALFORMED = "<tool_call>{oops}</tool_call><|im_end|>"
 
 

@@ -21,6 +21,8 @@ from headway_coordinator.gateway.refusals import Refusal, bad
 from headway_coordinator.gateway.unapplied import WITHOUT_EFFECT, shown, unapplied
 from headway_coordinator.trajectory.calls import Message, Tool
 
+BLOCK_FIELDS = ("id", "name", "input", "tool_use_id", "is_error", "thinking")
+"""Of blocks of content, besides what is shown."""
 MODEL = "default"
 """Name of the model that is trained; any other is taken for it."""
 STOPS = 16
@@ -155,7 +157,7 @@ def read(body: object, *, lenient: bool = False) -> ChatRequest:
         refuse(error)
     require_text(body["messages"], body.get("tools"))
     tools = [_tool(tool) for tool in asked.tools or []]
-    force = _force(asked, tools)
+    begun = _force(asked, tools)
     require_text(asked.stop)
     most = [bound for bound in (asked.max_tokens, asked.max_completion_tokens) if bound is not None]
     ask = Ask(
@@ -163,7 +165,7 @@ def read(body: object, *, lenient: bool = False) -> ChatRequest:
         tools=tools,
         may_call=asked.tool_choice != "none",
         max_tokens=min(most, default=None),
-        force=force,
+        force=begun,
         stop=stops(asked.stop),
         logprobs=bool(asked.logprobs),
     )
@@ -286,17 +288,23 @@ def _force(asked: Body, tools: list[Tool]) -> Force | None:
     choice = asked.tool_choice
     if choice in (None, "none", "auto"):
         return None
+    return force(choice.function.name if isinstance(choice, _Named) else None, tools)
+
+
+def force(name: str | None, tools: Sequence[Tool]) -> Force:
+    """A turn that must call the tool of that name; None: any.
+
+    Raises:
+        Refusal: there is no such tool.
+    """
     names = [tool["function"]["name"] for tool in tools]
     if not names:
         raise bad("tool_choice", "there are no tools to choose from; send tools, or leave it out")
-    if not isinstance(choice, _Named):
+    if name is None:
         return Force(names[0] if len(names) == 1 else None)
-    if choice.function.name not in names:
-        raise bad(
-            "tool_choice",
-            f"there is no tool {choice.function.name[:100]!r}; there are: {', '.join(names)[:500]}",
-        )
-    return Force(choice.function.name)
+    if name not in names:
+        raise bad("tool_choice", f"there is no tool {name[:100]!r}; there are: {', '.join(names)[:500]}")
+    return Force(name)
 
 
 def _message(message: _Message, at: int) -> Message:
@@ -355,7 +363,7 @@ def refuse(error: ValidationError) -> NoReturn:
     # Of the ways to read a field, the one that came furthest says best what is wrong with it.
     furthest = max(error.errors(include_url=False), key=lambda found: len(found["loc"]))
     path = ".".join(str(part) for part in furthest["loc"] if not _is_tag(part))
-    if ".content." in path:
+    if ".content." in path and path.rpartition(".")[2] not in BLOCK_FIELDS:
         raise bad(path, "only text can be shown to this model", "unsupported_content") from error
     raise bad(path or "body", f"{furthest['msg']} (got {shown(furthest['input'])})") from error
 

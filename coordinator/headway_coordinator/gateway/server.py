@@ -5,6 +5,7 @@ Under an episode's own base URL, `/e/{token}`, or at the root with the episode's
 token, in MTRL's header or body, or with the token as Authorization: Bearer:
 
 POST /v1/chat/completions   OpenAI's, streamed or not      GET  /v1/models, /v1/models/{id}
+POST /v1/messages           Anthropic's, streamed or not   POST /v1/messages/count_tokens
 GET  /v1/tools              the environment's tools        POST /v1/tools/{name}   its arguments -> ToolReply
 POST /complete-rollout      JobArn, TrajectoryId, Status: ready | failed, ClientToken?, ErrorMessage?
 POST /update-reward         JobArn, TrajectoryId, Rewards: [number], Metrics?, ClientToken?
@@ -30,12 +31,12 @@ from aiohttp import web
 from headway_api import bounds, logs
 from headway_api.bounds import shortened
 from headway_coordinator.faults import CandidateFault, InfraFault
-from headway_coordinator.gateway import bodies, openai, openapi
+from headway_coordinator.gateway import bodies, messages, openai, openapi
 from headway_coordinator.gateway.core import Ask, CannotForce, CannotRender, Completion, ContextFull
 from headway_coordinator.gateway.dialect import Asked, Read
 from headway_coordinator.gateway.refusals import Refusal, bad
 from headway_coordinator.gateway.rollouts import Rollout, Rollouts, token_in
-from headway_coordinator.gateway.turns import Backend, Client, Turn, Turns
+from headway_coordinator.gateway.turns import Backend, Client, Counts, Turn, Turns
 from headway_wire.contents import TooLarge
 from headway_wire.listening import known, on_reset
 
@@ -86,6 +87,8 @@ class GatewayServer:
             # Agents take the endpoint itself for the client's base URL, too, as the SDK's docs do.
             for path in ("/v1/chat/completions", "/chat/completions"):
                 app.router.add_post(base + path, partial(self._turn, openai.read))
+            app.router.add_post(f"{base}/v1/messages", partial(self._turn, messages.read))
+            app.router.add_post(f"{base}/v1/messages/count_tokens", self._count)
             app.router.add_get(f"{base}/v1/models", self._models)
             app.router.add_get(f"{base}/v1/models/{{id:.+}}", self._model)
             app.router.add_get(f"{base}/v1/tools", self._tools)
@@ -173,6 +176,24 @@ class GatewayServer:
             await response.write_eof()
         return response
 
+    async def _count(self, request: web.Request) -> web.StreamResponse:
+        """Tokens of a prompt; no part of the episode."""
+        rollout, token = self._rollout(request)
+        rollout.require_open("a count")
+        rollout.require_holder(token)
+        turns = self._turns[rollout.trajectory_id]
+        chat = turns.backend.chat
+        if not isinstance(chat, Counts):
+            raise bad("messages", "an endpoint counts the tokens of answers alone", "unsupported_parameter")
+        reader = partial(messages.read_count, lenient=rollout.lenient)
+        asked = await bodies.asked(request, MAX_BODY, turns.big, self._parsing, reader)
+        with rollout.call():
+            try:
+                tokens = await chat.count(rollout.session, asked.ask)
+            except (ContextFull, CannotForce, CannotRender) as error:
+                raise _impossible(error) from error
+        return web.json_response({"input_tokens": tokens})
+
     async def _models(self, request: web.Request) -> web.StreamResponse:
         rollout, _ = self._rollout(request)
         return web.json_response(openai.models(self._context_length(rollout)))
@@ -249,15 +270,10 @@ async def _outcome(rollout: Rollout, ask: Ask, turn: Turn) -> Completion:
     """The turn, and what it means for the episode; its faults as refusals."""
     try:
         found = await asyncio.shield(turn.task)
-    except ContextFull as full:
-        rollout.truncated = str(full)
-        raise Refusal(400, "context_length_exceeded", str(full), param="messages") from full
-    except CannotForce as cannot:
-        raise bad(
-            "tool_choice", f"{cannot}; use auto, and ask for the call in the prompt", "unsupported_parameter"
-        ) from cannot
-    except CannotRender as error:
-        raise bad("messages", str(error), "unrenderable") from error
+    except (ContextFull, CannotForce, CannotRender) as error:
+        if isinstance(error, ContextFull):
+            rollout.truncated = str(error)
+        raise _impossible(error) from error
     except Refusal as refusal:
         if refusal.code == "servers_full":
             rollout.faults[turn.request] = str(refusal)
@@ -270,6 +286,16 @@ async def _outcome(rollout: Rollout, ask: Ask, turn: Turn) -> Completion:
         raise _faulted(rollout, turn.request, error) from error
     rollout.truncated = "a turn reached its most tokens" if _cut_off(rollout, ask, found) else None
     return found
+
+
+def _impossible(error: ContextFull | CannotForce | CannotRender) -> Refusal:
+    """Why a turn cannot be had from this model."""
+    if isinstance(error, ContextFull):
+        return Refusal(400, "context_length_exceeded", str(error), param="messages")
+    if isinstance(error, CannotForce):
+        said = f"{error}; use auto, and ask for the call in the prompt"
+        return bad("tool_choice", said, "unsupported_parameter")
+    return bad("messages", str(error), "unrenderable")
 
 
 def _cut_off(rollout: Rollout, ask: Ask, found: Completion) -> bool:

@@ -16,8 +16,9 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
+from typing import Protocol, runtime_checkable
 
-from headway_coordinator.gateway.core import Ask, Chat, Completion
+from headway_coordinator.gateway.core import Ask, Chat, Completion, Session
 from headway_coordinator.gateway.refusals import Refusal
 from headway_coordinator.gateway.rollouts import Rollout
 from headway_coordinator.room import Room
@@ -63,6 +64,14 @@ class Places:
                 why = f"{self.taken} turns are in flight, as many as the rollout servers take now"
                 raise busy("servers_full", why) from error
             yield
+
+
+@runtime_checkable
+class Counts(Protocol):
+    """Whoever knows the tokens of a prompt before it is answered."""
+
+    async def count(self, session: Session, ask: Ask) -> int:
+        """See `Gateway.count`."""
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ class Bounded:
 
     def text(self, ids: Sequence[int]) -> str:
         """See `Renderer`."""
-        return decoded(self._tokenizer, ids)
+        return decoded(self._tokenizer, list(ids))
 
     def exceeds(self, messages: Sequence[Message], tools: Sequence[Tool], most: int) -> bool:
         """See `Renderer`."""

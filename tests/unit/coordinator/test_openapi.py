@@ -63,6 +63,8 @@ GOOD: list[tuple[str, str, Any]] = [
     ("POST", "/v1/chat/completions", {"messages": [USER], "tools": "theirs"}),
     ("POST", "/chat/completions", {"messages": [USER], "logit_bias": {}, "n": 1}),
     ("POST", "/chat/completions", {"messages": [USER], "stop": "old", "logprobs": True}),
+    ("POST", "/v1/messages", {"messages": [USER], "max_tokens": 5, "thinking": {"type": "adaptive"}}),
+    ("POST", "/v1/messages/count_tokens", {"messages": [USER]}),
     ("GET", "/v1/models", None),
     ("GET", "/v1/models/{id}", None),
     ("GET", "/v1/tools", None),
@@ -73,6 +75,9 @@ GOOD: list[tuple[str, str, Any]] = [
 BAD: list[tuple[str, str, Any]] = [
     ("POST", "/v1/chat/completions", {"messages": [USER], "logit_bias": {"7": 1}}),
     ("POST", "/chat/completions", [1]),
+    ("POST", "/v1/messages", {"messages": [USER]}),
+    ("POST", "/v1/messages", {"messages": [USER], "max_tokens": 5, "top_k": 7}),
+    ("POST", "/v1/messages/count_tokens", {"messages": [USER], "tools": 7}),
     ("POST", "/v1/tools/{name}", "x"),
     ("POST", "/complete-rollout", {"Status": "maybe"}),
     ("POST", "/update-reward", {"Rewards": [7]}),
