@@ -20,6 +20,8 @@ GUESTS = ROOT / "tests" / "integration" / "coordinator" / "guests"
 PROGRAMS = {
     "sagemaker_agent": "sagemaker",
     "strands_agent": "strands",
+    "anthropic_agent": "anthropic",
+    "smolagents_agent": "smolagents",
     "openai_agent": "openai",
     "openai_agents_agent": "openai",
 }

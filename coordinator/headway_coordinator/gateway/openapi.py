@@ -14,8 +14,11 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter
 
 from headway_api import bounds
 from headway_api.sandbox_api import ToolReply
-from headway_coordinator.gateway.openai import MODEL, WITHOUT_EFFECT, Body
+from headway_coordinator.gateway import messages
+from headway_coordinator.gateway.messages import CountBody, MessagesBody
+from headway_coordinator.gateway.openai import MODEL, Body
 from headway_coordinator.gateway.rollouts import Status
+from headway_coordinator.gateway.unapplied import WITHOUT_EFFECT
 
 JSON: Final = "application/json"
 EVENTS: Final = "text/event-stream"
@@ -50,13 +53,31 @@ class Said(_Answer):
     tool_calls: list[ToolCall] = []
 
 
+class Logprob(_Answer):
+    """One sampled token."""
+
+    token: str
+    logprob: float = Field(le=1e-3)
+    bytes: list[int]
+    top_logprobs: list[JsonValue] = Field(max_length=0)
+
+
+class Logprobs(_Answer):
+    """The sampled tokens of the turn, those of its calls and the one that closes it included."""
+
+    content: list[Logprob] = Field(min_length=1)
+    refusal: None
+
+
 class Choice(_Answer):
     """The one answer."""
 
     index: Literal[0]
     message: Said
     finish_reason: Literal["stop", "tool_calls", "length", "content_filter"]
-    logprobs: None
+    stop_reason: str | None
+    """The string of `stop` that ended the turn."""
+    logprobs: Logprobs | None
 
 
 class PromptDetails(_Answer):
@@ -87,6 +108,58 @@ class ChatCompletion(_Answer):
     usage: Usage
 
 
+class TextBlock(_Answer):
+    """What the model said."""
+
+    type: Literal["text"]
+    text: str
+
+
+class ThinkingBlock(_Answer):
+    """What it thought, where the request has `thinking`."""
+
+    type: Literal["thinking"]
+    thinking: str
+    signature: Literal[""]
+
+
+class ToolUseBlock(_Answer):
+    """A tool that it calls."""
+
+    type: Literal["tool_use"]
+    id: str
+    name: str
+    input: dict[str, JsonValue]
+
+
+class MessageUsage(_Answer):
+    """Tokens of the turn; the prompt's are those of `input_tokens` and of `cache_read_input_tokens`."""
+
+    input_tokens: int = Field(ge=0)
+    cache_read_input_tokens: int = Field(ge=0)
+    cache_creation_input_tokens: Literal[0]
+    output_tokens: int = Field(ge=0)
+
+
+class Message(_Answer):
+    """A turn, as Anthropic's Messages."""
+
+    id: str
+    type: Literal["message"]
+    role: Literal["assistant"]
+    model: str
+    content: list[TextBlock | ThinkingBlock | ToolUseBlock]
+    stop_reason: Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "refusal"]
+    stop_sequence: str | None
+    usage: MessageUsage
+
+
+class TokenCount(_Answer):
+    """Tokens of a prompt."""
+
+    input_tokens: int = Field(ge=1)
+
+
 class Model(_Answer):
     """The model that is trained."""
 
@@ -94,6 +167,8 @@ class Model(_Answer):
     object: Literal["model"]
     created: int
     owned_by: str
+    max_model_len: int | None = Field(None, ge=1)
+    """Tokens that a conversation may have; absent where nobody knows."""
 
 
 class Models(_Answer):
@@ -127,6 +202,7 @@ class ErrorDetail(_Answer):
 class Error(_Answer):
     """An answer that is not a success."""
 
+    type: Literal["error"]
     error: ErrorDetail
     message: str
 
@@ -154,8 +230,8 @@ class UpdateReward(_Call):
     Metrics: dict[str, float] | None = Field(None, max_length=bounds.METRICS)
 
 
-ANSWERS: Final = (ChatCompletion, Models, Tools, ToolReply, RolloutStatus, Error)
-REQUESTS: Final = (Body, CompleteRollout, UpdateReward)
+ANSWERS: Final = (ChatCompletion, Message, TokenCount, Model, Models, Tools, ToolReply, RolloutStatus, Error)
+REQUESTS: Final = (Body, MessagesBody, CountBody, CompleteRollout, UpdateReward)
 ARGUMENTS: Final = {"type": "object", "additionalProperties": True}
 
 
@@ -182,12 +258,13 @@ def _document() -> dict[str, Any]:
         "paths": {
             "/v1/chat/completions": turn,
             "/chat/completions": turn,
+            "/v1/messages": _post("A turn, as Anthropic's Messages", "MessagesBody", "Message", streams=True),
+            "/v1/messages/count_tokens": _post("Tokens of a prompt", "CountBody", "TokenCount"),
             "/v1/models": _get("The model", "Models"),
+            "/v1/models/{id}": _get("The model, whatever name it is asked for by", "Model") | _named("id"),
             "/v1/tools": _get("The environment's tools", "Tools"),
             "/v1/tools/{name}": _post("A tool, carried out in the sandbox", None, "ToolReply")
-            | {
-                "parameters": [{"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}]
-            },
+            | _named("name"),
             "/complete-rollout": _post("The end of the agent's work", "CompleteRollout", "RolloutStatus"),
             "/update-reward": _post("The agent's own reward", "UpdateReward", "RolloutStatus"),
         },
@@ -209,8 +286,18 @@ def _schemas() -> dict[str, Any]:
             found |= schema.pop("$defs", {})
             found[model.__name__] = schema
     found["Body"]["properties"] |= {name: {"enum": [*values]} for name, values in WITHOUT_EFFECT.items()}
-    found["Body"]["properties"]["model"]["description"] = f"Any name is taken for {MODEL}."
+    for name in ("MessagesBody", "CountBody"):
+        found[name]["properties"] |= {
+            field: {"enum": [*values]} for field, values in messages.WITHOUT_EFFECT.items()
+        }
+    for name in ("Body", "MessagesBody", "CountBody"):
+        found[name]["properties"]["model"]["description"] = f"Any name is taken for {MODEL}."
     return found
+
+
+def _named(name: str) -> dict[str, Any]:
+    """A part of the path that is any text."""
+    return {"parameters": [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}}]}
 
 
 def _get(summary: str, answer: str) -> dict[str, Any]:

@@ -59,6 +59,8 @@ class Rollout:
     takes_reward: bool
     expires_at: float
     """Monotonic."""
+    lenient: bool = False
+    """Whether what is not applied of a request is ignored, and not refused."""
     token: str = field(default_factory=lambda: new_token())
     """Its address. A prompt that is sent again comes with another."""
     former: list[str] = field(default_factory=list)
