@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from jsonschema import Draft202012Validator
+from jsonschema import Draft202012Validator, validators
 from jsonschema.exceptions import ValidationError
-from jsonschema.validators import extend
 
 from headway_api.bounds import OutOfBounds
 
@@ -35,7 +34,8 @@ class Steps:
 def validator(steps: Steps, weight: int = 1) -> Any:
     """The class of a reader that takes its steps from `steps`, each as `weight` of them."""
     counted = {name: _counted(keyword, steps, weight) for name, keyword in KEYWORDS.items()}
-    return extend(Draft202012Validator, counted)
+    extended: Callable[..., Any] = validators.extend
+    return extended(Draft202012Validator, counted)
 
 
 def _counted(keyword: Keyword, steps: Steps, weight: int) -> Keyword:

@@ -340,67 +340,6 @@ def test_a_schema_that_cannot_be_read_says_nothing(schema: Mapping[str, Any]) ->
     assert contract.objection(operation, "text") is None
 
 
-SEARCH = "^b"
-"""Who searches by it objects to TEXT; another expression could search for hours."""
-TEXT = {"a": "a"}
-
-
-def objection_to(answer: Any, schema: Mapping[str, Any], document: Json = OPENAPI) -> str | None:
-    contract = read(changed(document, CASE, schema))
-    assert contract is not None
-    operation = contract.operation("get_case")
-    assert operation is not None
-    return contract.objection(operation, answer)
-
-
-@pytest.mark.parametrize(
-    "schema",
-    [
-        {"additionalProperties": {"pattern": SEARCH}},
-        {"$schema": "http://json-schema.org/draft-07/schema#", "additionalProperties": {"pattern": SEARCH}},
-        {"patternProperties": {"^a": False}},
-        {"patternProperties": {SEARCH: True}, "additionalProperties": False},
-        {"allOf": [{"patternProperties": {SEARCH: True}}], "unevaluatedProperties": False},
-        {"propertyNames": {"pattern": SEARCH}},
-        {"$ref": "#/components/schemas/Case/properties", "properties": {"patternProperties": {"^a": False}}},
-        {
-            "propertyNames": {"$ref": "#/components/schemas/Case/properties"},
-            "properties": {"pattern": SEARCH},
-        },
-    ],
-)
-def test_a_contract_searches_in_no_text(schema: Mapping[str, Any]) -> None:
-    assert objection_to(TEXT, schema) is None
-
-
-def test_tools_of_mcp_search_in_no_text() -> None:
-    contract = read(changed(MCP, ("tools", "0", "outputSchema"), {"propertyNames": {"pattern": SEARCH}}))
-    assert contract is not None
-    assert contract.objection(contract.operations[0], TEXT) is None
-
-
-def test_a_parameter_called_pattern_is_held_to_its_schema() -> None:
-    schema = {"properties": {"pattern": {"type": "integer"}, "uniqueItems": {"type": "integer"}}}
-    for name in schema["properties"]:
-        assert str(objection_to({name: "text"}, schema)).startswith(f"{name}: ")
-
-
-@pytest.mark.timeout(60)
-def test_a_contract_that_doubles_at_each_step_is_given_up() -> None:
-    doubled = {
-        f"a{n}": {"allOf": [{"$ref": f"#/components/schemas/Case/$defs/a{n + 1}"}] * 2} for n in range(40)
-    }
-    schema = {"$defs": doubled | {"a40": {"type": "object"}}, "$ref": "#/components/schemas/Case/$defs/a0"}
-    assert objection_to({}, schema) is None
-
-
-def test_a_long_answer_is_held_to_the_contract() -> None:
-    schema = {"items": {"properties": {"n": {"type": "integer"}}, "required": ["n"]}}
-    rows: list[Any] = [{"n": 1, "text": "x" * 100} for _ in range(300)]
-    assert objection_to(rows, schema) is None
-    assert str(objection_to([*rows, {}], schema)).startswith("300: ")
-
-
 def slow(seconds: float, count: int = 40) -> Baseline:
     result = ToolResult("get_case", {"case_id": "7"}, "{}", seconds)
     return a_baseline(
