@@ -28,6 +28,7 @@ PLUMBING = re.compile(
     r"|Max retries exceeded|\bErrno\b|An error occurred|forbidden: |Error creating"
 )
 QUICK_S = 60
+"""Of a fault that learner or servers show before there are episodes."""
 BY_NAME = {fault.name: fault for fault in FAULTS}
 EVERY_TIME = (
     "no-bucket", "no-dataset", "other-format", "no-prompt-column", "no-model", "garbled-configuration",
@@ -37,8 +38,7 @@ EVERY_TIME = (
 
 
 def marks(fault: Fault) -> tuple[pytest.MarkDecorator, ...]:
-    """When a fault is provoked. Where it is episodes that show it, `make test-faults` alone has it: that takes
-    minutes."""
+    """When a fault is provoked. Those that episodes show take minutes: `make test-faults` alone has them."""
     if PROVOKED[fault.name].trains and fault.seconds > QUICK_S:
         return (pytest.mark.chaos,)
     return () if fault.name in EVERY_TIME else (pytest.mark.ci,)
