@@ -20,7 +20,7 @@ class JudgedDesk(RefundDesk):
     """Pays an answer that a judge finds clear somewhat more. The score asks nobody."""
 
     def reward(self, transcript: Transcript) -> Reward:
-        """The desk's reward and the judge's verdict. An answer that cannot be read is not worth a question."""
+        """The desk's reward and the judge's verdict. An answer that nobody can read is not asked about."""
         own = super().reward(transcript)
         metrics = dict(own.metrics or {})
         if not metrics["well_formed"]:
