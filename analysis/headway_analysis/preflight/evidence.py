@@ -173,12 +173,12 @@ class Sampled:
     """Of each result, tokens by the model's own tokenizer."""
     prompt_tokens: int = 0
     """Tokens of the first prompt, tools included."""
-    row_tokens: int = 0
-    """Tokens of its rows that would be trained on."""
     malformed: Sequence[str] = ()
     """Text of the turns whose tool calls could not be read."""
     questions: Sequence[JudgeQuestion] = ()
     """What was asked of judges about it, or, in the first of a group's episodes, about the group."""
+    row_tokens: int = 0
+    """Tokens of its rows that would be trained on."""
 
 
 @dataclass(frozen=True)
@@ -190,12 +190,12 @@ class Baseline:
     wanted: int = 0
     """Episodes that the job asks for; `sampled` may hold fewer while they are still being run."""
     probes: Sequence[Probe] = ()
-    asked_twice: Sequence[AskedTwice] = ()
-    """Questions to judges that were asked again."""
     seconds: float = 0.0
     """From the first episode's begin to the last one's end."""
     concurrency: int = 1
     """Most episodes at once."""
+    asked_twice: Sequence[AskedTwice] = ()
+    """Questions to judges that were asked again."""
 
     @property
     def scored(self) -> list[Sampled]:

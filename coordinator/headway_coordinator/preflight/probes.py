@@ -67,7 +67,7 @@ async def probe(
 
 def _at_start(said: ProbedAtStart, wanted: list[Destination]) -> Iterator[Probe]:
     """What it tried while it began, under the names that it is known by here."""
-    known = {(one.address, str(one.port), one.protocol): one.name for one in wanted}
+    known = {(one.address, str(one.port), str(one.protocol)): one.name for one in wanted}
     for one, hit in zip(said.destinations, said.reached, strict=False):
         address, port, protocol = (str(one.get(name)) for name in ("address", "port", "protocol"))
         name = known.get((address, port, protocol), protocol)

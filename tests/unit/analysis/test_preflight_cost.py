@@ -97,3 +97,14 @@ def test_the_baseline_once_is_what_the_ledger_would_bill() -> None:
     used = usage(of, len(of.scored))
     assert {name: used[name] for name in billed} == billed
     assert set(used) - set(billed) == {UsageClass.TRAIN}
+
+
+def test_a_group_that_does_not_hold_its_episodes_is_counted_by_them() -> None:
+    """As that of an author's own tests."""
+    found = [
+        replace(one, group=one.group.model_copy(update={"episodes": []}))
+        for each in (*TEACHING, *ALIKE)
+        for one in each
+    ]
+    said = said_of(baseline(found, batch_size=8))
+    assert dict(said.figures)["training_train_tokens"] == 80 * 120

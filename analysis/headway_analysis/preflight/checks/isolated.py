@@ -127,8 +127,8 @@ def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
     youngest = min(probe.seconds_after_start for probe in baseline.probes)
     saw = f"{saw}, and {len(baseline.probes)} destinations were tried, none reached; the first "
     saw = f"{saw}{youngest:.1f} s after a sandbox's start."
-    figures = (*figures, ("seconds_after_start", youngest))
-    return Finding(ID, "Pass", saw, 0.0, 0.0, figures=figures)
+    more = (*figures, ("seconds_after_start", youngest))
+    return Finding(ID, "Pass", saw, 0.0, 0.0, figures=more)
 
 
 def _said(reached: Sequence[Probe], left: Sequence[Example], chains: int) -> str:

@@ -9,7 +9,7 @@ from typing import Final
 from headway_analysis.preflight.choose import replay, varied
 from headway_analysis.preflight.conversation import excerpt, written
 from headway_analysis.preflight.definition import MOST_EXAMPLES, Check, Example, Finding
-from headway_analysis.preflight.evidence import Baseline, Played, Sampled, Script, ToolResult
+from headway_analysis.preflight.evidence import Baseline, Played, Script, ToolResult
 from headway_analysis.preflight.shares import Share, enough_without, quantile, share
 from headway_analysis.preflight.sources import EXACT, GUIDE
 from headway_analysis.signals.judges.conduct import MOST_FAILED
@@ -90,13 +90,14 @@ def usage(baseline: Baseline, episodes: int) -> dict[str, float]:
     scored = baseline.scored
     turns = [turn for one in scored for turn in one.record.turns]
     groups = {one.group.group_id: one.group for one in baseline.sampled}
+    teaching = _teaching(baseline)
     asked = [each for one in baseline.sampled for each in one.record.judgements]
     asked += [each for group in groups.values() for each in group.judgements]
     found = {
         "prefill": fsum(turn.prompt_tokens - turn.cached_tokens for turn in turns),
         "cachedPrefill": fsum(turn.cached_tokens for turn in turns),
         "sample": fsum(turn.sampled_tokens for turn in turns),
-        "train": fsum(one.row_tokens for one in scored if _teaches(one, baseline)),
+        "train": fsum(one.row_tokens for one in scored if one.group.group_id in teaching),
         "judgePrompt": fsum(each.prompt_tokens for each in asked),
         "judgeSample": fsum(each.sampled_tokens for each in asked),
         "sandboxSeconds": fsum(one.record.sandbox_seconds for one in scored),
@@ -104,10 +105,13 @@ def usage(baseline: Baseline, episodes: int) -> dict[str, float]:
     return {name: float(round(each * episodes / max(1, len(scored)))) for name, each in found.items()}
 
 
-def _teaches(one: Sampled, baseline: Baseline) -> bool:
-    """Whether the episode's group would be trained on: by most methods, where its rewards differ."""
-    rewards = [each.reward for each in one.group.episodes if each.reward is not None]
-    return baseline.facts.trains_alike or max(rewards) > min(rewards)
+def _teaching(baseline: Baseline) -> set[str]:
+    """Ids of the groups that would be trained on: by most methods, those whose rewards differ."""
+    rewards: dict[str, list[float]] = {}
+    for one in baseline.scored:
+        rewards.setdefault(one.group.group_id, []).append(one.record.reward or 0.0)
+    alike = baseline.facts.trains_alike
+    return {name for name, found in rewards.items() if alike or max(found) > min(found)}
 
 
 def _cost(baseline: Baseline, episodes: int) -> Iterator[tuple[str, float]]:
