@@ -54,7 +54,7 @@ class Said(Answer):
     role: Literal["assistant"]
     content: str | None
     reasoning_content: str = ""
-    tool_calls: list[ToolCall] = []
+    tool_calls: list[ToolCall] = Field(default_factory=list)
 
 
 class Logprob(Answer):
