@@ -14,10 +14,11 @@ from pydantic import BaseModel, Field, JsonValue, TypeAdapter
 
 from headway_api import bounds
 from headway_api.sandbox_api import ToolReply
-from headway_coordinator.gateway import messages
-from headway_coordinator.gateway.answer_models import Answer, Message, TokenCount
+from headway_coordinator.gateway import messages, responses
+from headway_coordinator.gateway.answer_models import Answer, Message, Response, TokenCount
 from headway_coordinator.gateway.messages import CountBody, MessagesBody
 from headway_coordinator.gateway.openai import MODEL, Body
+from headway_coordinator.gateway.responses import ResponsesBody
 from headway_coordinator.gateway.rollouts import Status
 from headway_coordinator.gateway.unapplied import WITHOUT_EFFECT
 
@@ -182,8 +183,19 @@ class UpdateReward(_Call):
     Metrics: dict[str, float] | None = Field(None, max_length=bounds.METRICS)
 
 
-ANSWERS: Final = (ChatCompletion, Message, TokenCount, Model, Models, Tools, ToolReply, RolloutStatus, Error)
-REQUESTS: Final = (Body, MessagesBody, CountBody, CompleteRollout, UpdateReward)
+ANSWERS: Final = (
+    ChatCompletion,
+    Message,
+    Response,
+    TokenCount,
+    Model,
+    Models,
+    Tools,
+    ToolReply,
+    RolloutStatus,
+    Error,
+)
+REQUESTS: Final = (Body, MessagesBody, CountBody, ResponsesBody, CompleteRollout, UpdateReward)
 ARGUMENTS: Final = {"type": "object", "additionalProperties": True}
 
 
@@ -210,6 +222,7 @@ def _document() -> dict[str, Any]:
         "paths": {
             "/v1/chat/completions": turn,
             "/chat/completions": turn,
+            "/v1/responses": _post("A turn, as Responses", "ResponsesBody", "Response", streams=NAMED),
             "/v1/messages": _post(
                 "A turn, as Anthropic's Messages", "MessagesBody", "Message", streams=NAMED
             ),
@@ -240,11 +253,14 @@ def _schemas() -> dict[str, Any]:
             found |= schema.pop("$defs", {})
             found[model.__name__] = schema
     found["Body"]["properties"] |= {name: {"enum": [*values]} for name, values in WITHOUT_EFFECT.items()}
-    for name in ("MessagesBody", "CountBody"):
-        found[name]["properties"] |= {
-            field: {"enum": [*values]} for field, values in messages.WITHOUT_EFFECT.items()
-        }
-    for name in ("Body", "MessagesBody", "CountBody"):
+    tables = {
+        "MessagesBody": messages.WITHOUT_EFFECT,
+        "CountBody": messages.WITHOUT_EFFECT,
+        "ResponsesBody": responses.WITHOUT_EFFECT,
+    }
+    for name, table in tables.items():
+        found[name]["properties"] |= {one: {"enum": [*values]} for one, values in table.items()}
+    for name in ("Body", *tables):
         found[name]["properties"]["model"]["description"] = f"Any name is taken for {MODEL}."
     return found
 

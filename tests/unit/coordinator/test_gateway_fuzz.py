@@ -20,7 +20,7 @@ from memory import flat
 from open_rollout import ARN, TOOLS, USER, a_rollout, rig
 from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 
-from headway_coordinator.gateway import bodies, messages, openai
+from headway_coordinator.gateway import bodies, messages, openai, responses
 from headway_wire import contents
 
 pytestmark = pytest.mark.hostile
@@ -92,6 +92,23 @@ GOOD: dict[str, Any] = {
         "stream": False,
     },
     "/v1/messages/count_tokens": PROMPT,
+    "/v1/responses": {
+        "model": "default",
+        "instructions": "Be brief.",
+        "input": [
+            {"role": "user", "content": [{"type": "input_text", "text": "What is x?"}]},
+            {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]},
+            {"type": "function_call", "call_id": "c", "name": "look_up", "arguments": '{"key": "x"}'},
+            {"type": "function_call_output", "call_id": "c", "output": "gold"},
+        ],
+        "tools": [{"type": "function", "name": "look_up", "parameters": {"type": "object"}, "strict": True}],
+        "tool_choice": {"type": "function", "name": "look_up"},
+        "max_output_tokens": 5,
+        "temperature": 1.0,
+        "stream": False,
+        "reasoning": {"effort": None},
+        "text": {"format": {"type": "text"}},
+    },
     "/v1/tools/look_up": {"key": "x", "more": {"deep": [1, 2.5, None]}},
     "/complete-rollout": {
         "JobArn": ARN,
@@ -132,6 +149,8 @@ def bent(path: str, chance: random.Random) -> tuple[bytes, dict[str, str]]:
         body = changed(body, chance)
     if path.endswith("completions") and isinstance(body, dict) and chance.random() < 0.3:
         body = body | {chance.choice(list(openai.WITHOUT_EFFECT)): chance.choice(VALUES)}
+    if "responses" in path and isinstance(body, dict) and chance.random() < 0.3:
+        body = body | {chance.choice(list(responses.WITHOUT_EFFECT)): chance.choice(VALUES)}
     if "messages" in path and isinstance(body, dict) and chance.random() < 0.3:
         body = body | {chance.choice(list(messages.WITHOUT_EFFECT)): chance.choice(VALUES)}
     data = json.dumps(body).encode()
