@@ -23,6 +23,7 @@ PROGRAMS = {
     "anthropic_agent": "anthropic",
     "smolagents_agent": "smolagents",
     "openai_agent": "openai",
+    "responses_agent": "openai",
     "openai_agents_agent": "openai",
 }
 """Program -> the environment that it runs in."""

@@ -84,6 +84,8 @@ class Ask:
     """Strings that end the turn; the answer is told without the one that did."""
     logprobs: bool = False
     """Whether the answer is wanted token by token."""
+    instructed: bool = False
+    """The first message is of this turn alone: who goes on from its answer does not take it over."""
 
 
 @dataclass

@@ -148,7 +148,7 @@ def read(body: object, *, lenient: bool = False) -> MessagesRequest:
     asked = _checked(body, MessagesBody)
     assert isinstance(body, dict)
     ignored = unapplied(body, WITHOUT_EFFECT, lenient=lenient) + _left(asked)
-    require_text(asked.stop_sequences)
+    require_text(asked.stop_sequences, at="stop_sequences")
     ask = _ask(asked, asked.max_tokens, stops(asked.stop_sequences))
     shown = asked.thinking is not None and asked.thinking.type != "disabled"
     return MessagesRequest(ask, asked.model, bool(asked.stream), shown, ignored)

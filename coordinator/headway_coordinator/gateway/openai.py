@@ -158,7 +158,7 @@ def read(body: object, *, lenient: bool = False) -> ChatRequest:
     require_text(body["messages"], body.get("tools"))
     tools = [_tool(tool) for tool in asked.tools or []]
     begun = _force(asked, tools)
-    require_text(asked.stop)
+    require_text(asked.stop, at="stop")
     most = [bound for bound in (asked.max_tokens, asked.max_completion_tokens) if bound is not None]
     ask = Ask(
         messages=[_message(message, at) for at, message in enumerate(asked.messages)],
@@ -334,28 +334,36 @@ def _message(message: _Message, at: int) -> Message:
 
 
 def _call(call: _Call, at: str) -> dict[str, Any]:
-    arguments = call.function.arguments
-    if isinstance(arguments, str):
-        try:
-            arguments = json_within(arguments or "{}", bounds.ARGUMENTS)
-        except OutOfBounds as error:
-            raise bad(f"{at}.function.arguments", f"cannot be read: {error}") from error
-        if not isinstance(arguments, dict):
-            raise bad(f"{at}.function.arguments", "is not the JSON of an object")
-    text = json.dumps(arguments, ensure_ascii=False)
+    text = arguments(call.function.arguments, f"{at}.function.arguments")
     return {"id": call.id, "type": "function", "function": {"name": call.function.name, "arguments": text}}
 
 
-def require_text(*values: object) -> None:
+def arguments(given: str | dict[str, Any], at: str) -> str:
+    """A call's arguments as JSON of one spelling.
+
+    Raises:
+        Refusal: the field `at` is no JSON of an object.
+    """
+    if isinstance(given, str):
+        try:
+            given = json_within(given or "{}", bounds.ARGUMENTS)
+        except OutOfBounds as error:
+            raise bad(at, f"cannot be read: {error}") from error
+        if not isinstance(given, dict):
+            raise bad(at, "is not the JSON of an object")
+    return json.dumps(given, ensure_ascii=False)
+
+
+def require_text(*values: object, at: str = "messages") -> None:
     """Half a surrogate pair is valid JSON and no text: nothing that holds it could be stored or tokenized.
 
     Raises:
-        Refusal: one of the values holds it.
+        Refusal: of the field `at`, where one of the values holds it.
     """
     try:
         json.dumps(values, ensure_ascii=False, allow_nan=False).encode()
     except (ValueError, RecursionError) as error:
-        raise bad("messages", f"cannot be written as text: {error}") from error
+        raise bad(at, f"cannot be written as text: {error}") from error
 
 
 def refuse(error: ValidationError) -> NoReturn:

@@ -5,6 +5,7 @@ Under an episode's own base URL, `/e/{token}`, or at the root with the episode's
 token, in MTRL's header or body, or with the token as Authorization: Bearer:
 
 POST /v1/chat/completions   OpenAI's, streamed or not      GET  /v1/models, /v1/models/{id}
+POST /v1/responses          OpenAI's newer form, too
 POST /v1/messages           Anthropic's, streamed or not   POST /v1/messages/count_tokens
 GET  /v1/tools              the environment's tools        POST /v1/tools/{name}   its arguments -> ToolReply
 POST /complete-rollout      JobArn, TrajectoryId, Status: ready | failed, ClientToken?, ErrorMessage?
@@ -31,7 +32,7 @@ from aiohttp import web
 from headway_api import bounds, logs
 from headway_api.bounds import shortened
 from headway_coordinator.faults import CandidateFault, InfraFault
-from headway_coordinator.gateway import bodies, messages, openai, openapi
+from headway_coordinator.gateway import bodies, messages, openai, openapi, responses
 from headway_coordinator.gateway.core import Ask, CannotForce, CannotRender, Completion, ContextFull
 from headway_coordinator.gateway.dialect import Asked, Read
 from headway_coordinator.gateway.refusals import Refusal, bad
@@ -88,6 +89,7 @@ class GatewayServer:
             for path in ("/v1/chat/completions", "/chat/completions"):
                 app.router.add_post(base + path, partial(self._turn, openai.read))
             app.router.add_post(f"{base}/v1/messages", partial(self._turn, messages.read))
+            app.router.add_post(f"{base}/v1/responses", self._respond)
             app.router.add_post(f"{base}/v1/messages/count_tokens", self._count)
             app.router.add_get(f"{base}/v1/models", self._models)
             app.router.add_get(f"{base}/v1/models/{{id:.+}}", self._model)
@@ -142,6 +144,10 @@ class GatewayServer:
                 await answer.prepare(request)
                 await answer.write_eof()
                 return answer
+
+    async def _respond(self, request: web.Request) -> web.StreamResponse:
+        rollout, _ = self._rollout(request)
+        return await self._turn(partial(responses.read, earlier=partial(responses.earlier, rollout)), request)
 
     async def _stream(
         self,

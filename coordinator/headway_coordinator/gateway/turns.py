@@ -168,7 +168,8 @@ class Turns:
         turn, client.has_it, client.since = client.turn, True, time.monotonic()
         found = turn.task.result()
         turn.deliveries += 1
-        self.rollout.answered(turn.request, found.node, [*ask.messages, found.message])
+        kept = [*ask.messages, found.message]
+        self.rollout.answered(turn.request, found.node, kept, instructed=ask.instructed)
 
     def reset(self, client: Client) -> None:
         """The client closed its connection with some of the answer unread: it gave up while that was written.
@@ -210,7 +211,8 @@ class Turns:
 
 def _digest(ask: Ask) -> str:
     """Equal for equal requests."""
-    asked = [ask.messages, ask.tools, ask.may_call, ask.max_tokens, repr(ask.force), ask.stop, ask.logprobs]
+    asked = [ask.messages, ask.tools, ask.may_call, ask.max_tokens, repr(ask.force), ask.stop]
+    asked += [ask.logprobs, ask.instructed]
     return sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
 
 

@@ -112,11 +112,11 @@ ONE: Final = "a request is answered by one sample; send the request again for an
 GRAMMARS: Final = (
     *("response_format", "structured_outputs", "structural_tag", "guided_json", "guided_regex"),
     *("guided_choice", "guided_grammar", "regex", "json_schema", "ebnf", "grammar"),
-    *("output_format", "output_config"),
+    *("output_format", "output_config", "text.format"),
 )
 TEMPLATES: Final = (
     *("reasoning_effort", "chat_template", "chat_template_kwargs", "documents", "enable_thinking"),
-    *("thinking", "thinking_token_budget"),
+    *("thinking", "thinking_token_budget", "reasoning.effort", "text.verbosity"),
 )
 WHY: Final[dict[str, str]] = (
     dict.fromkeys(GRAMMARS, MASKED) | dict.fromkeys(TEMPLATES, PROMPTED) | {"n": ONE, "best_of": ONE}

@@ -78,6 +78,45 @@ async def test_anthropics_stop_sequences(tok: Any, agents: Agents, tmp_path: Pat
     assert record.messages[2]["content"].strip() == "It is gold."
 
 
+RESPONSES = [
+    ("responses_agent", {"style": style, "chained": chained})
+    for style in ("create", "stream")
+    for chained in (False, True)
+]
+AGENTS = [
+    ("openai_agents_agent", {"style": style, "api": "responses", "chained": chained})
+    for style in ("run", "streamed")
+    for chained in (False, True)
+]
+
+
+@pytest.mark.parametrize(("program", "row"), RESPONSES, ids=str)
+async def test_openais_responses_over_two_user_turns_are_one_row(
+    tok: Any, agents: Agents, tmp_path: Path, program: str, row: dict[str, Any]
+) -> None:
+    texts, service = [TWO_CALLS, CALL, PADDED, ANSWER], agents.get(program)
+    async with stage(tok, tmp_path, *texts) as (rig, leases):
+        record = await play(rig, leases, rig.http_agent(f"{service.url}/at-once"), **row)
+    assert (record.outcome, record.error) == (Outcome.COMPLETED, None), service.log[-3000:]
+    assert (record.reward, len(record.turns)) == (1.0, len(texts))
+    token_truth(rig, record)
+    assert rig.statuses("/v1/responses") == [200] * len(texts)
+
+
+@pytest.mark.parametrize(("program", "row"), AGENTS, ids=str)
+async def test_openais_agents_play_by_their_default(
+    tok: Any, agents: Agents, tmp_path: Path, program: str, row: dict[str, Any]
+) -> None:
+    texts, service = [THINKING, TWO_CALLS, CALL, PADDED], agents.get(program)
+    async with stage(tok, tmp_path, *texts) as (rig, leases):
+        record = await play(rig, leases, rig.http_agent(f"{service.url}/at-once"), **row)
+    assert (record.outcome, record.error) == (Outcome.COMPLETED, None), service.log[-3000:]
+    assert (record.reward, len(record.turns)) == (1.0, len(texts))
+    token_truth(rig, record)
+    assert rig.statuses("/v1/responses") == [200] * len(texts)
+    assert record.messages[2]["reasoning_content"] == "Which metal?"
+
+
 THOUGHT = "Thought: I look.\n<code>\nfound = look_up(key='x')\nprint(found)\n</code> and more<|im_end|>"
 LAST = "Thought: I know.\n<code>\nfinal_answer(found)\n</code><|im_end|>"
 

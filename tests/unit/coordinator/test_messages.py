@@ -132,6 +132,7 @@ def test_stop_sequences_end_the_turn() -> None:
         ("output_format", {"output_format": {"type": "json_schema"}}),
         ("output_config", {"output_config": {"effort": "low"}}),
         ("stop_sequences", {"stop_sequences": "END"}),
+        ("stop_sequences.0", {"stop_sequences": ["\ud83d"]}),
         ("stop_sequences.0", {"stop_sequences": [""]}),
         ("stream", {"stream": 1}),
         ("thinking.type", {"thinking": {"type": "maybe"}}),

@@ -115,6 +115,7 @@ def test_what_makes_no_difference_is_taken(neutral: dict[str, Any]) -> None:
         ("stop", {"stop": "x" * 201}),
         ("stop", {"stop": ["x"] * 17}),
         ("stop.0", {"stop": [""]}),
+        ("stop", {"stop": "\ud83d"}),
         ("stop.1", {"stop": ["a", None]}),
         ("logprobs", {"logprobs": 1}),
         ("top_logprobs", {"logprobs": True, "top_logprobs": 3}),
