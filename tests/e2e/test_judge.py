@@ -16,7 +16,8 @@ from headway_demo.evaluation import start_reference
 from headway_demo.objects import read_group
 from headway_demo.settings import NAMESPACE, Settings
 
-pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.chaos, pytest.mark.timeout(900)]
+"""Five minutes: `make test-long IN=tests/e2e/test_judge.py` runs it, and `.ci/run` does not."""
 
 SERVICE = "reference"
 """The demo's vLLM, with a model as small as the one that is trained."""

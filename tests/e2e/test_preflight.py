@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,14 +15,14 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 EPISODES = 48
 """Twelve rows in groups of 4, the least that a preflight samples."""
-CUT, FOOTHOLD, ISOLATED = "context-fits", "foothold", "isolated"
+CUT, FOOTHOLD = "context-fits", "foothold"
 HOPELESS: dict[str, Any] = {"agent": {"builtin": {"maxTurns": 1}}, "schedule": {"maxSteps": 1}}
 """Four turns are needed, and one is given: every episode is cut off."""
 
 
-def only(*checks: str, **preflight: Any) -> dict[str, Any]:
-    """The checks that are of interest; what the others want tried takes a sandbox each."""
-    others = dict.fromkeys((each for each in CHECK_IDS if each not in checks), "Off")
+def only(check: str, **preflight: Any) -> dict[str, Any]:
+    """The one check that is of interest; what the others want tried takes a sandbox each."""
+    others = dict.fromkeys((each for each in CHECK_IDS if each != check), "Off")
     return {"episodes": EPISODES, "checks": others, **preflight}
 
 
@@ -84,7 +83,7 @@ def test_enforce_stops_before_any_learner_pod(bench: Any, jobs: list[str]) -> No
 def test_warn_goes_on_and_says_so(bench: Any, jobs: list[str]) -> None:
     name = "few-turns"
     jobs.append(name)
-    bench.kube.apply(bench.job(name, HOPELESS | {"preflight": only(CUT, ISOLATED, policy="Warn")}))
+    bench.kube.apply(bench.job(name, HOPELESS | {"preflight": only(CUT, policy="Warn")}))
     bench.wait_condition(name, "Progressing", deadline_s=400)
     assert "learner" in bench.pods(name)
     job = bench.get(name)
@@ -94,10 +93,6 @@ def test_warn_goes_on_and_says_so(bench: Any, jobs: list[str]) -> None:
     assert CUT in passed["message"]
     assert job["status"]["preflight"]["episodes"] == EPISODES
     assert CUT in events(bench, name)["PreflightWarned"]
-    [walls] = [each for each in job["status"]["preflight"]["findings"] if each["check"] == ISOLATED]
-    assert walls["verdict"] == "Pass", walls["message"]
-    [seconds] = re.findall(r"none reached; the first (\S+) s after a sandbox's start", walls["message"])
-    assert float(seconds) < 1
 
 
 @pytest.mark.ci
