@@ -318,6 +318,7 @@ def pointed(pointer: bytes) -> int:
 _PART: Final = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 GROUPS: Final = re.compile(rf"(?:{_PART}/)*{_PART}\.json\.gz")
 SEGMENTS: Final = re.compile(rf"{_PART}\.jsonl")
+JUDGEMENTS: Final = re.compile(rf"{_PART}\.json")
 NUMBERED: Final = re.compile(r"[0-9]{6,18}\.json")
 REMEDIES: Final = re.compile(r"[0-9]{6,18}(?:-kept)?\.json|orders/[0-9a-f]{32}\.json")
 """Names of objects below the folder of their kind, as a job writes them."""

@@ -188,11 +188,11 @@ class GatewayServer:
         rollout.require_open("a count")
         rollout.require_holder(token)
         turns = self._turns[rollout.trajectory_id]
+        reader = partial(messages.read_count, lenient=rollout.lenient)
+        asked = await bodies.asked(request, MAX_BODY, turns.big, self._parsing, reader)
         chat = turns.backend.chat
         if not isinstance(chat, Counts):
             raise bad("messages", "an endpoint counts the tokens of answers alone", "unsupported_parameter")
-        reader = partial(messages.read_count, lenient=rollout.lenient)
-        asked = await bodies.asked(request, MAX_BODY, turns.big, self._parsing, reader)
         with rollout.call():
             try:
                 tokens = await chat.count(rollout.session, asked.ask)

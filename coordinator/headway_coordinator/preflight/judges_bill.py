@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from headway_api.artifacts import Layout
+from headway_api.artifacts import JUDGEMENTS, Layout, written
 from headway_api.record import Record
 from headway_api.records import Judgement
 from headway_api.store import Store
@@ -50,6 +50,7 @@ class JudgesBill:
         self.ledger.judgements(spent.whose, spent.judgements, spent.at)
 
     def _restore(self) -> None:
-        for uri in self.store.list(self.layout.preflight_judgements):
+        folder = self.layout.preflight_judgements
+        for uri in written(self.store.list(folder), folder, JUDGEMENTS):
             spent = read(self.store, uri, Spent)
             self.ledger.judgements(spent.whose, spent.judgements, spent.at)
