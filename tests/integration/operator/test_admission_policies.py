@@ -265,10 +265,18 @@ def nested(levels: int) -> Any:
     return value
 
 
+def suite(**fields: Any) -> Json:
+    return {"suites": [{"name": "s", "image": "i", "task": "a/b", "limit": 1, **fields}]}
+
+
 FREE = {
     "spec.environment.contract": lambda value: {
         "environment": {"image": "i", "entrypoint": "a:B", "contract": value}
     },
+    "spec.suites[].args": lambda value: suite(args=value),
+    "spec.suites[].sandbox.podTemplate": lambda value: suite(
+        sandbox={"podTemplate": {"spec": {"affinity": value}}}
+    ),
     "spec.environment.config": lambda value: {
         "environment": {"image": "i", "entrypoint": "a:B", "config": value}
     },
@@ -288,8 +296,9 @@ FREE = {
 def test_what_is_nested_too_deep_is_refused_at_apply(rig: Rig, field: str) -> None:
     cluster: Cluster = rig.cluster  # type: ignore[assignment]
     above = 2 if field.endswith("podTemplate") else 0
+    of = rig.evaluations if "suites" in field else rig
     for levels, said in ((16, ""), (18, f"{field}: nested more than 16 levels deep"), (200, field)):
-        body = rig.job("nested", **FREE[field](nested(levels - above)))
+        body = of.job("nested", **FREE[field](nested(levels - above)))
         done = cluster.attempt("create", "-f", "-", "--dry-run=server", input=json.dumps(body))
         assert (said in done.stderr and bool(said)) is bool(done.returncode), done.stderr
         assert bool(done.returncode) is bool(said), f"{levels}: {done.stderr}"
