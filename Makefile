@@ -81,7 +81,7 @@ test-signals: venv ## when each symptom of the recorded runs is raised, and how 
 test-traps: venv ## what the preflight's checks find in tasks with one fault each, and in clean ones over ten seeds: bench/results/traps.md (minutes)
 	PYTHONPATH=.:tests/support $(PY) -m tests.traps.page --write
 
-.PHONY: test test-unit test-oracles test-integration test-e2e test-long test-chaos test-hostile test-remedies
+.PHONY: test test-unit test-oracles test-integration test-clients test-e2e test-long test-chaos test-hostile test-remedies test-faults
 test: export CHAOS_KILLS ?= 1
 test: venv ## unit, integration, end to end; the cluster is stopped again if it was started here (LONG=ci: those that .ci/run adds too, LONG=all: all)
 	$(TOGETHER) -m "$(MARKS_$(LONG))" tests
@@ -92,6 +92,8 @@ test-oracles: oracles ## the objective against verl and TRL, value and gradient 
 	$(ORACLES) -m pytest --durations=10 $(PYTEST_ARGS) tests/unit/trainer/test_oracle_*.py
 test-integration: venv ## against real vLLM, DeepSpeed, S3 and MLflow on this machine
 	$(TOGETHER) $(SHORT) tests/integration
+test-clients: venv ## other people's agents and clients, each with the packages of requirements/guests, through whole episodes (2 minutes)
+	$(TOGETHER) $(addprefix tests/integration/coordinator/,test_conformance.py test_other_clients.py test_agent_faults.py)
 test-e2e: venv ## jobs from apply to their end on a real cluster, started and stopped if none is up
 	$(PYTEST) $(SHORT) tests/e2e
 test-long: venv ## the rest: processes killed in a job, full weights in vLLM, learner and vLLM together, clusters killed
@@ -106,6 +108,8 @@ test-hostile: venv ## what strangers send, drawn anew: HOSTILE_COUNT custom reso
 	$(TOGETHER) -m hostile tests
 test-remedies: venv ## each remedy ordered of a running job on a cluster, and a process killed in the middle of it (half an hour)
 	$(PYTEST) tests/e2e/test_remedies.py
+test-faults: venv ## every fault of docs/troubleshooting.md on a cluster, those too that episodes show (a quarter of an hour)
+	$(PYTEST) tests/e2e/test_faults.py
 
 .PHONY: bench-rollout bench-learner bench-learning bench-eval bench-remedies bench-preflight
 bench-rollout: venv ## what the gateway, asynchrony and weight updates cost and gain: bench/results/rollout.md (half an hour; ONLY=gateway: a section)

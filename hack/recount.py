@@ -4,15 +4,16 @@
                [--price CLASS=USD_A_MILLION ...] [--method NAME] [--status FILE] [--json]
 
 Independent of Headway on purpose: standard library and boto3, none of the product's own code, so that a bill
-can be held against what was really sampled and trained. It reads `trajectories/` and `steps/` (not `usage/`)
-and follows the rules that the documentation states:
+can be held against what was really sampled and trained. It reads `trajectories/`, `preflight-judgements/` and
+`steps/` (not `usage/`) and follows the rules that the documentation states:
 
 * an episode that completed, was truncated, or failed by its agent is billed: for each turn the prompt tokens
   the engine did not have cached are `prefill`, those it had are `cachedPrefill`, sampled ones are `sample`;
   in a validation or an evaluation these three are of the evaluation classes;
 * of a group that an endpoint sampled (`sampled_by`), every turn of every episode is `endpointPrompt` and
   `endpointSample`, those of retried and lost episodes too; nothing of it is discarded, and it has no rows;
-* what an episode asked of judges is `judgePrompt` and `judgeSample`, whatever became of it;
+* what an episode, a group or a script of the preflight asked of judges is `judgePrompt` and `judgeSample`,
+  whatever became of it;
 * of a group that nobody sampled, whose episodes were scored again, no token is counted;
 * an episode that was retried or stayed InfraError, and every episode of a training group with fewer than two
   scored ones, is not billed; what it prefilled and sampled is `discarded`;
@@ -120,9 +121,14 @@ def count_group(group: dict[str, Any], counted: Counter[str]) -> None:
 def count_judgements(group: dict[str, Any], counted: Counter[str]) -> None:
     """Add what the group and its episodes asked of judges."""
     for asker in [group, *group["episodes"], *group["discarded"]]:
-        for asked in asker.get("judgements", []):
-            counted["judgePrompt"] += asked["prompt_tokens"]
-            counted["judgeSample"] += asked["sampled_tokens"]
+        count_asked(asker.get("judgements", []), counted)
+
+
+def count_asked(judgements: list[dict[str, Any]], counted: Counter[str]) -> None:
+    """Add what questions to judges cost."""
+    for asked in judgements:
+        counted["judgePrompt"] += asked["prompt_tokens"]
+        counted["judgeSample"] += asked["sampled_tokens"]
 
 
 def count_elsewhere(group: dict[str, Any], counted: Counter[str]) -> None:
@@ -184,6 +190,8 @@ def recount(source: Folder | Bucket, method: str) -> Counter[str]:
         count_group(group, counted)
         if group["purpose"] == "train":
             trainable[group["group_id"]] = trainable_tokens(group, method)
+    for _, data in source.read("preflight-judgements"):
+        count_asked(json.loads(data)["judgements"], counted)
     count_steps([json.loads(data) for _, data in source.read("steps")], trainable, counted)
     return counted
 

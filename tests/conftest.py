@@ -31,11 +31,12 @@ ON_CLUSTER = (
     "tests/integration/sandbox/test_broker.py",
     "tests/e2e/test_isolation.py",
     "tests/e2e/test_evaluation.py",
+    "tests/e2e/test_dashboards.py",
     "tests/e2e",
 )
 """Tests on a cluster, in the order in which they run. Some look at everything on it: no two may run at once.
 The end-to-end tests come last, for they install Headway on it: first those that look into a running job,
-then those that judge its checkpoints."""
+then those that judge its checkpoints, then those that look at what Prometheus saw of both."""
 CLUSTER_FIXTURES = {"bench", "cluster"}
 FIRST_BUILD_S = 2700
 """Longest that the first test on a cluster may take: a fresh machine builds Kubernetes and images first."""

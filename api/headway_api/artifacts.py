@@ -17,6 +17,7 @@
     remedies/000001-kept.json                     its watch ended, and it stays
     remedies/orders/<hash>.json                   an order of a person's that was refused
     preflight/<group id>.json                     what the sandboxes of its episodes answered, and how fast
+    preflight-judgements/<name>.json              what its scripts asked of judges, and what that cost
     preflight.json                                what the preflight found, written when it is over
     preflight.md                                  the same for people
     rows.sha256                                   digest of the rows that an RLEvalJob began with
@@ -109,6 +110,15 @@ class Layout:
     def preflight_answers(self, group_id: str) -> str:
         """What the sandboxes of a group of baseline episodes answered, written before the group."""
         return f"{self.root}/preflight/{group_id}.json"
+
+    @property
+    def preflight_judgements(self) -> str:
+        """Folder of what the preflight asked of judges beside its episodes."""
+        return f"{self.root}/preflight-judgements"
+
+    def preflight_judgement(self, whose: str) -> str:
+        """What one script, or one question that is asked twice, asked of judges."""
+        return f"{self.preflight_judgements}/{whose}.json"
 
     @property
     def preflight(self) -> str:
@@ -308,6 +318,7 @@ def pointed(pointer: bytes) -> int:
 _PART: Final = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 GROUPS: Final = re.compile(rf"(?:{_PART}/)*{_PART}\.json\.gz")
 SEGMENTS: Final = re.compile(rf"{_PART}\.jsonl")
+JUDGEMENTS: Final = re.compile(rf"{_PART}\.json")
 NUMBERED: Final = re.compile(r"[0-9]{6,18}\.json")
 REMEDIES: Final = re.compile(r"[0-9]{6,18}(?:-kept)?\.json|orders/[0-9a-f]{32}\.json")
 """Names of objects below the folder of their kind, as a job writes them."""

@@ -127,6 +127,8 @@ ENV_ENTRYPOINT: Final = "HEADWAY_ENTRYPOINT"
 """In the sandbox pod: `module:Class` of the environment."""
 ENV_ENVIRONMENT_CONFIG: Final = "HEADWAY_ENVIRONMENT_CONFIG"
 """In the sandbox pod: `spec.environment.config` as JSON."""
+ENV_REACH: Final = "HEADWAY_REACH_AT_START"
+"""Set where a sandbox tries at its start what it reaches, for the preflight to tell."""
 ENV_SANDBOX_SOCKET: Final = "HEADWAY_SANDBOX_SOCKET"
 """Descriptor of a socket at which the sandbox's server answers, as its parent opened it: without a pod."""
 ENV_EPISODE_FILE: Final = "HEADWAY_EPISODE_FILE"
@@ -168,6 +170,16 @@ def server_set(stem: str, which: int | str) -> str:
 def suite_broker(stem: str, number: int) -> str:
     """Name of the Deployment and the Service of one suite's broker; the suites are numbered from 1."""
     return f"{child(stem, BROKER)}-{number}"
+
+
+def broker_of(stem: str, uid: str, runtime_class: str = "") -> str:
+    """Subject of a broker's binding that stands for the job's uid: an account that is never made.
+
+    The chart's admission policy asks whether it has the broker's role, and so learns which uid a broker may
+    name as owner. With `runtime_class`, pods of that RuntimeClass alone.
+    """
+    parts = [stem, uid, *([runtime_class] if runtime_class else [])]
+    return child(".".join(parts), BROKER)
 
 
 def config_map(stem: str) -> str:

@@ -14,6 +14,7 @@ CHECK_IDS: Final = (
     "reward-range",
     "reward-variance",
     "scorer-agrees",
+    "judge-varies",
     "constant-guess",
     "scorer-mutants",
     "prompt-labels",

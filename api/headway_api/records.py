@@ -233,6 +233,9 @@ class EpisodeRecord(Record):
     """Turns whose history was not one that had been sampled: each makes a row more."""
     drifts: list[Drift] = Field(default_factory=list, max_length=len(FORK_REASONS))
     """Why they were not, one for each reason. Their counts add up to `forks`; records of before have none."""
+    ignored: dict[str, int] = Field(default_factory=dict, max_length=256)
+    """Fields of the agent's requests that were not applied, and in how many: `seed`, and with
+    `spec.agent.lenient` all that would else be refused."""
     sandbox_seconds: float = Field(ge=0)
     started_at: float
     finished_at: float

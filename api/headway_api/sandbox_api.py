@@ -27,7 +27,7 @@ JSON without these models; `tests/unit/sandbox` holds the two against each other
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field
 
@@ -168,6 +168,9 @@ class ToolReply(Record):
     """The environment has reached a final state; the episode ends after this turn."""
 
 
+Protocol = Literal["TCP", "UDP"]
+
+
 class Destination(Record):
     """Where a sandbox tries to get."""
 
@@ -175,13 +178,24 @@ class Destination(Record):
     """What it is, for people; a sandbox is not told."""
     address: str
     port: int = Field(gt=0, lt=65536)
+    protocol: Protocol = "TCP"
+    """UDP: a question to a name server."""
 
 
 class ProbeRequest(Record):
     """Try to connect to each of them."""
 
     destinations: list[dict[str, Any]] = Field(max_length=MAX_DESTINATIONS)
-    """`address` and `port` of each."""
+    """`address`, `port` and `protocol` of each."""
+
+
+class ProbedAtStart(Record):
+    """What a sandbox tried by itself while it began."""
+
+    destinations: list[dict[str, Any]] = Field(max_length=MAX_DESTINATIONS)
+    """`address`, `port` and `protocol` of each."""
+    reached: list[bool] = Field(max_length=MAX_DESTINATIONS)
+    age: float = Field(ge=0)
 
 
 class ProbeReply(Record):
@@ -191,6 +205,10 @@ class ProbeReply(Record):
     """Of each destination whether it answered, in their order."""
     age: float = Field(ge=0)
     """Seconds since the pod's start."""
+    protocols: list[str] = Field(default=["TCP"], max_length=8)
+    """What it tries; an older server tries everything over TCP."""
+    start: ProbedAtStart | None = None
+    """None of a sandbox that was not told to try anything."""
 
 
 class AgentRequest(Record):

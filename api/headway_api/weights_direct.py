@@ -34,6 +34,9 @@ GO_SECONDS: Final = 180.0
 TRANSFER_SECONDS: Final = 600.0
 """Longest all tensors may take."""
 
+MOST_WORKERS: Final = 1024
+"""Of one server: more than any engine has."""
+
 Transport = Literal["nccl", "gloo"]
 
 
@@ -62,7 +65,7 @@ class DirectHeader(Record):
 class DirectJoin(Record):
     """Who wants weights."""
 
-    workers: int = Field(ge=1)
+    workers: int = Field(ge=1, le=MOST_WORKERS)
     """Processes of the engine, each of which takes every tensor."""
     accelerated: bool
     """Whether they compute on a GPU."""

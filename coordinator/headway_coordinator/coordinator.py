@@ -202,7 +202,7 @@ class Coordinator(Process):
         return Dynamic(
             self.spec, self.layout, ready, runner, self._store, self._spool, self._ledger, broker, players,
             http, self._keys[Key.COORDINATOR_TO_ROLLOUT], self._discover, incarnation, self._faults,
-            self._api.opened, self._status.changed, self._ended,
+            self._api.opened, self._status.changed, self._ended, self._book,
         )  # fmt: skip
 
     def _assemble(

@@ -318,6 +318,7 @@ class Episodes:
             rows=linearize(progress.session.graph, progress.session.unseen),
             forks=progress.session.forks,
             drifts=list(progress.session.drifts.values()),
+            ignored=dict(progress.session.ignored),
             sandbox_seconds=progress.sandbox_seconds,
             started_at=progress.started_at,
             finished_at=time.time(),

@@ -60,7 +60,8 @@ class Players:
         places = self.places[-1]
         seconds = self.job.spec.rollout.timeout_seconds
         gateway = Gateway(self.ready.renderer, fleet, self.ready.context_length, seconds)
-        agent = agent_of(self.job, Backend(gateway, places), self.server, self.where, self.http)
+        backend = Backend(gateway, places, self.ready.context_length)
+        agent = agent_of(self.job, backend, self.server, self.where, self.http)
         broker = self.broker if witness is None else self.broker.witnessed(witness)
         heard = (self.faults.hear, self.judges, self.relative.hear)
         return Episodes(self._rules, agent, broker, fleet.router, *heard).run

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +30,7 @@ from headway_coordinator.episode import Rules, by_index, check_reward, check_siz
 from headway_coordinator.faults import Cause, InfraFault
 from headway_coordinator.judges.answering import Judges
 from headway_coordinator.recurring import Recurring
-from headway_coordinator.sandboxes import ENTRYPOINT, Broker
+from headway_coordinator.sandboxes import ENTRYPOINT, Broker, Witness
 from headway_coordinator.stop import Stopped
 
 ATTEMPTS_SAID = 1500
@@ -52,8 +53,14 @@ class Relative:
         """A sandbox of the job says how it begins an episode, and whether it rewards groups."""
         self.grouped |= first.grouped
 
-    async def judged(self, plan: groups.Plan, group: GroupRecord, attempts: range) -> GroupRecord:
-        """As `group.Relative` says."""
+    def witnessed(self, by: Callable[[str], Witness]) -> groups.Relative:
+        """The same, with somebody who notes what is asked of judges, by the lease's name."""
+        return _Witnessed(self, self.broker.witnessed(by))
+
+    async def judged(
+        self, plan: groups.Plan, group: GroupRecord, attempts: range, broker: Broker | None = None
+    ) -> GroupRecord:
+        """As `group.Relative` says. `broker`: leases the sandboxes, where it is another."""
         scored = group.scored
         if plan.purpose not in (Purpose.TRAIN, Purpose.PREFLIGHT) or not self.grouped:
             return group
@@ -62,9 +69,9 @@ class Relative:
         told: list[Judgement] = []
         began, fault = time.monotonic(), InfraFault("it was not tried")
         for attempt in attempts:
-            lease = f"{plan.group_id}-group-{attempt}"
+            lease = f"{leases_of(plan.group_id)}{attempt}"
             try:
-                rewards = await self._once(plan, scored, lease, told)
+                rewards = await self._once(plan, scored, lease, told, broker or self.broker)
                 return rewarded(group, rewards, told, time.monotonic() - began)
             except Stopped:
                 return group.model_copy(update={"judgements": told, "abandoned": plan.stop.why})
@@ -79,7 +86,12 @@ class Relative:
         return lost(group, said, fault.cause)
 
     async def _once(
-        self, plan: groups.Plan, scored: list[EpisodeRecord], lease: str, told: list[Judgement]
+        self,
+        plan: groups.Plan,
+        scored: list[EpisodeRecord],
+        lease: str,
+        told: list[Judgement],
+        broker: Broker,
     ) -> list[GroupReward]:
         task, limit = plan.task(0, 0), self.rules.timeout_seconds
         try:
@@ -87,7 +99,7 @@ class Relative:
                 await self.judges.ready()
                 async with (
                     asyncio.timeout(2 * limit),  # for a sandbox, and for the judgement
-                    self.broker.lease(lease, self.rules.sandbox_seconds, limit) as sandbox,
+                    broker.lease(lease, self.rules.sandbox_seconds, limit) as sandbox,
                 ):
 
                     async def ask(judges: list[str]) -> GroupReply:
@@ -114,6 +126,21 @@ class Relative:
             one = FinishReply(**reward.model_dump(), score=0.0)
             check_reward(one, self.rules.reward_range, delivered(episode))
             check_sizes(one)
+
+
+@dataclass(frozen=True)
+class _Witnessed:
+    relative: Relative
+    broker: Broker
+
+    async def judged(self, plan: groups.Plan, group: GroupRecord, attempts: range) -> GroupRecord:
+        """As `group.Relative` says."""
+        return await self.relative.judged(plan, group, attempts, self.broker)
+
+
+def leases_of(group_id: str) -> str:
+    """What the names of leases begin with in which a group is judged."""
+    return f"{group_id}-group-"
 
 
 def lost(group: GroupRecord, said: str, cause: Cause | None = None) -> GroupRecord:

@@ -78,6 +78,8 @@ class Witness(Protocol):
 
     def called(self, name: str, arguments: dict[str, Any], reply: ToolReply, seconds: float) -> None: ...
 
+    def asked(self, questions: Sequence[Question]) -> None: ...
+
 
 class Sandbox:
     """One episode's sandbox."""
@@ -154,7 +156,7 @@ class Sandbox:
 
     async def probe(self, destinations: Sequence[Destination]) -> ProbeReply:
         """What the sandbox reaches."""
-        places = [each.model_dump(include={"address", "port"}) for each in destinations]
+        places = [each.model_dump(include={"address", "port", "protocol"}) for each in destinations]
         return await self._post("probe", ProbeRequest(destinations=places), ProbeReply)
 
     async def group(self, body: GroupRequest) -> GroupReply:
@@ -170,6 +172,8 @@ class Sandbox:
             if not isinstance(refused, Refused) or refused.status != 404:
                 raise
             raise InfraFault(NO_JUDGES, Cause("JudgesUnsupported", NO_JUDGES, IMAGE)) from fault
+        if self._witness is not None:
+            self._witness.asked(found.questions)
         return found.questions
 
     async def answer(self, question: int, answer: Any) -> None:

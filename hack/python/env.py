@@ -47,9 +47,11 @@ ALL = tuple(sorted({extra for extras in LOCKS.values() for extra in extras}))
 NO_TWINS = ("--excludes", "requirements/twins.txt")
 CPU = ("--overrides", "requirements/overrides.txt", "--excludes", "requirements/excludes.txt", *NO_TWINS)
 GUESTS: dict[str, tuple[str, ...]] = {
+    "anthropic": (),
     "openai": (),
     "sagemaker": (),
     "schemathesis": (),
+    "smolagents": (),
     "strands": (),
     "suite": ("-c", "requirements/all.txt"),
     # torch and what comes with it is gigabytes: the versions that are there already.

@@ -61,6 +61,8 @@ class Policy(Model):
     `*.` also opens an address that no job may name otherwise."""
     secret_names: tuple[Annotated[str, Field(pattern=r"^[a-z0-9.*-]+$", max_length=253)], ...] = ()
     """Names of Secrets; `*` stands for any characters."""
+    service_accounts: tuple[Annotated[str, Field(pattern=r"^[a-z0-9.*-]+$", max_length=253)], ...] = ()
+    """Names of accounts (spec.serviceAccountName); `*` stands for any characters."""
     api_server: str = ""
     """Address of the API server in the cluster, which no job may name: as the pod's environment says."""
 

@@ -20,6 +20,8 @@ from headway_operator.plan.reading import manager_of
 from headway_wire.threads import ThreadedServer
 
 SUCCESS: Final = "success"
+ERRORS: Final = ("ApiError", "Bug", "Unreadable")
+"""Reasons of any job's reconcile. They count from 0, or the first error of each would have no rate."""
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -36,6 +38,8 @@ class Telemetry:
         )
         self._applies = Counter(*_described("operator/applies"), registry=self.registry)
         self._errors = Counter(*_described("operator/reconcile_errors"), registry=self.registry)
+        for reason in ERRORS:
+            self._errors.labels(reason=reason)
         self.depth = Gauge(*_described("operator/queue_depth"), registry=self.registry)
         self.leader = Gauge(*_described("operator/leader"), registry=self.registry)
         age = Gauge(*_described("operator/last_success_age_seconds"), registry=self.registry)

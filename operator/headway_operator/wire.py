@@ -34,7 +34,7 @@ STATUS_VALUES: Final = 50_000
 WORD_BYTES: Final = 2 * KIB
 FIELD_LEVELS: Final = 3
 """How far below `spec` the field is looked for that is out of bounds."""
-FREE_FORM: Final = ("config", "podTemplate")
+FREE_FORM: Final = ("config", "contract", "args", "podTemplate")
 """Fields whose content no schema holds; what is in them has no name of its own."""
 
 UNREAD: Final = "unread"
@@ -194,14 +194,20 @@ def _culprit(field: str, raw: bytes) -> str:
         if field.rpartition(".")[2] in FREE_FORM:
             break
         try:
-            parts = json_members(raw, OBJECT_BYTES)
+            beyond = next((part for part in _inner(raw) if not _is_within(part[1])), None)
         except OutOfBounds:
             break
-        beyond = [name for name, text in parts.items() if not _is_within(text)]
-        if not beyond:
+        if beyond is None:
             break
-        field, raw = f"{field}.{beyond[0]}", parts[beyond[0]]
+        field, raw = field + beyond[0], beyond[1]
     return field
+
+
+def _inner(raw: bytes) -> list[tuple[str, bytes]]:
+    """What a list or an object holds: how it is written behind the field, and its text."""
+    if raw.startswith(b"["):
+        return [(f"[{at}]", text) for at, text in enumerate(json_elements(raw, OBJECT_BYTES))]
+    return [(f".{name}", text) for name, text in json_members(raw, OBJECT_BYTES).items()]
 
 
 def _is_within(raw: bytes) -> bool:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headway_api.model_names import BASE_MODEL
 from headway_rollout.door import ENV_DIGEST, digest
+from headway_rollout.inherited import inherited
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,15 +47,6 @@ LARGEST_CACHE: Final = 512 * MEBIBYTE
 """On a CPU, past this only a single sequence of full length makes the cache larger."""
 
 BYTES: Final = {"float32": 4, "bfloat16": 2}
-PRIVATE: Final = (
-    "AWS_",
-    "HEADWAY_",
-    "HF_TOKEN",
-    "HUGGING_FACE_HUB_TOKEN",
-    "KUBERNETES_",
-    "VLLM_API_KEY",
-)
-"""Prefixes of variables that the engine has no business with."""
 
 
 _DECIMALS: Final = {
@@ -185,12 +177,11 @@ def cache_bytes(model: ServedModel, config: Mapping[str, Any]) -> int:
 
 
 def environment(model: ServedModel, host: Host, parent: Mapping[str, str], key: str) -> dict[str, str]:
-    """Environment of the engine: this process's without its secrets, and vLLM's own switches.
+    """Environment of the engine: what it may have of this process's, and vLLM's own switches.
 
     Of the key that vLLM's port asks for, the digest alone.
     """
-    env = {key: value for key, value in parent.items() if not key.startswith(PRIVATE)}
-    env |= {
+    env = inherited(parent) | {
         "HOME": str(host.cache),
         "XDG_CACHE_HOME": str(host.cache / "xdg"),
         # An image may bring a warm one: what vLLM learnt about each model class, which costs seconds to ask.

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-
+from headway_sandbox import bounds
 from headway_sandbox.environment import Call, Reward, Transcript
 from headway_sandbox.http import Refusal
 
@@ -22,7 +21,7 @@ def grouped(episodes: object, row: Mapping[str, Any]) -> list[Transcript]:
         raise Refusal(400, "MalformedRequest", "a group takes episodes (a list of them)")
     try:
         return [transcript(each, row) for each in episodes]
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         said = f"an episode of a group is none: {type(error).__name__}: {error}"
         raise Refusal(400, "MalformedRequest", said) from error
 
@@ -43,5 +42,5 @@ def calls(messages: list[Mapping[str, Any]]) -> Iterator[Call]:
             if answer is None:
                 continue
             content, asked = str(answer.get("content") or ""), call["function"]
-            arguments = json.loads(asked["arguments"])
+            arguments = bounds.parsed(asked["arguments"].encode())
             yield Call(asked["name"], arguments, content, content.startswith(FAILED))

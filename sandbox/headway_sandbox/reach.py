@@ -13,51 +13,120 @@ from headway_sandbox.http import Refusal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Any
 
 DESTINATIONS = 8
 """Equal to `headway_api.sandbox_api.MAX_DESTINATIONS`."""
 SECONDS = 2.0
 """Longest that a connection is tried for: what a policy drops never answers."""
+QUERY = b"HD\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\x01"
+"""A question to a name server (RFC 1035, section 4): who serves the root. Each answers something."""
+SENDS = 2
+"""Datagrams, over `SECONDS`: one may be lost."""
+PROTOCOLS = ("TCP", "UDP")
+AT_START = (("169.254.169.254", 80, "TCP"), ("1.1.1.1", 443, "TCP"), ("1.1.1.1", 53, "UDP"))
+"""A node's metadata and the internet; a sandbox knows no name server."""
 BEGAN = time.monotonic()
 """When this process began, which is when its pod did."""
 
 
 def probe(body: dict[str, Any]) -> dict[str, Any]:
-    """Try to connect to each destination; which of them answered, and how old the pod was then.
+    """Try each destination, over TCP by a connection and over UDP by a question to a name server; which of
+    them answered, and how old the pod was then.
 
     Raises:
         Refusal: it is no list of destinations, or too long.
     """
     wanted = body.get("destinations")
     if not isinstance(wanted, list) or len(wanted) > DESTINATIONS:
-        text = f"destinations is no list of at most {DESTINATIONS}; write [{{address, port}}, ...]"
+        text = f"destinations is no list of at most {DESTINATIONS}; write [{{address, port, protocol}}, ...]"
         raise Refusal(400, "BadRequest", text)
-    places = [_place(each) for each in wanted]
-    age, reached = time.monotonic() - BEGAN, [False] * len(places)
-    over = [_thread.allocate_lock() for _ in places]
-    for number, place in enumerate(places):
-        over[number].acquire()
-        _thread.start_new_thread(_try, (place, number, reached, over[number]))
-    for lock in over:
-        lock.acquire()
-    return {"reached": reached, "age": age}
+    tried = Tried([_place(each) for each in wanted])
+    found = {"reached": tried.reached(), "age": tried.age, "protocols": list(PROTOCOLS)}
+    return found if STARTED is None else {**found, "start": STARTED.told()}
 
 
-def _place(one: Any) -> tuple[str, int]:
+class Tried:
+    """Destinations that are being tried, each in a thread of its own."""
+
+    def __init__(self, places: list[tuple[str, int, str]]) -> None:
+        self.places = places
+        self.age = time.monotonic() - BEGAN
+        """How old the pod was."""
+        self._reached = [False] * len(places)
+        self._over = [_thread.allocate_lock() for _ in places]
+        for number, place in enumerate(places):
+            self._over[number].acquire()
+            _thread.start_new_thread(_try, (place, number, self._reached, self._over[number]))
+
+    def reached(self) -> list[bool]:
+        """Which of them answered, once each has been tried to its end."""
+        for lock in self._over:
+            lock.acquire()
+            lock.release()
+        return self._reached
+
+    def told(self) -> dict[str, Any]:
+        """The same, with the destinations."""
+        keys = ("address", "port", "protocol")
+        places = [dict(zip(keys, place, strict=True)) for place in self.places]
+        return {"destinations": places, "reached": self.reached(), "age": self.age}
+
+
+STARTED: Tried | None = None
+"""What was tried when this process began."""
+
+
+def begin(environ: Mapping[str, str]) -> None:
+    """Try, while the process begins, what a cloud and a cluster have everywhere: a policy may come late."""
+    global STARTED
+    places = list(AT_START)
+    if "KUBERNETES_SERVICE_HOST" in environ:
+        port = environ.get("KUBERNETES_SERVICE_PORT", "443")
+        places.append((environ["KUBERNETES_SERVICE_HOST"], int(port), "TCP"))
+    STARTED = Tried(places)
+
+
+def _place(one: Any) -> tuple[str, int, str]:
     address = one.get("address") if isinstance(one, dict) else None
     port = one.get("port") if isinstance(one, dict) else None
     if not isinstance(address, str) or type(port) is not int or not 0 < port < 65536:
         text = "a destination has no address, or no port from 1 to 65535; write {address, port}"
         raise Refusal(400, "BadRequest", text)
-    return address, port
+    protocol = one.get("protocol", "TCP")
+    if protocol not in PROTOCOLS:
+        raise Refusal(400, "BadRequest", "the protocol of a destination is neither TCP nor UDP")
+    return address, port, protocol
 
 
-def _try(place: tuple[str, int], number: int, reached: list[bool], over: _thread.LockType) -> None:
+def _try(place: tuple[str, int, str], number: int, reached: list[bool], over: _thread.LockType) -> None:
     try:
-        socket.create_connection(place, SECONDS).close()
+        address, port, protocol = place
+        (_ask if protocol == "UDP" else _connect)(address, port)
         reached[number] = True
     except (OSError, ValueError, OverflowError):
         pass
     finally:
         over.release()
+
+
+def _connect(address: str, port: int) -> None:
+    """Return once a connection is open; raises OSError."""
+    socket.create_connection((address, port), SECONDS).close()
+
+
+def _ask(address: str, port: int) -> None:
+    """Return once a name server has answered; raises OSError."""
+    family, kind, protocol, _, place = socket.getaddrinfo(address, port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind, protocol) as asking:
+        asking.settimeout(SECONDS / SENDS)
+        asking.connect(place)
+        for left in reversed(range(SENDS)):
+            asking.send(QUERY)
+            try:
+                asking.recv(512)
+                return
+            except TimeoutError:
+                if not left:
+                    raise

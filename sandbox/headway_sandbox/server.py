@@ -153,6 +153,8 @@ def main(environ: MutableMapping[str, str] = os.environ) -> None:
     process.hide()
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     signal.signal(signal.SIGINT, lambda *_: os._exit(0))
+    if environ.pop("HEADWAY_REACH_AT_START", ""):
+        reach.begin(environ)
     config = json.loads(environ.pop("HEADWAY_ENVIRONMENT_CONFIG", "") or "{}")
     entrypoint, port = environ.pop("HEADWAY_ENTRYPOINT"), int(environ.pop("HEADWAY_SANDBOX_PORT", PORT))
     where, given = environ.pop("HEADWAY_RUNNER", ""), environ.pop("HEADWAY_SANDBOX_SOCKET", "")

@@ -11,16 +11,19 @@ from typing import Any
 
 import pytest
 from api_reader import ApiReader
+from watched_cluster import Watched, watched_cluster
 
 from headway_api.names import API_VERSION
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "hack" / "demo"))
 
+from judged_job import JUDGED, Outcome, Trained, ended, evaluation, served_elsewhere
+
 from headway_demo import quickstart
 from headway_demo.console import Timings
 from headway_demo.kube import Kube
 from headway_demo.platform import KINDS, Platform, platform_up
-from headway_demo.settings import NAMESPACE, Settings
+from headway_demo.settings import NAMESPACE, SYSTEM_NAMESPACE, Settings
 from headway_demo.watch import Job, condition, why
 
 
@@ -101,12 +104,54 @@ STEPS = 12
 
 
 @pytest.fixture(scope="session")
-def shared_job(bench: Bench) -> Iterator[str]:
-    """A job that tests look into while it trains, and whose last two steps they judge once it has ended."""
-    name, kept = "shared", {"everySteps": 1, "keepLast": 2}
-    bench.kube.apply(bench.job(name, {"schedule": {"maxSteps": STEPS}, "checkpoints": kept}))
+def watched(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
+    """A Prometheus that scrapes Headway and all jobs, from before the shared one begins."""
+    folder, kubeconfig = tmp_path_factory.mktemp("prometheus"), bench.platform.kube.kubeconfig
+    assert kubeconfig is not None
+    with watched_cluster(folder, kubeconfig, system=SYSTEM_NAMESPACE, namespaces=[NAMESPACE]) as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def shared_job(bench: Bench, watched: Watched) -> Iterator[str]:
+    """A job that tests look into while it trains, and whose last two steps they judge once it has ended.
+
+    Four held-out rows, so that there are figures of validations to watch.
+    """
+    name = "shared"
+    spec = {
+        "schedule": {"maxSteps": STEPS},
+        "checkpoints": {"everySteps": 1, "keepLast": 2},
+        "evaluation": {
+            "everySteps": STEPS // 2,
+            "atStart": True,
+            "maxRows": 4,
+            "passK": [1, 2],
+            "groupSize": 2,
+            "sampling": {"temperature": 1},
+        },
+    }
+    bench.kube.apply(bench.job(name, spec))
     yield name
     bench.delete(name)
+
+
+@pytest.fixture(scope="session")
+def trained(bench: Bench, shared_job: str) -> Trained:
+    """The job that tests share, once it has ended."""
+    bench.wait_condition(shared_job, "Complete", deadline_s=400)
+    return Trained(shared_job, bench.step(shared_job))
+
+
+@pytest.fixture(scope="session")
+def judged(bench: Bench, trained: Trained, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outcome]:
+    """An undisturbed evaluation, with an endpoint, whose gate asks for more than can be."""
+    gate = {"candidate": "newest", "mustBeat": "newest-base", "margin": "0.99"}
+    with served_elsewhere(bench):
+        bench.kube.apply(evaluation(bench, JUDGED, trained, gate, endpoint=True))
+        outcome = ended(bench, JUDGED, tmp_path_factory.mktemp("judged"))
+    yield outcome
+    bench.kube.run("delete", "rlevaljob", JUDGED, "-n", NAMESPACE, "--timeout=120s", timeout_s=140)
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ from provoked import PROVOKED, inputs
 from provoked.rig import FaultRig, Seen
 
 from headway_analysis.faults.catalogue import FAULTS
-from headway_analysis.faults.definition import Stage
+from headway_analysis.faults.definition import Fault, Stage
 from headway_demo.settings import NAMESPACE
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
@@ -27,16 +27,25 @@ PLUMBING = re.compile(
     r"\b(GET|POST|PUT|PATCH|DELETE) (https?:)?/|Traceback|<nil>|\b[45]\d\d (Client|Server) Error|object at 0x"
     r"|Max retries exceeded|\bErrno\b|An error occurred|forbidden: |Error creating"
 )
+QUICK_S = 60
+"""Of a fault that learner or servers show before there are episodes."""
 BY_NAME = {fault.name: fault for fault in FAULTS}
 EVERY_TIME = (
     "no-bucket", "no-dataset", "other-format", "no-prompt-column", "no-model", "garbled-configuration",
     "no-module", "no-room-for-turns",
 )  # fmt: skip
 """Of those that take a pod, the ones that `make test` has too. It has all that are refused at apply."""
+
+
+def marks(fault: Fault) -> tuple[pytest.MarkDecorator, ...]:
+    """When a fault is provoked. Those that episodes show take minutes: `make test-faults` alone has them."""
+    if PROVOKED[fault.name].trains and fault.seconds > QUICK_S:
+        return (pytest.mark.chaos,)
+    return () if fault.name in EVERY_TIME else (pytest.mark.ci,)
+
+
 PAST_APPLY = [
-    pytest.param(fault.name, marks=() if fault.name in EVERY_TIME else pytest.mark.ci)
-    for fault in FAULTS
-    if fault.stage is not Stage.APPLY
+    pytest.param(fault.name, marks=marks(fault)) for fault in FAULTS if fault.stage is not Stage.APPLY
 ]
 
 
@@ -52,7 +61,7 @@ def seen(
     folder: Path = tmp_path_factory.mktemp("odd")
     with bench.platform.bucket() as bucket:
         inputs.upload(bucket, folder)
-        rig = FaultRig(bench, keys, f"faults-{uuid4().hex[:6]}")
+        rig = FaultRig(bench, bucket, keys, f"faults-{uuid4().hex[:6]}")
         try:
             found = rig.all(wanted)
         finally:
@@ -86,3 +95,5 @@ def test_state_condition_and_event_explain_it(seen: dict[str, Seen], name: str) 
     if fault.stage in (Stage.SPEC, Stage.PREFLIGHT):
         assert not {"learner", "rollout"} & found.roles
     assert not found.left, "pods of a job that has failed go"
+    if PROVOKED[name].trains and fault.state == "Failed":
+        assert any(log.endswith("/coordinator.log") for log in found.logs), found.logs

@@ -20,7 +20,10 @@ GUESTS = ROOT / "tests" / "integration" / "coordinator" / "guests"
 PROGRAMS = {
     "sagemaker_agent": "sagemaker",
     "strands_agent": "strands",
+    "anthropic_agent": "anthropic",
+    "smolagents_agent": "smolagents",
     "openai_agent": "openai",
+    "responses_agent": "openai",
     "openai_agents_agent": "openai",
 }
 """Program -> the environment that it runs in."""

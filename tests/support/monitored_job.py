@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from chart import render
+from chart import render, rules_at_once
 from episodes import a_group
 from observed_cluster import evaluating
 from prometheus_server import Pod, Prometheus, exposing, prometheus_server, scrape_configs
@@ -50,7 +49,9 @@ def monitored_job(
             for config in scrape_configs(monitor, pods)
         ]
         (home := folder / "prometheus").mkdir()
-        yield Monitored(job, stack.enter_context(prometheus_server(home, configs, _rules(values))))
+        yield Monitored(
+            job, stack.enter_context(prometheus_server(home, configs, rules_at_once(values, HOME)))
+        )
 
 
 def _values(scrape_seconds: int) -> Json:
@@ -61,16 +62,6 @@ def _values(scrape_seconds: int) -> Json:
         "prometheusRule": {"enabled": True},
         "podMonitor": {"enabled": True, "interval": often, "scrapeTimeout": often},
     }
-
-
-def _rules(values: Json) -> Json:
-    """The chart's, but that an alert fires at once: the job lives for seconds."""
-    (made,) = render("prometheusrule.yaml", values, namespace=HOME)
-    rules = copy.deepcopy(made["spec"])
-    for group in rules["groups"]:
-        for rule in group["rules"]:
-            rule.pop("for", None)
-    return rules
 
 
 def _pods(stack: ExitStack, job: Shown, values: Json) -> Iterator[Pod]:

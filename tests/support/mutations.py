@@ -16,6 +16,8 @@ Place = tuple[Any, Any]
 """A list or an object, and a key of it."""
 
 DEEP: Final = "DEEP"
+FREE_FORM: Final = ("config", "contract", "args", "podTemplate")
+"""Fields whose content no schema holds."""
 RAW: Final = (
     "1e400", "-0", "99999999999999999999999", "0.1", "1e-9", '"\\ud800"', '"\\u0000"', "[[[]]]", "{}",
 )  # fmt: skip
@@ -51,6 +53,12 @@ def _places(body: Any) -> list[Place]:
     return found
 
 
+def _free(chance: random.Random, body: Json) -> Place | None:
+    """A place of the spec whose content no schema holds; None where there is none any more."""
+    found = [(parent, key) for parent, key in _places(body) if isinstance(parent, dict) and key in FREE_FORM]
+    return chance.choice(found) if found else None
+
+
 def _replace(chance: random.Random, body: Json, raw: dict[str, str], number: int) -> None:
     parent, key = chance.choice(_places(body))
     parent[key] = copy.deepcopy(chance.choice(ODD))
@@ -80,21 +88,18 @@ def _nest(chance: random.Random, body: Json, raw: dict[str, str], number: int) -
     levels = chance.choice([1, 15, 16, 17, 31, 33, 100, 1200, 5000])
     opens, closes = chance.choice([('{"a":', "}"), ("[", "]"), ('[{"b":', "}]")])
     raw[f"{DEEP}{number}"] = '{"c":' + opens * levels + "1" + closes * levels + "}"
-    environment = body["spec"].get("environment")
-    target = environment if isinstance(environment, dict) and chance.random() < 0.7 else body["spec"]
-    if target is not environment or chance.random() < 0.3:
-        parent, key = chance.choice(_places(body))
-        parent[key] = f"{DEEP}{number}"
-    else:
-        environment["config"] = f"{DEEP}{number}"
+    free = _free(chance, body)
+    parent, key = free if free is not None and chance.random() < 0.5 else chance.choice(_places(body))
+    parent[key] = f"{DEEP}{number}"
 
 
 def _crowd(chance: random.Random, body: Json, raw: dict[str, str], number: int) -> None:
     many = chance.choice([200, 300, 5000, 50_000])
     made = chance.choice([[{}] * many, [0] * many, {f"k{place}": place for place in range(many)}])
-    environment = body["spec"].get("environment")
-    if isinstance(environment, dict) and chance.random() < 0.7:
-        environment["config"] = {"many": made}
+    free = _free(chance, body)
+    if free is not None and chance.random() < 0.7:
+        parent, key = free
+        parent[key] = {"many": made}
     else:
         parent, key = chance.choice(_places(body))
         parent[key] = made

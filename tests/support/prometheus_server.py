@@ -61,16 +61,25 @@ def plain(label: str) -> str:
 
 def scrape_configs(monitor: Json, pods: list[Pod]) -> Iterator[Json]:
     """A PodMonitor as the Prometheus operator translates it, with `pods` in place of service discovery."""
+    in_reach = [pod for pod in pods if pod.namespace in watched(monitor)]
+
+    def listed(port: str) -> Json:
+        found = [(pod.address, pod.discovered(port)) for pod in in_reach]
+        return {"static_configs": [{"targets": [at], "labels": labels} for at, labels in found if labels]}
+
+    return translated(monitor, listed)
+
+
+def translated(monitor: Json, discovery: Callable[[str], Json]) -> Iterator[Json]:
+    """The same, with what `discovery` says of the pods that have a port of that name."""
     spec, own = monitor["spec"], monitor["metadata"]
     for number, endpoint in enumerate(spec["podMetricsEndpoints"]):
-        in_reach = [pod for pod in pods if pod.namespace in watched(monitor)]
-        found = [(pod.address, pod.discovered(endpoint["port"])) for pod in in_reach]
         config = {
             "job_name": f"podMonitor/{own['namespace']}/{own['name']}/{number}",
             "honor_labels": endpoint.get("honorLabels", False),
             "scrape_interval": endpoint.get("interval"),
             "scrape_timeout": endpoint.get("scrapeTimeout"),
-            "static_configs": [{"targets": [at], "labels": labels} for at, labels in found if labels],
+            **discovery(endpoint["port"]),
             "relabel_configs": [
                 *chosen(spec["selector"]),
                 *named(monitor, endpoint["port"]),

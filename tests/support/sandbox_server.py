@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -73,15 +74,18 @@ class Server:
         user: int | None = None,
         runner: str = CHILD,
         work: Path | None = None,
+        variables: Mapping[str, str] | None = None,
     ) -> None:
         (folder / "counter.py").write_text(ENVIRONMENT)
         self.folder = folder
+        self.variables = variables or {}
         self.beside: subprocess.Popen[bytes] | None = None
         """Its runner, where that is no child of its own."""
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
         env = {
+            **self.variables,
             "PATH": os.environ["PATH"],
             "PYTHONPATH": f"{ROOT / 'sandbox'}:{folder}",
             "HEADWAY_ENTRYPOINT": entrypoint,

@@ -15,6 +15,13 @@ from headway_coordinator.engines.vllm import Request, Sampled
 
 CALL = '<tool_call>\n{"name": "look_up", "arguments": {"key": "x"}}\n</tool_call><|im_end|>'
 ANSWER = "It is gold.<|im_end|>"
+THINKING = "<think>\nWhich metal?\n</think>\n\nLet me see.\n\n" + CALL
+TWO_CALLS = (
+    '<tool_call>\n{"name": "look_up", "arguments": {"key": "schöner Fuchs 🦊"}}\n</tool_call>\n'
+    '<tool_call>\n{"name": "look_up", "arguments": {"key": "a \\"b\\" <c> & 1/3"}}\n</tool_call><|im_end|>'
+)
+PADDED = "\n It is gold, I am sure. \n\n<|im_end|>"
+"""Text that clients strip."""
 MALFORMED = "<tool_call>{oops}</tool_call><|im_end|>"
 
 
@@ -53,7 +60,17 @@ class Speaker:
         if isinstance(text, Exception):
             raise text
         tokens = self._tok.encode(text, add_special_tokens=False)[: request.max_tokens]
-        finish = "stop" if tokens[-1] in request.stop_token_ids else "length"
+        tokens = self._stopped(tokens, request.stop)
+        ended = tokens[-1] in request.stop_token_ids or self._has(tokens, request.stop)
+        finish = "stop" if ended else "length"
         spans = [VersionSpan(start=0, end=len(tokens), version=version(0))]
         self.spoken[session].append(Spoken(request.prompt, tokens))
         return Sampled(tokens, [-0.5] * len(tokens), spans, finish, 0)
+
+    def _stopped(self, tokens: list[int], stops: Sequence[str]) -> list[int]:
+        """Up to the token that completes a stop string, as vLLM cuts."""
+        counts = range(1, len(tokens) + 1)
+        return next((tokens[:n] for n in counts if self._has(tokens[:n], stops)), tokens)
+
+    def _has(self, tokens: list[int], stops: Sequence[str]) -> bool:
+        return any(stop in self._tok.decode(tokens) for stop in stops)

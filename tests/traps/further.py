@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.traps.clean import ORDERS, PARCELS, TRIAGE
 from tests.traps.trap import Splits, Trap
 
-from headway_analysis.preflight.evidence import Probe
+from headway_analysis.preflight.evidence import AskedTwice, JudgeQuestion, Probe
 
 
 def each_row_four_times(splits: Splits) -> Splits:
@@ -33,6 +33,17 @@ FURTHER = (
         task=PARCELS, probes=(
             Probe("metadata address", "169.254.169.254:80", reached=True, seconds_after_start=2.0),
             Probe("API server", "10.96.0.1:443", reached=False, seconds_after_start=2.0),
+        ),
+    ),
+    Trap(
+        "fickle-judge", "judge-varies",
+        "A judge grades from 0 to 100, and tells one answer in three another grade when it is asked again.",
+        task=PARCELS, asked_twice=tuple(
+            AskedTwice(
+                JudgeQuestion("style", [{"role": "user", "content": f"Grade answer {number}."}]),
+                (f"{number}", f"{number + 7 * (number % 3 == 0)}"),
+            )
+            for number in range(20)
         ),
     ),
     Trap(

@@ -54,6 +54,8 @@ def judged(
         measured = baseline(player, agent, facts_of(task, trap, seed, group_size), number, tokens)
         if trap and trap.probes:
             measured = dataclasses.replace(measured, probes=trap.probes)
+        if trap and trap.asked_twice:
+            measured = dataclasses.replace(measured, asked_twice=trap.asked_twice)
         asked = [check for check in CHECKS if check.id in checks]
         played = player.all(run.scripts_of(measured, checks=asked))
     return Report(measured, played, run.findings(measured, played, checks=asked))

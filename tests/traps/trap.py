@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from headway_analysis.preflight.evidence import Probe
+from headway_analysis.preflight.evidence import AskedTwice, Probe
 
 TASKS = Path(__file__).parent / "tasks"
 """Where the environments are: modules that a sandbox's server imports by their names."""
@@ -66,5 +66,7 @@ class Trap:
     """So many, all at once, where one takes long by doing nothing; None: as many as of any trap."""
     probes: tuple[Probe, ...] = ()
     """Where it is in the cluster: what its sandboxes reached."""
+    asked_twice: tuple[AskedTwice, ...] = ()
+    """Where it is in a judge: what it answered to questions that were put twice."""
     shared_folder: bool = False
     """Whether the environment is configured with a folder that all its episodes share."""

@@ -33,6 +33,7 @@ from headway_coordinator.faults import CandidateFault
 from headway_coordinator.judges.kept import KeptAnswer
 from headway_coordinator.ledger.segments import Ledger
 from headway_coordinator.preflight import evidence, keyed, start, tensors
+from headway_coordinator.preflight.judges_bill import JudgesBill
 from headway_coordinator.remedies import journal as decided
 from headway_coordinator.spool import Spool
 from headway_trainer.checkpoint import state
@@ -90,6 +91,10 @@ def spool(call: Callable[[Spool], Any]) -> Callable[[FileStore, Layout], Any]:
 
 def rescored(store: FileStore, layout: Layout) -> Any:
     return rescore.stored("old", CandidateRescore(uri=layout.root, candidate="a"), store)
+
+
+def spent_at_judges(store: FileStore, layout: Layout) -> None:
+    JudgesBill(store, layout, Ledger(store, layout))._restore()
 
 
 def candidate(store: FileStore, layout: Layout) -> Any:
@@ -154,6 +159,9 @@ READERS: dict[str, Reader] = {
     "what a preflight found": Reader(
         lambda at: at.preflight, lambda store, at: keyed.read_back(store, at, "key", begun=True)
     ),
+    "what a preflight asked of judges": Reader(
+        lambda at: at.preflight_judgement("deterministic"), spent_at_judges
+    ),
     "what a group's sandboxes answered": Reader(
         lambda at: at.preflight_answers("p0-000001"),
         lambda store, at: evidence.answers_of(store, at, a_group("p0-000001", [1])),
@@ -183,6 +191,7 @@ WHERE = {
     "coordinator/headway_coordinator/metrics/evaluations.py": "a tracked run",
     "coordinator/headway_coordinator/metrics/mlflow.py": "a tracked run",
     "coordinator/headway_coordinator/preflight/evidence.py": "what a group's sandboxes answered",
+    "coordinator/headway_coordinator/preflight/judges_bill.py": "what a preflight asked of judges",
     "coordinator/headway_coordinator/preflight/keyed.py": "what a preflight found",
     "coordinator/headway_coordinator/preflight/run.py": "only whether there is a pointer",
     "coordinator/headway_coordinator/preflight/start.py": "weights to sample with first",

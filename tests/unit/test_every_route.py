@@ -1,4 +1,7 @@
-"""Every route of every server of a job, but the sandboxes' side: each refuses a value out of bounds by name.
+"""Every route of every server of a job: each refuses a value out of bounds by name.
+
+Sandboxes have theirs in `tests/unit/sandbox/test_every_sandbox_route.py`. The learner's ports have a server
+of the standard library with a thread a connection, walked at the end.
 
 A route that is added is to be added here: with what it takes at most, or as one that reads no body.
 """
@@ -8,8 +11,9 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +23,7 @@ from aiohttp import web
 from memory import flat
 from open_rollout import a_rollout
 from role_servers import Served, Weights, serving
+from senders import sending
 
 from headway_api import bounds
 from headway_api.bounds import KIB, MIB
@@ -27,7 +32,8 @@ from headway_coordinator.gateway.server import GatewayServer
 from headway_coordinator.learner_api import LearnerApi, Probes
 from headway_rollout import agent, metrics_port
 from headway_sandbox.broker import service
-from headway_wire import contents
+from headway_trainer.probes import Probes as Probing
+from headway_wire import contents, threads
 
 KEY = "the-job's"
 BEARER = {"Authorization": f"Bearer {KEY}"}
@@ -62,6 +68,9 @@ TAKES: dict[str, dict[str, int]] = {
     "gateway": {
         "POST /v1/chat/completions": bounds.CONVERSATION,
         "POST /chat/completions": bounds.CONVERSATION,
+        "POST /v1/messages": bounds.CONVERSATION,
+        "POST /v1/messages/count_tokens": bounds.CONVERSATION,
+        "POST /v1/responses": bounds.CONVERSATION,
         "POST /v1/tools/{name}": bounds.ARGUMENTS,
         "POST /complete-rollout": bounds.CALL,
         "POST /update-reward": bounds.CALL,
@@ -74,7 +83,7 @@ TAKES: dict[str, dict[str, int]] = {
 }
 """Bytes that a route takes at most."""
 READS_NONE: dict[str, set[str]] = {
-    "gateway": {"GET /v1/models", "GET /v1/tools", "GET /openapi.json"},
+    "gateway": {"GET /v1/models", "GET /v1/models/{id}", "GET /v1/tools", "GET /openapi.json"},
     "learner": {"GET /v1/batch", "GET /healthz", "GET /readyz", "GET /metrics"},
     "probes": {"GET /healthz", "GET /readyz", "GET /metrics"},
     "weights": {"GET /v1/weights", "DELETE /v1/weights", "GET /healthz", "GET /readyz"},
@@ -188,3 +197,61 @@ async def test_a_head_out_of_bounds_is_refused(name: str) -> None:
             async with asyncio.timeout(20):
                 assert (await reader.readline()).split()[1] == b"400"
             writer.close()
+
+
+@contextmanager
+def learner_port(name: str) -> Iterator[int]:
+    if name == "probes":
+        probes = Probing(0)
+        try:
+            yield probes.port
+        finally:
+            probes.close()
+        return
+    with sending(KEY) as sender:
+        yield sender.port
+
+
+def asked(port: int, request: bytes) -> bytes:
+    """All that comes back for a request, before the connection is closed."""
+    answer = b""
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+        with suppress(OSError):  # it may be refused before it is written
+            connection.sendall(request)
+        with suppress(ConnectionResetError):
+            while piece := connection.recv(65536):
+                answer += piece
+    return answer
+
+
+LEARNERS_PORTS = ("probes", "direct")
+
+
+@pytest.mark.parametrize("name", LEARNERS_PORTS)
+def test_a_learners_port_refuses_a_head_out_of_bounds(name: str) -> None:
+    with learner_port(name) as port, flat(64 * MIB):
+        for head in (
+            b"GET /" + b"a" * 70 * KIB + b" HTTP/1.1\r\n\r\n",
+            b"GET /healthz HTTP/1.1\r\nX: " + b"a" * 70 * KIB + b"\r\n\r\n",
+            b"GET /healthz HTTP/1.1\r\n" + b"X: a\r\n" * 5000 + b"\r\n",
+        ):
+            assert asked(port, head).split()[1] in (b"400", b"414", b"431")
+        for method in (b"PUT", b"DELETE", b"PATCH", b"OPTIONS"):
+            assert asked(port, method + b" /healthz HTTP/1.0\r\n\r\n").split()[1] == b"501"
+
+
+@pytest.mark.parametrize("name", LEARNERS_PORTS)
+@pytest.mark.parametrize("sent", [b"GET /healthz HT", b"POST /v1/weights/x/join HTTP/1.1\r\nContent-Le"])
+def test_a_learners_port_ends_what_drips(name: str, sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "SECONDS", 0.3)
+    with learner_port(name) as port:
+        assert asked(port, sent) == b""
+
+
+def test_a_stranger_sends_no_body_to_the_learner() -> None:
+    """None of it was sent: a server that waited for it would not answer."""
+    with learner_port("direct") as port:
+        head = b"POST /v1/weights/x/join HTTP/1.0\r\nContent-Length: 60000\r\n"
+        assert asked(port, head + b"\r\n").split()[1] == b"401"
+        key = f"Authorization: Bearer {KEY}\r\n\r\n".encode()
+        assert asked(port, head + key).split()[1] == b"404"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
@@ -42,21 +42,45 @@ def load(folder: Path, spec: ModelSpec, seed: int) -> nn.Module:
     try:
         config = AutoConfig.from_pretrained(folder)
         _no_dropout(config)
-        model: Any = AutoModelForCausalLM.from_pretrained(folder, config=config, dtype=DTYPES[spec.dtype])
-    # from_pretrained raises whatever its reader raises (safetensors, JSON, pickle, missing keys): each of
-    # them means that this folder does not hold a model.
+        found: tuple[Any, Any] = AutoModelForCausalLM.from_pretrained(
+            folder,
+            config=config,
+            dtype=DTYPES[spec.dtype],
+            ignore_mismatched_sizes=True,  # refused below, by their names
+            output_loading_info=True,
+        )
+    # from_pretrained raises whatever its reader raises (safetensors, JSON, pickle): each of them means that
+    # this folder does not hold a model.
     except Exception as error:
-        raise JobError(
-            "ModelNotLoadable",
-            f"{spec.base} does not load as a causal language model ({type(error).__name__}: {error}); give a "
-            "complete Hugging Face folder (config.json, safetensors weights) of a model this version knows",
-            field="spec.model.base",
-        ) from error
+        raise _not_loadable(spec, f"{type(error).__name__}: {error}") from error
+    model, info = found
+    if other := info["mismatched_keys"]:
+        raise _not_loadable(spec, _of_other_sizes(other))
     model.config.use_cache = False
     rope.fix(model, spec.context_length)
     lora = spec.effective_lora
     trained: nn.Module = model if lora is None else _with_adapter(model, lora, seed)
     return trained
+
+
+def _not_loadable(spec: ModelSpec, why: str) -> JobError:
+    return JobError(
+        "ModelNotLoadable",
+        f"{spec.base} does not load as a causal language model ({why}); give a complete Hugging Face folder "
+        "(config.json, safetensors weights) of a model this version knows",
+        field="spec.model.base",
+    )
+
+
+def _of_other_sizes(tensors: Collection[tuple[str, Sequence[int], Sequence[int]]]) -> str:
+    """What to say of weights that config.json gives other sizes: name, size as stored, size as configured."""
+    name, stored, configured = min(tensors)
+    more = f", and {len(tensors) - 1} more tensors differ" if len(tensors) > 1 else ""
+    return f"{name} has size {_size(stored)} in the weights and {_size(configured)} by config.json{more}"
+
+
+def _size(shape: Sequence[int]) -> str:
+    return " x ".join(str(length) for length in shape)
 
 
 def reference(folder: Path, spec: RLTrainingJobSpec, device: torch.device) -> nn.Module | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from headway_analysis.faults import episodes, images, inputs, manifest, platform
+from headway_analysis.faults import episodes, images, inputs, manifest, platform, running
 from headway_analysis.faults.definition import Fault
 
 FAULTS: Final[tuple[Fault, ...]] = (
@@ -13,4 +13,5 @@ FAULTS: Final[tuple[Fault, ...]] = (
     *platform.FAULTS,
     *episodes.FAULTS,
     *images.FAULTS,
+    *running.FAULTS,
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headway_analysis.faults.definition import Fault, Kind, in_preflight
+from headway_analysis.faults.definition import Fault, Kind, Stage, in_preflight
 
 ENTRYPOINT = "spec.environment.entrypoint: "
 
@@ -25,11 +25,75 @@ FAULTS: tuple[Fault, ...] = (
         + "environment:ReturnDesk cannot be imported: AttributeError: ...; write environment:RefundDesk",
     ),
     in_preflight(
+        "no-environment",
+        Kind.ENVIRONMENT,
+        "EnvironmentNotImportable",
+        "What the entrypoint names is no environment.",
+        ENTRYPOINT
+        + "environment:case_ids is not a subclass of headway_sandbox.environment.Environment; write "
+        "environment:RefundDesk",
+    ),
+    in_preflight(
+        "unknown-settings",
+        Kind.ENVIRONMENT,
+        "EnvironmentNotImportable",
+        "The environment takes no such settings.",
+        "environment:RefundDesk refused spec.environment.config: ValueError: spec.environment.config: remove "
+        "['shop'], the desk has no settings",
+        "The environment's own words say what it takes.",
+    ),
+    in_preflight(
         "reward-out-of-range",
         Kind.ENVIRONMENT,
         "RewardOutOfRange",
         "The environment's reward lies outside the range that the job gives.",
         "spec.reward.range: the environment's reward is ..., outside spec.reward.range ...; correct the "
         "environment's reward, or the range",
+    ),
+    in_preflight(
+        "reward-no-number",
+        Kind.ENVIRONMENT,
+        "RewardNotFinite",
+        "The environment's reward is no number.",
+        ENTRYPOINT + "reward is nan; return a finite number",
+        "Find the division by zero, or the logarithm of zero, in the reward.",
+    ),
+    in_preflight(
+        "program-not-in-image",
+        Kind.AGENT,
+        "AgentNotStarted",
+        "The agent's program is not in the environment's image.",
+        "spec.agent.sandboxed.command: desk-agent cannot be started in the environment's image: No such "
+        "file or "
+        "directory",
+        "Copy the program into the image, or write its whole path.",
+    ),
+    Fault(
+        "no-agent-there",
+        Kind.AGENT,
+        Stage.PREFLIGHT,
+        "Nobody answers at the agent's address.",
+        "spec.agent.http.service: ... does not answer; deploy the agent, or correct its address",
+        "The job waits for it for `spec.pendingDeadlineSeconds`, as long as the agent may take to come up.",
+        state="Pending",
+        reason="AgentUnreachable",
+        condition="Progressing",
+        event="AgentUnreachable",
+    ),
+    in_preflight(
+        "reset-raises",
+        Kind.ENVIRONMENT,
+        "ResetFailed",
+        "The environment cannot begin an episode.",
+        ENTRYPOINT + "reset raised KeyError: 'shop' (...",
+        "Mend the line that is named; a row may lack a column that the environment reads.",
+    ),
+    in_preflight(
+        "reward-raises",
+        Kind.ENVIRONMENT,
+        "RewardFailed",
+        "The environment cannot judge an episode without an answer.",
+        ENTRYPOINT + "reward raised ZeroDivisionError: no fields to judge (...",
+        "Mend the line that is named; an episode may end without an answer.",
     ),
 )

@@ -30,6 +30,18 @@ FAULTS: tuple[Fault, ...] = (
         event="ImagePullFailed",
     ),
     Fault(
+        "image-not-loaded",
+        Kind.IMAGE,
+        Stage.PREFLIGHT,
+        "The image is to be on the node already, and is not.",
+        IMAGE + "pod ... has no image localhost/headway/absent:dev: ErrImageNeverPull: ...; load it onto the "
+        "node, or have it pulled: imagePullPolicy IfNotPresent",
+        state="Pending",
+        reason="ImagePullFailed",
+        condition="Progressing",
+        event="ImagePullFailed",
+    ),
+    Fault(
         "image-without-server",
         Kind.IMAGE,
         Stage.PREFLIGHT,

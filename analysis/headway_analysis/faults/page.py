@@ -30,8 +30,8 @@ $ kubectl describe rltj NAME                   # the conditions: the same, as it
 Each section has the faults of one kind, in the order in which a job meets them. Look for the REASON, or for
 words of the message: `{VARIES}` stands for what differs. An evaluation says the same
 (`kubectl get rlev`). Each fault is said within {SOON} seconds of its cause, unless its row says otherwise.
-After `kubectl apply`, the pods that find it have to start before: with five such jobs at once on two cores,
-that took up to a minute. `tests/e2e/test_faults.py` provokes every fault on a cluster.
+After `kubectl apply`, the pods that find it have to start before: with four such jobs at once on two cores,
+that took up to half a minute. `make test-faults` provokes every fault on a cluster.
 
 Where `kubectl apply` refuses a job, nothing of it is made. Beside the mistake the API server may say
 `<nil>: Invalid value: null: some validation rules were not checked`: mend what it names, and apply again.

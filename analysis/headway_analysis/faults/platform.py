@@ -141,6 +141,16 @@ FAULTS: tuple[Fault, ...] = (
         condition="SandboxesReady",
     ),
     pods_wait(
+        "beyond-the-limit-range",
+        Kind.QUOTA,
+        "CreateFailed",
+        "A LimitRange of the namespace allows a container less than learner and servers ask for.",
+        "spec.learner.resources: maximum memory usage per Container is ...; lower what the job asks for, or "
+        "have the LimitRange raised; spec.rollout.resources: maximum memory usage per Container is ...; "
+        "lower what the job asks for, or have the LimitRange raised",
+        state="Starting",
+    ),
+    pods_wait(
         "no-such-node",
         Kind.NODE,
         "Unschedulable",

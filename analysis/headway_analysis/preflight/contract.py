@@ -1,24 +1,39 @@
-"""What production's tools take and answer, by an OpenAPI document or MCP's list of tools."""
+"""What production's tools take and answer, by an OpenAPI document or MCP's list of tools.
+
+A job's author writes it, and it is held to in the coordinator's process: what would search in a text
+(`pattern`, `patternProperties`) is left out, and the steps of all comparisons together are bounded.
+"""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError
 from referencing import Registry
 from referencing.jsonschema import DRAFT202012
 
 from headway_analysis.preflight.conversation import properties_of
+from headway_analysis.preflight.counted import Steps, validator
 from headway_analysis.preflight.evidence import Json
 
 BASE: Final = "urn:contract"
 METHODS: Final = ("get", "put", "post", "delete", "patch")
 DEPTH: Final = 16
 """Levels of references that are followed."""
+LEVELS: Final = 64
+"""Of the document that are read; what lies deeper says nothing."""
+SEARCHES: Final = ("pattern", "patternProperties")
+"""Keywords whose regular expressions could search for hours."""
+LEFT_OUT: Final = (*SEARCHES, "uniqueItems", "$schema")
+"""`uniqueItems` compares each element with each other; `$schema` chooses a reader that counts nothing."""
+MOST_STEPS: Final = 1_000_000
+"""Steps in which all answers together are held to one contract; those that are left are not judged."""
+STEP_BYTES: Final = 10_000
+"""Characters of an answer that make each of its steps one step more: an objection writes all of them."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +57,7 @@ class Contract:
     document: Json
     operations: tuple[Operation, ...]
     _registry: Any = field(default=None, repr=False, compare=False)
+    _steps: Steps = field(default_factory=lambda: Steps(MOST_STEPS), repr=False, compare=False)
 
     def operation(self, name: str) -> Operation | None:
         """The one that a tool stands for."""
@@ -57,11 +73,12 @@ class Contract:
             return None
         schema = {"$ref": f"{BASE}#{operation.answer}"}
         try:
-            Draft202012Validator(schema, registry=self._registry).validate(answer)
+            weight = 1 + len(json.dumps(answer)) // STEP_BYTES
+            validator(self._steps, weight)(schema, registry=self._registry).validate(answer)
         except ValidationError as error:
             place = "/".join(map(str, error.absolute_path)) or "the answer"
             return f"{place}: {error.message}"
-        except Exception:  # a schema that is none, or points nowhere: it says nothing of the answer
+        except Exception:  # a schema that is none, points nowhere or takes too long: it says nothing
             return None
         return None
 
@@ -73,37 +90,53 @@ def plain(name: str) -> str:
 
 def read(document: Json) -> Contract | None:
     """The operations of a document; None where it is neither OpenAPI nor a list of MCP's tools."""
-    if isinstance(document.get("paths"), Mapping):
-        made = _translated(document)
+    made = _translated(document, openapi=isinstance(document.get("paths"), Mapping))
+    if isinstance(made.get("paths"), Mapping):
         operations = tuple(_openapi(made))
-    elif isinstance(document.get("tools"), list):
-        made, operations = document, tuple(_mcp(document["tools"]))
+    elif isinstance(made.get("tools"), list):
+        operations = tuple(_mcp(made["tools"]))
     else:
         return None
     registry: Any = Registry().with_resource(BASE, DRAFT202012.create_resource(made))
     return Contract(made, operations, registry)
 
 
-def _translated(document: Json) -> Json:
-    """OpenAPI 3.0's `nullable` in JSON Schema's words; the rest as it is."""
+def _translated(document: Json, *, openapi: bool) -> Json:
+    """The document without what `LEFT_OUT` lists, and OpenAPI 3.0's `nullable` in JSON Schema's words.
 
-    def walk(value: Any, depth: int) -> Any:
-        if depth == 0:
-            return value
+    Parameters of these names stay, for their schemas are objects.
+    """
+
+    def walk(value: Any, depth: int, *, names: bool) -> Any:
         if isinstance(value, list):
-            return [walk(each, depth - 1) for each in value]
+            return [walk(each, depth - 1, names=False) for each in value] if depth else []
         if not isinstance(value, Mapping):
             return value
-        made = {key: walk(each, depth - 1) for key, each in value.items()}
-        if made.pop("nullable", None) is True and isinstance(made.get("type"), str):
+        kept = {key: each for key, each in value.items() if not _is_left_out(key, each, names=names)}
+        made = {key: walk(each, depth - 1, names=key == "properties") for key, each in kept.items() if depth}
+        if "patternProperties" in value and not names:
+            made["additionalProperties"] = True
+        if openapi and made.pop("nullable", None) is True and isinstance(made.get("type"), str):
             made["type"] = [made["type"], "null"]
             if isinstance(made.get("enum"), list):
                 made["enum"] = [*made["enum"], None]
         return made
 
-    found = walk(document, 64)
+    found = walk(document, LEVELS, names=False)
     assert isinstance(found, dict)
     return found
+
+
+def _is_left_out(key: str, value: Any, *, names: bool) -> bool:
+    """Whether it is a keyword of `LEFT_OUT`.
+
+    Args:
+        names: the keys beside it are those of parameters. A schema may point at them all the same, so that
+            what a keyword could mean is left out there too.
+    """
+    if key == "patternProperties":
+        return True
+    return key in LEFT_OUT and not (names and isinstance(value, Mapping | list))
 
 
 def resolved(document: Json, value: Any) -> Any:

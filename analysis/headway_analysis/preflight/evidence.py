@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from headway_api.prices import Prices
 from headway_api.records import EpisodeRecord, GroupRecord
 
 Json = Mapping[str, Any]
@@ -41,10 +42,19 @@ class Facts:
     """Most tokens of an episode."""
     judged: bool = False
     """Whether reward or score asked a judge: a model, which may answer one question in two ways."""
+    relative: bool = False
+    """Whether `group_reward` rewards the episodes of a group against each other. A script is in no group: its
+    reward is what `reward` alone said, and nothing is paid by that."""
     contract: Json | None = None
     """`spec.environment.contract`: an OpenAPI document, or MCP's list of tools."""
     seed: int = 0
     """The job's."""
+    prices: Prices | None = None
+    """What a token costs today, as the job's bill has it; None where nobody bills."""
+    price_edition: str = ""
+    """Which prices these are: `default@2026-01-01`."""
+    trains_alike: bool = False
+    """Whether a group whose episodes all earned the same is trained on too, by the method of advantages."""
     tool_call_parser: str = "auto"
     other_parsers: Mapping[str, int] = field(default_factory=dict)
     """Parser -> malformed calls of the baseline that it would have read."""
@@ -118,11 +128,33 @@ class Probe:
     """One destination that a sandbox tried to reach."""
 
     name: str
-    """`metadata address`, `API server`, `DNS`, `internet`."""
+    """`metadata address`, `API server`, `DNS`, `DNS over UDP`, `internet`."""
     address: str
     reached: bool
     seconds_after_start: float
     """How old the pod was."""
+
+
+@dataclass(frozen=True)
+class JudgeQuestion:
+    """What reward or score asked a judge."""
+
+    judge: str
+    """Name of one of `spec.judges`."""
+    messages: Sequence[Json]
+    schema: Json | None = None
+    """JSON schema that the answer holds to; None: it is text."""
+
+
+@dataclass(frozen=True)
+class AskedTwice:
+    """One question, put to its judge anew and then once more."""
+
+    question: JudgeQuestion
+    answers: tuple[Any, ...] = ()
+    """Both answers, or fewer where the judge gave none."""
+    error: str | None = None
+    """Why there is an answer less."""
 
 
 @dataclass(frozen=True)
@@ -143,6 +175,10 @@ class Sampled:
     """Tokens of the first prompt, tools included."""
     malformed: Sequence[str] = ()
     """Text of the turns whose tool calls could not be read."""
+    questions: Sequence[JudgeQuestion] = ()
+    """What was asked of judges about it, or, in the first of a group's episodes, about the group."""
+    row_tokens: int = 0
+    """Tokens of its rows that would be trained on."""
 
 
 @dataclass(frozen=True)
@@ -158,6 +194,8 @@ class Baseline:
     """From the first episode's begin to the last one's end."""
     concurrency: int = 1
     """Most episodes at once."""
+    asked_twice: Sequence[AskedTwice] = ()
+    """Questions to judges that were asked again."""
 
     @property
     def scored(self) -> list[Sampled]:

@@ -38,8 +38,8 @@ and raises nothing.
 |---|---|
 | `Unknown` | too few steps say anything |
 | `Clear` | the number is on the right side of its threshold |
-| `Suspect` | the number is over its threshold, not yet for long enough |
-| `Raised` | it was over several readings in a row, or surely by far; it stays so until several are clear |
+| `Suspect` | the number is bad by its threshold, not yet for long enough |
+| `Raised` | several readings in a row were bad, or one surely by far; it stays so until several are clear |
 
 They are shown in `status.signals` (the worst 16) and in the condition `Healthy`, whose reason is the gravest
 one that is raised. Each one that is raised or clear again is an event. MLflow has `signal/state/<name>`
@@ -75,7 +75,7 @@ def section(signal: Signal) -> str:
         f"- **Number:** {signal.number}",
         f"- **Threshold:** {signal.threshold}",
         f"- **Why there:** {signal.reason} Source: {signal.source}",
-        f"- **Raised** after {times(signal, signal.raise_after)} over it, clear after "
+        f"- **Raised** after {times(signal, signal.raise_after)} past the threshold, clear after "
         f"{times(signal, signal.clear_after)}. Severity: {signal.severity}.",
         f"- **First:** {signal.advice}",
         f"- **It helped if** {signal.confirmed_by}",

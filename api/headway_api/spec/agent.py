@@ -129,6 +129,10 @@ class AgentSpec(SpecModel):
     """An agent of your own, as a service."""
     sandboxed: SandboxedAgent | None = None
     """An agent of your own, as a program in the sandbox."""
+    lenient: bool = False
+    """What becomes of a field of an agent's request that is not applied (`n`, `logit_bias`,
+    `response_format`, `reasoning_effort` and the like). false: the request is refused with 400, by the
+    field's name. true: the field is ignored, and the episode's record counts it in `ignored`."""
 
     @property
     def effective_builtin(self) -> BuiltinAgent:

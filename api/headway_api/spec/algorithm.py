@@ -24,6 +24,8 @@ REDUCTIONS: Final = ("token_mean", "sequence_mean", "constant", "prompt_mean")
 CORRECTIONS: Final = ("none", "tis", "sequence_mask", "bypass", "decoupled", "icepop", "sequence_tis")
 DISCOUNTING: Final = ("group_based_per_turn", "reinforce_pp", "monte_carlo")
 """Advantage methods that discount by gamma."""
+BY_REWARDS: Final = ("group_based", "grpo_passk", "gpg", "opo", "rloo")
+"""Methods by which nothing is trained on a group whose episodes all earned the same."""
 NORMALIZING: Final = ("group_based", "group_based_per_turn", "grpo_passk")
 """Advantage methods that heed normalize."""
 CAPPED: Final = ("tis", "sequence_mask", "icepop", "sequence_tis")

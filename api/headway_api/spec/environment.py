@@ -112,7 +112,8 @@ class TrainingEnvironmentSpec(EnvironmentSpec):
 
     contract: FreeForm | None = None
     """What production's tools take and answer: an OpenAPI document, or an object with the list `tools` as MCP
-    describes them. The preflight holds the environment's tools against it. Absent: it does not."""
+    describes them. The preflight holds the environment's tools against it, but for the keywords pattern,
+    patternProperties and uniqueItems. Absent: it does not."""
 
 
 class RewardSpec(SpecModel):

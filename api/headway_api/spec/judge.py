@@ -47,7 +47,10 @@ class Judge(SpecModel):
     """Where it is served."""
     model: Annotated[
         Uri | None,
-        not_yet("a judge's model is not served by this version; serve it elsewhere, and name its endpoint"),
+        not_yet(
+            "a judge's model is not served by this version; serve it by a vLLM behind a Service, and write "
+            "endpoint: {url: http://NAME.NAMESPACE.svc:8000/v1, model: NAME} in its place"
+        ),
     ] = None
     """A model that the job itself serves. Not acted upon yet."""
     secret_ref: SecretRef | None = None

@@ -91,6 +91,7 @@ def _desk(job: Job, backend: Backend, server: GatewayServer, base_url: str) -> D
         reward_range=(low, high),
         seconds=job.spec.rollout.timeout_seconds,
         prompt=_prompts(job),
+        lenient=job.spec.agent.lenient,
     )
 
 

@@ -34,6 +34,8 @@ class Desk:
     """How long an episode may last, and with it its token."""
     prompt: Callable[[Purpose, dict[str, Any]], str]
     """The prompt in a dataset row."""
+    lenient: bool = False
+    """As `Rollout.lenient`."""
 
     def open(self, stage: Stage, *, takes_reward: bool) -> AbstractAsyncContextManager[Rollout]:
         """The episode's rollout, open while the block lasts."""
@@ -45,6 +47,7 @@ class Desk:
             reward_range=self.reward_range,
             takes_reward=takes_reward,
             expires_at=time.monotonic() + self.seconds,
+            lenient=self.lenient,
         )
         stage.fault = lambda: rollout.fault
         return self.server.open(rollout, self.backend)

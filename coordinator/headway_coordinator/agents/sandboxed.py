@@ -59,6 +59,8 @@ class SandboxedAgent:
         return {
             "OPENAI_BASE_URL": f"{endpoint}/v1",
             "OPENAI_API_KEY": rollout.token,
+            "ANTHROPIC_BASE_URL": endpoint,
+            "ANTHROPIC_API_KEY": rollout.token,
             "RFT_RUNTIME_ENDPOINT": endpoint,
         }
 

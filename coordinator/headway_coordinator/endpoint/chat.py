@@ -129,6 +129,8 @@ class EndpointChat:
         number, session.begun = session.begun, session.begun + 1
         reply = await self._in_time(session, ask, number)
         self._answered = True
+        if ask.logprobs:  # an endpoint's answer is words
+            session.ignored["logprobs"] += 1
         return _recorded(session, ask, number, reply)
 
     async def probe(self) -> None:

@@ -15,7 +15,10 @@ LIMIT, NEW_LIMIT = "max_tokens", "max_completion_tokens"
 """OpenAI's two names for the most tokens of an answer: newer models take the second alone."""
 REASONING = ("reasoning_content", "reasoning")
 """Where endpoints put a model's reasoning, apart from its answer."""
-DROPPABLE = ("seed", "temperature", "top_p", LIMIT, NEW_LIMIT, "tool_choice", "response_format", *REASONING)
+DROPPABLE = (
+    *("seed", "temperature", "top_p", LIMIT, NEW_LIMIT, "tool_choice", "stop", "response_format"),
+    *REASONING,
+)
 """What is left out once an endpoint has refused it. The measure then says so."""
 TOO_LARGE = re.compile(r"too (large|high|big)|at most|less than or equal|exceed", re.IGNORECASE)
 
@@ -42,6 +45,8 @@ class Dialect:
         }
         if ask.tools:
             wanted |= {"tools": ask.tools} | _choice(ask)
+        if ask.stop:
+            wanted["stop"] = list(ask.stop)
         if bounded:
             wanted[LIMIT if LIMIT not in self.dropped else NEW_LIMIT] = tokens
         return {name: value for name, value in wanted.items() if name not in self.dropped}

@@ -36,6 +36,8 @@ class Request:
     top_p: float
     seed: int
     stop_token_ids: Sequence[int]
+    stop: Sequence[str] = ()
+    """Strings that end it, too: the token that completes one is the last."""
 
 
 @dataclass(frozen=True)
@@ -125,8 +127,9 @@ def _body(model: str, salt: str, request: Request) -> dict[str, Any]:
             "logprobs": 0,
             "stop_token_ids": list(request.stop_token_ids),
             "skip_special_tokens": False,
-            "detokenize": False,
-        },
+            "detokenize": bool(request.stop),
+        }
+        | ({"stop": list(request.stop)} if request.stop else {}),
     }
 
 

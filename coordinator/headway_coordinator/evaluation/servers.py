@@ -55,7 +55,7 @@ async def served(
             await fleet.want(manifest)
             running.append(tasks.create_task(fleet.run()))
             gateway = Gateway(model.renderer, fleet, model.context_length, timeout_seconds)
-            found[name] = Served(fleet, Backend(gateway, Places(room.follower())))
+            found[name] = Served(fleet, Backend(gateway, Places(room.follower()), model.context_length))
         for one in [*found.values()][:1]:  # the same servers: one look says how full they are
             running.append(tasks.create_task(Concurrency(http, key, one.fleet.router, room).run()))
         try:

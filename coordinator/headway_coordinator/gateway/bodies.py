@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any, Final
 
@@ -10,7 +11,7 @@ from aiohttp import web
 
 from headway_api import bounds
 from headway_api.bounds import OutOfBounds, json_within
-from headway_coordinator.gateway import openai
+from headway_coordinator.gateway.dialect import Asked
 from headway_coordinator.gateway.refusals import Refusal, bad
 from headway_wire import contents
 from headway_wire.contents import TooSlow
@@ -51,10 +52,14 @@ async def arguments(request: web.Request) -> dict[str, Any]:
     return found
 
 
-async def chat(
-    request: web.Request, most: int, big: asyncio.Lock, parsing: asyncio.Lock
-) -> openai.ChatRequest:
-    """A request for a turn; raises as `call` does.
+async def asked(
+    request: web.Request,
+    most: int,
+    big: asyncio.Lock,
+    parsing: asyncio.Lock,
+    read: Callable[[object], Asked],
+) -> Asked:
+    """A request for a turn, as its protocol's `read` has it; raises as `call` does.
 
     A large one is read while `big` is held, its episode's, and parsed while `parsing` is, everybody's: each
     costs many times its bytes.
@@ -64,14 +69,14 @@ async def chat(
     async with nullcontext() if small else big:
         raw = await _received(request, most, contents.BODY_SECONDS)
         if len(raw) <= INLINE_BYTES:
-            return _chat(raw, most)
+            return _asked(raw, most, read)
         async with parsing:
-            return await asyncio.to_thread(_chat, raw, most)
+            return await asyncio.to_thread(_asked, raw, most, read)
 
 
-def _chat(raw: bytes, most: int) -> openai.ChatRequest:
+def _asked(raw: bytes, most: int, read: Callable[[object], Asked]) -> Asked:
     depth, values = bounds.CONVERSATION_DEPTH, bounds.CONVERSATION_VALUES
-    return openai.read(document(raw, most, depth=depth, values=values))
+    return read(document(raw, most, depth=depth, values=values))
 
 
 def document(

@@ -30,6 +30,8 @@ class Said:
     meanings: list[object]
     """Of each new message."""
     tools: list[Tool]
+    stopped: str | None = None
+    """The string that ended the model's answer, which the answer is told without."""
     after: list[Said] = field(default_factory=list, repr=False)
     """What continues this one."""
     length: int = 0
@@ -61,6 +63,19 @@ class Said:
             parts.append(said.new)
         return [message for part in reversed(parts) for message in part]
 
+    def means(self, sent: Sequence[object]) -> bool:
+        """Whether messages of a request mean what this turn added.
+
+        A client may write the string that ended the answer behind it again (smolagents does).
+        """
+        if self.meanings == sent:
+            return True
+        if self.stopped is None or self.meanings[:-1] != sent[:-1]:
+            return False
+        said = content(self.new[-1])
+        again = (said + self.stopped, said.rstrip() + self.stopped)
+        return any(meaning({**self.new[-1], "content": text}) == sent[-1] for text in again)
+
 
 def continued(
     recorded: Sequence[Said],
@@ -80,7 +95,7 @@ def continued(
     while reached:
         said, alike = reached.pop()
         start = said.length - len(said.new)
-        if said.length >= len(meanings) or said.meanings != meanings[start : said.length]:
+        if said.length >= len(meanings) or not said.means(meanings[start : said.length]):
             continue
         alike += sum(map(_alike, said.new, messages[start : said.length]))
         mark = (said.length, said.node not in unseen, alike, said.node)

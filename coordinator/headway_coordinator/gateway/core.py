@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from typing import Any, Protocol
 from headway_api.bounds import shortened
 from headway_api.records import Drift, ForkReason, Turn
 from headway_coordinator.engines.vllm import Request, Sampled
-from headway_coordinator.gateway import drift
+from headway_coordinator.gateway import drift, stops
 from headway_coordinator.gateway.conversations import Said, continued, meaning
 from headway_coordinator.seeds import seed
 from headway_coordinator.trajectory.calls import Call, Message, Parsed, Tool, kinds
@@ -79,6 +80,12 @@ class Ask:
     max_tokens: int | None = None
     """A bound of the agent's own; the job's holds anyway."""
     force: Force | None = None
+    stop: tuple[str, ...] = ()
+    """Strings that end the turn; the answer is told without the one that did."""
+    logprobs: bool = False
+    """Whether the answer is wanted token by token."""
+    instructed: bool = False
+    """The first message is of this turn alone: who goes on from its answer does not take it over."""
 
 
 @dataclass
@@ -103,6 +110,8 @@ class Session:
     """Sampled nodes of the graph that never reached the agent: they had no part in its reward."""
     said: list[Said] = field(default_factory=list)
     """The recorded turns, in the order in which they were answered."""
+    ignored: Counter[str] = field(default_factory=Counter)
+    """Fields of requests that were not applied, and in how many."""
     answered_at: list[float] = field(default_factory=list)
     """When each turn was recorded, monotonic."""
 
@@ -130,6 +139,15 @@ class Session:
 
 
 @dataclass(frozen=True)
+class Scored:
+    """One sampled token."""
+
+    text: str
+    logprob: float
+    """Of the policy, at the job's temperature and top_p."""
+
+
+@dataclass(frozen=True)
 class Completion:
     """The model's answer to one turn."""
 
@@ -145,6 +163,10 @@ class Completion:
     """What it cost."""
     node: int
     """Its number in `Session.nodes`."""
+    stopped: str | None = None
+    """The string of `Ask.stop` that ended it."""
+    scored: tuple[Scored, ...] = ()
+    """Its sampled tokens, where `Ask.logprobs` wants them and the server says them."""
 
 
 class Chat(Protocol):
@@ -200,9 +222,21 @@ class Gateway:
             top_p=session.sampling.top_p,
             seed=seed(session.seed, number),
             stop_token_ids=self._renderer.stop_token_ids,
+            stop=ask.stop,
         )
         sampled = await self._engine.generate(session.episode_id, request, self._timeout)
         return self._record(session, ask, meanings, before, number, prompt, forced, sampled)
+
+    async def count(self, session: Session, ask: Ask) -> int:
+        """How many tokens the prompt of a turn has. Nothing is sampled or recorded.
+
+        Raises:
+            ContextFull, CannotForce, CannotRender: as `chat` does.
+        """
+        await self._require_room(ask)
+        meanings = [meaning(message) for message in ask.messages]
+        before = continued(session.said, ask.messages, meanings, ask.tools, session.unseen)
+        return len(await self._tokens(ask, before)) + len(self._forced(ask.force))
 
     def _forced(self, force: Force | None) -> list[int]:
         if force is None:
@@ -246,24 +280,29 @@ class Gateway:
         Meanwhile another turn may be recorded: all that is there already stays as it is.
         """
         recorded = list(session.said)
-        try:
-            if size(ask.messages, ask.tools) > INLINE_CHARACTERS:
-                async with self._large if self._is_large(ask) else nullcontext():
-                    prompt = await asyncio.to_thread(self._rendered, ask, before)
-            else:
-                prompt = self._rendered(ask, before)
-        except Exception as error:  # a template raises whatever its author chose
-            said = shortened(str(error), 500)
-            raise CannotRender(f"the chat template takes no such conversation: {said}") from error
+        prompt = await self._tokens(ask, before)
         if recorded and session.graph.forks_at(prompt, session.unseen):
             session.drifted(_drift(session, recorded, ask, meanings, before, prompt), number, ask.messages)
         return prompt
 
+    async def _tokens(self, ask: Ask, before: Said | None) -> list[int]:
+        try:
+            if size(ask.messages, ask.tools) > INLINE_CHARACTERS:
+                async with self._large if self._is_large(ask) else nullcontext():
+                    return await asyncio.to_thread(self._rendered, ask, before)
+            return self._rendered(ask, before)
+        except Exception as error:  # a template raises whatever its author chose
+            said = shortened(str(error), 500)
+            raise CannotRender(f"the chat template takes no such conversation: {said}") from error
+
     def _rendered(self, ask: Ask, before: Said | None) -> list[int]:
         """Ids that extend the recorded conversation that `ask` continues, else its own."""
         if before is not None:
-            new = ask.messages[before.length :]
-            extended = self._renderer.extend(before.prompt, before.sampled, before.messages, new, ask.tools)
+            new, sampled = ask.messages[before.length :], before.sampled
+            if before.stopped is not None:
+                closed = stops.closer(self._renderer, before.messages, ask.tools)
+                sampled += [] if closed is None else [closed]
+            extended = self._renderer.extend(before.prompt, sampled, before.messages, new, ask.tools)
             if extended is not None:
                 return extended
         return self._renderer.render(ask.messages, ask.tools)
@@ -280,10 +319,11 @@ class Gateway:
         sampled: Sampled,
     ) -> Completion:
         """Place a turn in the graph, and read it."""
+        sampled, stopped = stops.ended(self._renderer.text, sampled, ask.stop, self._renderer.stop_token_ids)
         parsed = self._renderer.parse(
             [*forced, *sampled.tokens], prompt[: len(prompt) - len(forced)], ask.tools
         )
-        message = assistant(parsed, number, ask.may_call)
+        message = stops.without(assistant(parsed, number, ask.may_call), stopped)
         turn = Turn(
             index=len(session.turns),
             prompt_tokens=len(prompt),
@@ -298,13 +338,18 @@ class Gateway:
         node = session.graph.add_sampled(end, sampled.tokens, sampled.logprobs, sampled.versions)
         known = before.length if before else 0
         new, said = [*ask.messages[known:], message], [*meanings[known:], meaning(message)]
-        session.said.append(Said(session.graph, node, before, new, said, ask.tools))
+        session.said.append(Said(session.graph, node, before, new, said, ask.tools, stopped))
         session.turns.append(turn)
         session.answered_at.append(time.monotonic())
         session.nodes.append(node)
         called = "tool_calls" in message and sampled.finish_reason == "stop"
         finish = "tool_calls" if called else sampled.finish_reason
-        return Completion(number, message, parsed.calls, finish, turn, node)
+        scored = self._scored(sampled) if ask.logprobs else ()
+        return Completion(number, message, parsed.calls, finish, turn, node, stopped, scored)
+
+    def _scored(self, sampled: Sampled) -> tuple[Scored, ...]:
+        pairs = zip(sampled.tokens, sampled.logprobs, strict=True)
+        return tuple(Scored(self._renderer.text([token]), logprob) for token, logprob in pairs)
 
 
 def _drift(
@@ -320,7 +365,7 @@ def _drift(
         sampled = [*before.prompt, *before.sampled]
         if list(prompt[: len(sampled)]) != sampled:
             turn = session.turns[session.nodes.index(before.node)]
-            return drift.rendered(before, turn.finish_reason == "length")
+            return drift.rendered(before, turn.finish_reason == "length" or before.stopped is not None)
     return drift.reason(recorded, meanings, ask.tools, session.unseen)
 
 

@@ -1,15 +1,14 @@
 """OpenAI's chat completions: a request's JSON as an `Ask`, and a `Completion` as the answer's. Pure.
 
-What would change which tokens are sampled, and is not applied here, is refused: an agent must not believe
-that it sampled from another distribution than the one that is trained. Temperature and top_p are the job's
-own, whatever an agent writes, for the same reason. Everything else that clients send is ignored.
+What would change which tokens are sampled, and is not applied here, is refused (`unapplied.py`). Temperature
+and top_p are the job's own, whatever an agent writes. Everything else that clients send is ignored.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NoReturn
 
@@ -18,95 +17,16 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, Valida
 from headway_api import bounds
 from headway_api.bounds import OutOfBounds, json_within
 from headway_coordinator.gateway.core import Ask, Completion, Force
-from headway_coordinator.gateway.refusals import bad
+from headway_coordinator.gateway.refusals import Refusal, bad
+from headway_coordinator.gateway.unapplied import WITHOUT_EFFECT, shown, unapplied
 from headway_coordinator.trajectory.calls import Message, Tool
 
+BLOCK_FIELDS = ("id", "name", "input", "tool_use_id", "is_error", "thinking")
+"""Of blocks of content, besides what is shown."""
 MODEL = "default"
 """Name of the model that is trained; any other is taken for it."""
-WITHOUT_EFFECT: dict[str, tuple[object, ...]] = {
-    "n": (None, 1),
-    "stop": (None, [], ""),
-    "logit_bias": (None, {}),
-    "logprobs": (None, False),
-    "top_logprobs": (None, 0),
-    "frequency_penalty": (None, 0),
-    "presence_penalty": (None, 0),
-    "repetition_penalty": (None, 1),
-    "top_k": (None, -1, 0),
-    "min_p": (None, 0),
-    "response_format": (None, {"type": "text"}),
-    "best_of": (None, 1),
-    "min_tokens": (None, 0),
-    "ignore_eos": (None, False),
-    "stop_token_ids": (None, []),
-    "bad_words": (None, []),
-    "allowed_token_ids": (None,),
-    "length_penalty": (None, 1),
-    "use_beam_search": (None, False),
-    "logits_processors": (None, []),
-    "repetition_detection": (None,),
-    "thinking_token_budget": (None,),
-    "watermarking": (None,),
-    "vllm_xargs": (None, {}),
-    "structured_outputs": (None, {}),
-    "structural_tag": (None,),
-    "guided_json": (None,),
-    "guided_regex": (None,),
-    "guided_choice": (None,),
-    "guided_grammar": (None,),
-    "reasoning_effort": (None,),
-    "chat_template": (None,),
-    "chat_template_kwargs": (None, {}),
-    "documents": (None, []),
-    "truncate_prompt_tokens": (None,),
-    "add_special_tokens": (None, False),
-    "prompt_logprobs": (None,),
-    "echo": (None, False),
-    "continue_final_message": (None, False),
-    "add_generation_prompt": (None, True),
-    "enable_thinking": (None,),
-    "thinking": (None,),
-    "regex": (None,),
-    "json_schema": (None,),
-    "ebnf": (None,),
-    "grammar": (None,),
-    "guided_decoding_backend": (None,),
-    "guided_whitespace_pattern": (None,),
-    "min_new_tokens": (None, 0),
-    "max_new_tokens": (None,),
-    "n_predict": (None, -1),
-    "stop_regex": (None, [], ""),
-    "no_stop_trim": (None, False),
-    "include_stop_str_in_output": (None, False),
-    "skip_special_tokens": (None, True),
-    "spaces_between_special_tokens": (None, True),
-    "typical_p": (None, 1),
-    "top_a": (None, 0),
-    "tfs": (None, 1),
-    "tfs_z": (None, 1),
-    "mirostat": (None, 0),
-    "dynatemp_range": (None, 0),
-    "xtc_probability": (None, 0),
-    "dry_multiplier": (None, 0),
-    "repeat_penalty": (None, 1),
-    "repeat_last_n": (None,),
-    "no_repeat_ngram_size": (None, 0),
-    "penalty_alpha": (None, 0),
-    "num_beams": (None, 1),
-    "do_sample": (None, True),
-    "samplers": (None, []),
-    "custom_logit_processor": (None,),
-    "custom_params": (None,),
-    "session_params": (None,),
-    "lora_path": (None,),
-    "input_ids": (None,),
-    "input_embeds": (None,),
-    "functions": (None, []),
-    "function_call": (None,),
-    "audio": (None,),
-    "modalities": (None, ["text"]),
-}
-"""Fields that are not applied, with the values at which that makes no difference."""
+STOPS = 16
+"""Most strings that may end a turn."""
 
 
 # Of every list `fail_fast`: one of a million entries that are wrong is told by its first.
@@ -157,9 +77,13 @@ class _Named(BaseModel):
     function: _NamedTool
 
 
-_Tokens = Annotated[StrictInt, Field(ge=1, le=10**9)]
-_Number = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=0, le=100)]
+Tokens = Annotated[StrictInt, Field(ge=1, le=10**9)]
+Number = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=0, le=100)]
 """The job's own is taken instead, but what is none is a mistake that the agent should hear of."""
+
+
+_Stop = Annotated[str, Field(min_length=1, max_length=bounds.NAME)]
+Stops = Annotated[list[_Stop], Field(max_length=STOPS, fail_fast=True)]
 
 
 class _StreamOptions(BaseModel):
@@ -175,57 +99,84 @@ class Body(BaseModel):
     messages: Annotated[list[_Message], Field(min_length=1, max_length=bounds.MESSAGES, fail_fast=True)]
     tools: Annotated[list[_Tool], Field(max_length=bounds.TOOLS, fail_fast=True)] | None = None
     tool_choice: Literal["none", "auto", "required"] | _Named | None = None
-    max_tokens: _Tokens | None = None
-    max_completion_tokens: _Tokens | None = None
-    temperature: _Number | None = None
-    top_p: _Number | None = None
+    max_tokens: Tokens | None = None
+    max_completion_tokens: Tokens | None = None
+    temperature: Number | None = None
+    top_p: Number | None = None
     stream: StrictBool | None = None
     stream_options: _StreamOptions | None = None
+    stop: Annotated[str, Field(max_length=bounds.NAME)] | Stops | None = None
+    """Ends the turn where the model has written it; not part of the answer's text."""
+    logprobs: StrictBool | None = None
+    """Whether the answer has the log-probability of each sampled token."""
+    seed: Annotated[StrictInt, Field(ge=-(2**63), lt=2**64)] | None = None
+    """Not applied: each turn's seed is the job's, or all episodes of a group would be the same one."""
 
 
 @dataclass(frozen=True)
 class ChatRequest:
-    """A chat completion as it was asked for."""
+    """A chat completion as it was asked for: a `dialect.Asked`."""
 
     ask: Ask
     model: str
     stream: bool
     usage_in_stream: bool
+    ignored: tuple[str, ...] = ()
+
+    def whole(self, found: Completion, trajectory_id: str) -> dict[str, Any]:
+        """The answer, where it is not streamed."""
+        return completion(self, found, trajectory_id)
+
+    def events(self, found: Completion, trajectory_id: str) -> Iterator[bytes]:
+        """The answer as server-sent events."""
+        for chunk in chunks(self, found, trajectory_id):
+            yield event(chunk)
+        yield b"data: [DONE]\n\n"
+
+    def failed(self, refusal: Refusal) -> bytes:
+        """The event that ends a stream that has begun."""
+        return event(refusal.body)
 
 
-def read(body: object) -> ChatRequest:
+def read(body: object, *, lenient: bool = False) -> ChatRequest:
     """Check a request's JSON.
+
+    Args:
+        body: the request.
+        lenient: ignore what is not applied.
 
     Raises:
         Refusal: naming the field that must be changed.
     """
     if not isinstance(body, dict):
         raise bad("body", "must be a JSON object")
-    for name, neutral in WITHOUT_EFFECT.items():
-        if not any(body.get(name) == value for value in neutral):
-            raise bad(
-                name,
-                f"{_shown(body[name])} is not applied, because tokens must be sampled from "
-                "the policy that is trained; leave it out",
-                "unsupported_parameter",
-            )
+    ignored = unapplied(body, WITHOUT_EFFECT, lenient=lenient)
     try:
         asked = Body.model_validate(body)
     except ValidationError as error:
-        _refuse(error)
-    _require_text(body)
+        refuse(error)
+    require_text(body["messages"], body.get("tools"))
     tools = [_tool(tool) for tool in asked.tools or []]
-    force = _force(asked, tools)
-    bounds = [bound for bound in (asked.max_tokens, asked.max_completion_tokens) if bound is not None]
+    begun = _force(asked, tools)
+    require_text(asked.stop, at="stop")
+    most = [bound for bound in (asked.max_tokens, asked.max_completion_tokens) if bound is not None]
     ask = Ask(
         messages=[_message(message, at) for at, message in enumerate(asked.messages)],
         tools=tools,
         may_call=asked.tool_choice != "none",
-        max_tokens=min(bounds, default=None),
-        force=force,
+        max_tokens=min(most, default=None),
+        force=begun,
+        stop=stops(asked.stop),
+        logprobs=bool(asked.logprobs),
     )
     options = asked.stream_options or _StreamOptions()
-    return ChatRequest(ask, asked.model, bool(asked.stream), bool(options.include_usage))
+    ignored += ("seed",) if asked.seed is not None else ()
+    return ChatRequest(ask, asked.model, bool(asked.stream), bool(options.include_usage), ignored)
+
+
+def stops(given: str | Sequence[str] | None) -> tuple[str, ...]:
+    """The strings that end a turn, each once; an empty string is none."""
+    return tuple(dict.fromkeys(one for one in ([given] if isinstance(given, str) else given or ()) if one))
 
 
 def completion(request: ChatRequest, found: Completion, trajectory_id: str) -> dict[str, Any]:
@@ -234,7 +185,8 @@ def completion(request: ChatRequest, found: Completion, trajectory_id: str) -> d
         "index": 0,
         "message": _said(found.message),
         "finish_reason": found.finish_reason,
-        "logprobs": None,
+        "stop_reason": found.stopped,
+        "logprobs": _logprobs(found),
     }
     head = _head(request, found, trajectory_id, "chat.completion")
     return head | {"choices": [choice], "usage": _usage(found)}
@@ -244,8 +196,8 @@ def chunks(request: ChatRequest, found: Completion, trajectory_id: str) -> Itera
     """The answer as a stream's chunks."""
     head = _head(request, found, trajectory_id, "chat.completion.chunk")
 
-    def chunk(delta: dict[str, Any], finish: str | None = None) -> dict[str, Any]:
-        choice = {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": None}
+    def chunk(delta: dict[str, Any], finish: str | None = None, scored: Any = None) -> dict[str, Any]:
+        choice = {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": scored}
         return head | {"choices": [choice]} | ({"usage": None} if request.usage_in_stream else {})
 
     said = _said(found.message)
@@ -256,14 +208,49 @@ def chunks(request: ChatRequest, found: Completion, trajectory_id: str) -> Itera
         yield chunk({"content": said["content"]})
     for index, call in enumerate(said.get("tool_calls", [])):
         yield chunk({"tool_calls": [{"index": index} | call]})
+    if found.scored:  # of all the turn's tokens: those of a call are in no delta of its own
+        yield chunk({}, scored=_logprobs(found))
     yield chunk({}, found.finish_reason)
     if request.usage_in_stream:
         yield head | {"choices": [], "usage": _usage(found)}
 
 
-def models() -> dict[str, Any]:
-    """The one model there is."""
-    return {"object": "list", "data": [{"id": MODEL, "object": "model", "created": 0, "owned_by": "headway"}]}
+def model(most: int | None) -> dict[str, Any]:
+    """The one model there is.
+
+    Args:
+        most: tokens of its context; None: nobody knows.
+    """
+    head = {"id": MODEL, "object": "model", "created": 0, "owned_by": "headway"}
+    return head | ({} if most is None else {"max_model_len": most})
+
+
+def models(most: int | None = None) -> dict[str, Any]:
+    """All models there are."""
+    return {"object": "list", "data": [model(most)]}
+
+
+def event(document: dict[str, Any]) -> bytes:
+    """A server-sent event."""
+    return f"data: {json.dumps(document, ensure_ascii=False)}\n\n".encode()
+
+
+def _logprobs(found: Completion) -> dict[str, Any] | None:
+    """Of each sampled token, special ones included and forced ones not; None where none were asked for."""
+    if not found.scored:
+        return None
+    return {
+        "content": [
+            {
+                "token": one.text,
+                "logprob": one.logprob,
+                "bytes": list(one.text.encode(errors="replace")),
+                "top_logprobs": [],
+            }
+            for one in found.scored
+        ],
+        "refusal": None,
+    }
 
 
 def _head(request: ChatRequest, found: Completion, trajectory_id: str, kind: str) -> dict[str, Any]:
@@ -301,17 +288,23 @@ def _force(asked: Body, tools: list[Tool]) -> Force | None:
     choice = asked.tool_choice
     if choice in (None, "none", "auto"):
         return None
+    return force(choice.function.name if isinstance(choice, _Named) else None, tools)
+
+
+def force(name: str | None, tools: Sequence[Tool]) -> Force:
+    """A turn that must call the tool of that name; None: any.
+
+    Raises:
+        Refusal: there is no such tool.
+    """
     names = [tool["function"]["name"] for tool in tools]
     if not names:
         raise bad("tool_choice", "there are no tools to choose from; send tools, or leave it out")
-    if not isinstance(choice, _Named):
+    if name is None:
         return Force(names[0] if len(names) == 1 else None)
-    if choice.function.name not in names:
-        raise bad(
-            "tool_choice",
-            f"there is no tool {choice.function.name[:100]!r}; there are: {', '.join(names)[:500]}",
-        )
-    return Force(choice.function.name)
+    if name not in names:
+        raise bad("tool_choice", f"there is no tool {name[:100]!r}; there are: {', '.join(names)[:500]}")
+    return Force(name)
 
 
 def _message(message: _Message, at: int) -> Message:
@@ -341,40 +334,46 @@ def _message(message: _Message, at: int) -> Message:
 
 
 def _call(call: _Call, at: str) -> dict[str, Any]:
-    arguments = call.function.arguments
-    if isinstance(arguments, str):
-        try:
-            arguments = json_within(arguments or "{}", bounds.ARGUMENTS)
-        except OutOfBounds as error:
-            raise bad(f"{at}.function.arguments", f"cannot be read: {error}") from error
-        if not isinstance(arguments, dict):
-            raise bad(f"{at}.function.arguments", "is not the JSON of an object")
-    text = json.dumps(arguments, ensure_ascii=False)
+    text = arguments(call.function.arguments, f"{at}.function.arguments")
     return {"id": call.id, "type": "function", "function": {"name": call.function.name, "arguments": text}}
 
 
-def _require_text(body: dict[str, Any]) -> None:
-    """Half a surrogate pair is valid JSON and no text: nothing that holds it could be stored or tokenized."""
+def arguments(given: str | dict[str, Any], at: str) -> str:
+    """A call's arguments as JSON of one spelling.
+
+    Raises:
+        Refusal: the field `at` is no JSON of an object.
+    """
+    if isinstance(given, str):
+        try:
+            given = json_within(given or "{}", bounds.ARGUMENTS)
+        except OutOfBounds as error:
+            raise bad(at, f"cannot be read: {error}") from error
+        if not isinstance(given, dict):
+            raise bad(at, "is not the JSON of an object")
+    return json.dumps(given, ensure_ascii=False)
+
+
+def require_text(*values: object, at: str = "messages") -> None:
+    """Half a surrogate pair is valid JSON and no text: nothing that holds it could be stored or tokenized.
+
+    Raises:
+        Refusal: of the field `at`, where one of the values holds it.
+    """
     try:
-        json.dumps([body["messages"], body.get("tools")], ensure_ascii=False, allow_nan=False).encode()
+        json.dumps(values, ensure_ascii=False, allow_nan=False).encode()
     except (ValueError, RecursionError) as error:
-        raise bad("messages", f"cannot be written as text: {error}") from error
+        raise bad(at, f"cannot be written as text: {error}") from error
 
 
-def _refuse(error: ValidationError) -> NoReturn:
+def refuse(error: ValidationError) -> NoReturn:
+    """Raise the `Refusal` that names the field of a request that has to change."""
     # Of the ways to read a field, the one that came furthest says best what is wrong with it.
     furthest = max(error.errors(include_url=False), key=lambda found: len(found["loc"]))
     path = ".".join(str(part) for part in furthest["loc"] if not _is_tag(part))
-    if ".content." in path:
+    if ".content." in path and path.rpartition(".")[2] not in BLOCK_FIELDS:
         raise bad(path, "only text can be shown to this model", "unsupported_content") from error
-    raise bad(path or "body", f"{furthest['msg']} (got {_shown(furthest['input'])})") from error
-
-
-def _shown(value: object) -> str:
-    """A value in a message: what is long is not written out first."""
-    if isinstance(value, list | dict):
-        return f"{type(value).__name__} of {len(value)}"
-    return repr(value[:100] if isinstance(value, str) else value)[:102]
+    raise bad(path or "body", f"{furthest['msg']} (got {shown(furthest['input'])})") from error
 
 
 def _is_tag(part: str | int) -> bool:

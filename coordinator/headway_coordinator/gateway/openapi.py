@@ -10,30 +10,38 @@ import json
 from functools import cache
 from typing import Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter
+from pydantic import BaseModel, Field, JsonValue, TypeAdapter
 
 from headway_api import bounds
 from headway_api.sandbox_api import ToolReply
-from headway_coordinator.gateway.openai import MODEL, WITHOUT_EFFECT, Body
+from headway_coordinator.gateway import messages, responses
+from headway_coordinator.gateway.answer_models import Answer, Message, Response, TokenCount
+from headway_coordinator.gateway.messages import CountBody, MessagesBody
+from headway_coordinator.gateway.openai import MODEL, Body
+from headway_coordinator.gateway.responses import ResponsesBody
 from headway_coordinator.gateway.rollouts import Status
+from headway_coordinator.gateway.unapplied import WITHOUT_EFFECT
 
 JSON: Final = "application/json"
 EVENTS: Final = "text/event-stream"
+PLAIN: Final[dict[str, Any]] = {"type": "string"}
+NAMED: Final[dict[str, Any]] = {
+    "type": "object",
+    "required": ["event", "data"],
+    "properties": {"event": {"type": "string"}, "data": {"type": "string"}},
+}
+"""Server-sent events, without names and with them."""
 SCHEMAS: Final = "#/components/schemas/{model}"
 
 
-class _Answer(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-class FunctionCall(_Answer):
+class FunctionCall(Answer):
     """Name of a tool, and its arguments as JSON."""
 
     name: str
     arguments: str
 
 
-class ToolCall(_Answer):
+class ToolCall(Answer):
     """A tool that the model calls."""
 
     id: str
@@ -41,31 +49,49 @@ class ToolCall(_Answer):
     function: FunctionCall
 
 
-class Said(_Answer):
+class Said(Answer):
     """What the model said."""
 
     role: Literal["assistant"]
     content: str | None
     reasoning_content: str = ""
-    tool_calls: list[ToolCall] = []
+    tool_calls: list[ToolCall] = Field(default_factory=list)
 
 
-class Choice(_Answer):
+class Logprob(Answer):
+    """One sampled token."""
+
+    token: str
+    logprob: float = Field(le=1e-3)
+    bytes: list[int]
+    top_logprobs: list[JsonValue] = Field(max_length=0)
+
+
+class Logprobs(Answer):
+    """The sampled tokens of the turn, those of its calls and the one that closes it included."""
+
+    content: list[Logprob] = Field(min_length=1)
+    refusal: None
+
+
+class Choice(Answer):
     """The one answer."""
 
     index: Literal[0]
     message: Said
     finish_reason: Literal["stop", "tool_calls", "length", "content_filter"]
-    logprobs: None
+    stop_reason: str | None
+    """The string of `stop` that ended the turn."""
+    logprobs: Logprobs | None
 
 
-class PromptDetails(_Answer):
+class PromptDetails(Answer):
     """Of the prompt's tokens."""
 
     cached_tokens: int = Field(ge=0)
 
 
-class Usage(_Answer):
+class Usage(Answer):
     """Tokens of the turn."""
 
     prompt_tokens: int = Field(ge=0)
@@ -74,7 +100,7 @@ class Usage(_Answer):
     prompt_tokens_details: PromptDetails
 
 
-class ChatCompletion(_Answer):
+class ChatCompletion(Answer):
     """A turn."""
 
     id: str
@@ -87,35 +113,37 @@ class ChatCompletion(_Answer):
     usage: Usage
 
 
-class Model(_Answer):
+class Model(Answer):
     """The model that is trained."""
 
     id: Literal["default"]
     object: Literal["model"]
     created: int
     owned_by: str
+    max_model_len: int | None = Field(None, ge=1)
+    """Tokens that a conversation may have; absent where nobody knows."""
 
 
-class Models(_Answer):
+class Models(Answer):
     """The one model there is."""
 
     object: Literal["list"]
     data: list[Model]
 
 
-class Tools(_Answer):
+class Tools(Answer):
     """The environment's tools, in OpenAI's form."""
 
     tools: list[dict[str, JsonValue]]
 
 
-class RolloutStatus(_Answer):
+class RolloutStatus(Answer):
     """Where the rollout stands now."""
 
     Status: Status
 
 
-class ErrorDetail(_Answer):
+class ErrorDetail(Answer):
     """What is wrong, and with which field."""
 
     message: str
@@ -124,9 +152,10 @@ class ErrorDetail(_Answer):
     code: str
 
 
-class Error(_Answer):
+class Error(Answer):
     """An answer that is not a success."""
 
+    type: Literal["error"]
     error: ErrorDetail
     message: str
 
@@ -154,8 +183,19 @@ class UpdateReward(_Call):
     Metrics: dict[str, float] | None = Field(None, max_length=bounds.METRICS)
 
 
-ANSWERS: Final = (ChatCompletion, Models, Tools, ToolReply, RolloutStatus, Error)
-REQUESTS: Final = (Body, CompleteRollout, UpdateReward)
+ANSWERS: Final = (
+    ChatCompletion,
+    Message,
+    Response,
+    TokenCount,
+    Model,
+    Models,
+    Tools,
+    ToolReply,
+    RolloutStatus,
+    Error,
+)
+REQUESTS: Final = (Body, MessagesBody, CountBody, ResponsesBody, CompleteRollout, UpdateReward)
 ARGUMENTS: Final = {"type": "object", "additionalProperties": True}
 
 
@@ -166,7 +206,7 @@ def document() -> bytes:
 
 
 def _document() -> dict[str, Any]:
-    turn = _post("A turn of the model", "Body", "ChatCompletion", streams=True)
+    turn = _post("A turn of the model", "Body", "ChatCompletion", streams=PLAIN)
     return {
         "openapi": "3.1.0",
         "info": {"title": "Headway's gateway", "version": "1"},
@@ -182,12 +222,16 @@ def _document() -> dict[str, Any]:
         "paths": {
             "/v1/chat/completions": turn,
             "/chat/completions": turn,
+            "/v1/responses": _post("A turn, as Responses", "ResponsesBody", "Response", streams=NAMED),
+            "/v1/messages": _post(
+                "A turn, as Anthropic's Messages", "MessagesBody", "Message", streams=NAMED
+            ),
+            "/v1/messages/count_tokens": _post("Tokens of a prompt", "CountBody", "TokenCount"),
             "/v1/models": _get("The model", "Models"),
+            "/v1/models/{id}": _get("The model, whatever name it is asked for by", "Model") | _named("id"),
             "/v1/tools": _get("The environment's tools", "Tools"),
             "/v1/tools/{name}": _post("A tool, carried out in the sandbox", None, "ToolReply")
-            | {
-                "parameters": [{"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}]
-            },
+            | _named("name"),
             "/complete-rollout": _post("The end of the agent's work", "CompleteRollout", "RolloutStatus"),
             "/update-reward": _post("The agent's own reward", "UpdateReward", "RolloutStatus"),
         },
@@ -209,24 +253,39 @@ def _schemas() -> dict[str, Any]:
             found |= schema.pop("$defs", {})
             found[model.__name__] = schema
     found["Body"]["properties"] |= {name: {"enum": [*values]} for name, values in WITHOUT_EFFECT.items()}
-    found["Body"]["properties"]["model"]["description"] = f"Any name is taken for {MODEL}."
+    tables = {
+        "MessagesBody": messages.WITHOUT_EFFECT,
+        "CountBody": messages.WITHOUT_EFFECT,
+        "ResponsesBody": responses.WITHOUT_EFFECT,
+    }
+    for name, table in tables.items():
+        found[name]["properties"] |= {one: {"enum": [*values]} for one, values in table.items()}
+    for name in ("Body", *tables):
+        found[name]["properties"]["model"]["description"] = f"Any name is taken for {MODEL}."
     return found
+
+
+def _named(name: str) -> dict[str, Any]:
+    """A part of the path that is any text."""
+    return {"parameters": [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}}]}
 
 
 def _get(summary: str, answer: str) -> dict[str, Any]:
     return {"get": {"summary": summary, "responses": _responses(answer)}}
 
 
-def _post(summary: str, request: str | None, answer: str, *, streams: bool = False) -> dict[str, Any]:
+def _post(
+    summary: str, request: str | None, answer: str, *, streams: dict[str, Any] | None = None
+) -> dict[str, Any]:
     schema = ARGUMENTS if request is None else _ref(request)
     body = {"required": True, "content": {JSON: {"schema": schema}}}
     return {"post": {"summary": summary, "requestBody": body, "responses": _responses(answer, streams)}}
 
 
-def _responses(answer: str, streams: bool = False) -> dict[str, Any]:
+def _responses(answer: str, streams: dict[str, Any] | None = None) -> dict[str, Any]:
     content: dict[str, Any] = {JSON: {"schema": _ref(answer)}}
-    if streams:
-        content[EVENTS] = {"schema": {"type": "string"}}
+    if streams is not None:
+        content[EVENTS] = {"schema": streams}
     error = {"description": "What is wrong, and what to do.", "content": {JSON: {"schema": _ref("Error")}}}
     return {"200": {"description": "Done.", "content": content}, "4XX": error, "5XX": error}
 

@@ -1,7 +1,7 @@
 """What the gateway says no with: typed, naming the field and the remedy, in the forms that clients read.
 
-OpenAI's clients read `{"error": {...}}`. SageMaker's RFT SDK reads the reason phrase of the status line, and
-takes "not in valid status" there for "this was done before".
+OpenAI's clients read `{"error": {...}}`, and Anthropic's the same with `"type": "error"`. SageMaker's RFT SDK
+reads the reason phrase of the status line, and takes "not in valid status" there for "this was done before".
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Refusal(Exception):
         kind = "invalid_request_error" if self.status < 500 and self.status != 429 else "server_error"
         kind = "rate_limit_error" if self.status == 429 else kind
         error = {"message": str(self), "type": kind, "param": self.param, "code": self.code}
-        return {"error": error, "message": str(self)}
+        return {"type": "error", "error": error, "message": str(self)}
 
 
 def bad(param: str, message: str, code: str = "invalid_value") -> Refusal:

@@ -59,6 +59,8 @@ class Rollout:
     takes_reward: bool
     expires_at: float
     """Monotonic."""
+    lenient: bool = False
+    """Whether what is not applied of a request is ignored, and not refused."""
     token: str = field(default_factory=lambda: new_token())
     """Its address. A prompt that is sent again comes with another."""
     former: list[str] = field(default_factory=list)
@@ -86,6 +88,8 @@ class Rollout:
     """Requests for a turn whose client left before its answer came."""
     delivered: dict[int, list[Message]] = field(default_factory=dict)
     """Conversations of the last turns that reached the agent, by their nodes, in the order they did."""
+    instructed: set[int] = field(default_factory=set)
+    """Nodes of turns whose first message was of theirs alone."""
     calls: int = 0
     """Calls of the agent that are running."""
     called_at: float = field(default_factory=time.monotonic)
@@ -140,8 +144,19 @@ class Rollout:
         """Of the last turn that reached the agent: the messages, and the model's answer."""
         return next(reversed(self.delivered.values()), [])
 
-    def answered(self, request: str, node: int, conversation: list[Message]) -> None:
-        """A turn reaches the agent: what its request met before is made good, and the agent went on."""
+    def answered(
+        self, request: str, node: int, conversation: list[Message], *, instructed: bool = False
+    ) -> None:
+        """A turn reaches the agent: what its request met before is made good, and the agent went on.
+
+        Args:
+            request: what asked for it.
+            node: the turn's.
+            conversation: up to and with the answer.
+            instructed: as `Ask.instructed`.
+        """
+        self.instructed.discard(node)
+        self.instructed.update([node] if instructed else [])
         self.session.unseen.discard(node)
         self.faults.pop(request, None)
         self.lost.clear()

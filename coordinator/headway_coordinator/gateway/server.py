@@ -4,7 +4,9 @@ becomes of those into answers, and into what the episode's end has to know.
 Under an episode's own base URL, `/e/{token}`, or at the root with the episode's rolloutId, which holds the
 token, in MTRL's header or body, or with the token as Authorization: Bearer:
 
-POST /v1/chat/completions   OpenAI's, streamed or not      GET  /v1/models
+POST /v1/chat/completions   OpenAI's, streamed or not      GET  /v1/models, /v1/models/{id}
+POST /v1/responses          OpenAI's newer form, too
+POST /v1/messages           Anthropic's, streamed or not   POST /v1/messages/count_tokens
 GET  /v1/tools              the environment's tools        POST /v1/tools/{name}   its arguments -> ToolReply
 POST /complete-rollout      JobArn, TrajectoryId, Status: ready | failed, ClientToken?, ErrorMessage?
 POST /update-reward         JobArn, TrajectoryId, Rewards: [number], Metrics?, ClientToken?
@@ -19,7 +21,6 @@ are read from whole turns. Until then comments keep the connection alive.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -31,11 +32,12 @@ from aiohttp import web
 from headway_api import bounds, logs
 from headway_api.bounds import shortened
 from headway_coordinator.faults import CandidateFault, InfraFault
-from headway_coordinator.gateway import bodies, openai, openapi
+from headway_coordinator.gateway import bodies, messages, openai, openapi, responses
 from headway_coordinator.gateway.core import Ask, CannotForce, CannotRender, Completion, ContextFull
+from headway_coordinator.gateway.dialect import Asked, Read
 from headway_coordinator.gateway.refusals import Refusal, bad
 from headway_coordinator.gateway.rollouts import Rollout, Rollouts, token_in
-from headway_coordinator.gateway.turns import Backend, Client, Turn, Turns
+from headway_coordinator.gateway.turns import Backend, Client, Counts, Turn, Turns
 from headway_wire.contents import TooLarge
 from headway_wire.listening import known, on_reset
 
@@ -83,10 +85,14 @@ class GatewayServer:
         """The application to serve; run it with handler_cancellation, to know of clients that leave."""
         app = web.Application(middlewares=[_answer_refusals], client_max_size=MAX_BODY)
         for base in ("", "/e/{token}"):
-            app.router.add_post(f"{base}/v1/chat/completions", self._chat)
-            # Agents that take the endpoint itself for the client's base URL, as the SDK's docs do.
-            app.router.add_post(f"{base}/chat/completions", self._chat)
+            # Agents take the endpoint itself for the client's base URL, too, as the SDK's docs do.
+            for path in ("/v1/chat/completions", "/chat/completions"):
+                app.router.add_post(base + path, partial(self._turn, openai.read))
+            app.router.add_post(f"{base}/v1/messages", partial(self._turn, messages.read))
+            app.router.add_post(f"{base}/v1/responses", self._respond)
+            app.router.add_post(f"{base}/v1/messages/count_tokens", self._count)
             app.router.add_get(f"{base}/v1/models", self._models)
+            app.router.add_get(f"{base}/v1/models/{{id:.+}}", self._model)
             app.router.add_get(f"{base}/v1/tools", self._tools)
             app.router.add_post(f"{base}/v1/tools/{{name}}", self._tool)
             app.router.add_post(f"{base}/complete-rollout", self._complete)
@@ -114,34 +120,40 @@ class GatewayServer:
         rollout.check(request.headers.get(JOB_ARN), request.headers.get(TRAJECTORY_ID))
         return rollout, token
 
-    async def _chat(self, request: web.Request) -> web.StreamResponse:
+    async def _turn(self, read: Read, request: web.Request) -> web.StreamResponse:
         rollout, token = self._rollout(request)
         rollout.require_open("a turn")
         turns = self._turns[rollout.trajectory_id]
         try:
-            asked = await bodies.chat(request, MAX_BODY, turns.big, self._parsing)
+            reader = partial(read, lenient=rollout.lenient)
+            asked = await bodies.asked(request, MAX_BODY, turns.big, self._parsing, reader)
         except TooLarge as error:
             rollout.truncated = f"a request of more than {MAX_BODY} bytes fits no context"
             raise Refusal(400, "context_length_exceeded", rollout.truncated, param="messages") from error
         rollout.require_open("a turn")
         rollout.hold(token)
+        rollout.session.ignored.update(asked.ignored)
         with rollout.call():
             async with turns.turn(asked.ask, retry=_retries(request) > 0) as client:
                 if asked.stream:
                     return await self._stream(request, turns, asked, client)
                 found = await _outcome(rollout, asked.ask, client.turn)
-                answer = web.json_response(openai.completion(asked, found, rollout.trajectory_id))
+                answer = web.json_response(asked.whole(found, rollout.trajectory_id))
                 turns.deliver(client, asked.ask)
                 on_reset(request, partial(turns.reset, client))
                 await answer.prepare(request)
                 await answer.write_eof()
                 return answer
 
+    async def _respond(self, request: web.Request) -> web.StreamResponse:
+        rollout, _ = self._rollout(request)
+        return await self._turn(partial(responses.read, earlier=partial(responses.earlier, rollout)), request)
+
     async def _stream(
         self,
         request: web.Request,
         turns: Turns,
-        asked: openai.ChatRequest,
+        asked: Asked,
         client: Client,
     ) -> web.StreamResponse:
         """Server-sent events; an error before the turn is being sampled has a status of its own."""
@@ -160,20 +172,45 @@ class GatewayServer:
         except Refusal as refusal:
             if not response.prepared:
                 raise
-            await response.write(_event(refusal.body))
+            await response.write(asked.failed(refusal))
             await response.write_eof()
             return response
         if not response.prepared:
             await response.prepare(request)
-        events = [_event(chunk) for chunk in openai.chunks(asked, found, turns.rollout.trajectory_id)]
-        await response.write(b"".join(events) + b"data: [DONE]\n\n")
+        await response.write(b"".join(asked.events(found, turns.rollout.trajectory_id)))
         with suppress(ConnectionError):  # it has all there is
             await response.write_eof()
         return response
 
+    async def _count(self, request: web.Request) -> web.StreamResponse:
+        """Tokens of a prompt; no part of the episode."""
+        rollout, token = self._rollout(request)
+        rollout.require_open("a count")
+        rollout.require_holder(token)
+        turns = self._turns[rollout.trajectory_id]
+        reader = partial(messages.read_count, lenient=rollout.lenient)
+        asked = await bodies.asked(request, MAX_BODY, turns.big, self._parsing, reader)
+        chat = turns.backend.chat
+        if not isinstance(chat, Counts):
+            raise bad("messages", "an endpoint counts the tokens of answers alone", "unsupported_parameter")
+        with rollout.call():
+            try:
+                tokens = await chat.count(rollout.session, asked.ask)
+            except (ContextFull, CannotForce, CannotRender) as error:
+                raise _impossible(error) from error
+        return web.json_response({"input_tokens": tokens})
+
     async def _models(self, request: web.Request) -> web.StreamResponse:
-        self._rollout(request)
-        return web.json_response(openai.models())
+        rollout, _ = self._rollout(request)
+        return web.json_response(openai.models(self._context_length(rollout)))
+
+    async def _model(self, request: web.Request) -> web.StreamResponse:
+        rollout, _ = self._rollout(request)
+        return web.json_response(openai.model(self._context_length(rollout)))
+
+    def _context_length(self, rollout: Rollout) -> int | None:
+        turns = self._turns.get(rollout.trajectory_id)
+        return turns.backend.context_length if turns is not None else None
 
     async def _tools(self, request: web.Request) -> web.StreamResponse:
         rollout, _ = self._rollout(request)
@@ -239,15 +276,10 @@ async def _outcome(rollout: Rollout, ask: Ask, turn: Turn) -> Completion:
     """The turn, and what it means for the episode; its faults as refusals."""
     try:
         found = await asyncio.shield(turn.task)
-    except ContextFull as full:
-        rollout.truncated = str(full)
-        raise Refusal(400, "context_length_exceeded", str(full), param="messages") from full
-    except CannotForce as cannot:
-        raise bad(
-            "tool_choice", f"{cannot}; use auto, and ask for the call in the prompt", "unsupported_parameter"
-        ) from cannot
-    except CannotRender as error:
-        raise bad("messages", str(error), "unrenderable") from error
+    except (ContextFull, CannotForce, CannotRender) as error:
+        if isinstance(error, ContextFull):
+            rollout.truncated = str(error)
+        raise _impossible(error) from error
     except Refusal as refusal:
         if refusal.code == "servers_full":
             rollout.faults[turn.request] = str(refusal)
@@ -260,6 +292,16 @@ async def _outcome(rollout: Rollout, ask: Ask, turn: Turn) -> Completion:
         raise _faulted(rollout, turn.request, error) from error
     rollout.truncated = "a turn reached its most tokens" if _cut_off(rollout, ask, found) else None
     return found
+
+
+def _impossible(error: ContextFull | CannotForce | CannotRender) -> Refusal:
+    """Why a turn cannot be had from this model."""
+    if isinstance(error, ContextFull):
+        return Refusal(400, "context_length_exceeded", str(error), param="messages")
+    if isinstance(error, CannotForce):
+        said = f"{error}; use auto, and ask for the call in the prompt"
+        return bad("tool_choice", said, "unsupported_parameter")
+    return bad("messages", str(error), "unrenderable")
 
 
 def _cut_off(rollout: Rollout, ask: Ask, found: Completion) -> bool:
@@ -306,10 +348,6 @@ def _client_token(body: dict[str, Any]) -> str | None:
 def _retries(request: web.Request) -> int:
     given = request.headers.get(RETRIES, "0")
     return int(given) if given.isdecimal() and len(given) <= RETRIES_DIGITS else 0
-
-
-def _event(document: dict[str, Any]) -> bytes:
-    return f"data: {json.dumps(document, ensure_ascii=False)}\n\n".encode()
 
 
 @web.middleware

@@ -16,8 +16,9 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
+from typing import Protocol, runtime_checkable
 
-from headway_coordinator.gateway.core import Ask, Chat, Completion
+from headway_coordinator.gateway.core import Ask, Chat, Completion, Session
 from headway_coordinator.gateway.refusals import Refusal
 from headway_coordinator.gateway.rollouts import Rollout
 from headway_coordinator.room import Room
@@ -65,12 +66,22 @@ class Places:
             yield
 
 
+@runtime_checkable
+class Counts(Protocol):
+    """Whoever knows the tokens of a prompt before it is answered."""
+
+    async def count(self, session: Session, ask: Ask) -> int:
+        """See `Gateway.count`."""
+
+
 @dataclass(frozen=True)
 class Backend:
     """Who answers the turns of an open rollout: an evaluation has one for each of its candidates."""
 
     chat: Chat
     places: Places
+    context_length: int | None = None
+    """Tokens that a conversation may have; None: nobody knows."""
 
 
 def busy(code: str, why: str) -> Refusal:
@@ -157,7 +168,8 @@ class Turns:
         turn, client.has_it, client.since = client.turn, True, time.monotonic()
         found = turn.task.result()
         turn.deliveries += 1
-        self.rollout.answered(turn.request, found.node, [*ask.messages, found.message])
+        kept = [*ask.messages, found.message]
+        self.rollout.answered(turn.request, found.node, kept, instructed=ask.instructed)
 
     def reset(self, client: Client) -> None:
         """The client closed its connection with some of the answer unread: it gave up while that was written.
@@ -199,7 +211,8 @@ class Turns:
 
 def _digest(ask: Ask) -> str:
     """Equal for equal requests."""
-    asked = [ask.messages, ask.tools, ask.may_call, ask.max_tokens, repr(ask.force)]
+    asked = [ask.messages, ask.tools, ask.may_call, ask.max_tokens, repr(ask.force), ask.stop]
+    asked += [ask.logprobs, ask.instructed]
     return sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
 
 

@@ -130,9 +130,13 @@ class Judge:
             one = self._open[question.digest] = self._begun(question)
         return await self._shared(one, question, told)
 
-    def _begun(self, question: Asked) -> _Open:
+    async def ask_anew(self, question: Asked, told: Callable[[Judgement], None]) -> Any:
+        """The same, whatever was answered before. What is answered now is not kept."""
+        return await self._shared(self._begun(question, keep=False), question, told)
+
+    def _begun(self, question: Asked, *, keep: bool = True) -> _Open:
         spent = Spent()
-        return _Open(asyncio.create_task(self._answered(question, spent)), spent)
+        return _Open(asyncio.create_task(self._answered(question, spent, keep=keep)), spent)
 
     async def _shared(self, one: _Open, question: Asked, told: Callable[[Judgement], None]) -> Any:
         """Wait for an answer that others may wait for too. It is the last of them whom it costs something."""
@@ -187,7 +191,7 @@ class Judge:
         self._down = None
         return None
 
-    async def _answered(self, question: Asked, spent: Spent) -> Any:
+    async def _answered(self, question: Asked, spent: Spent, *, keep: bool) -> Any:
         """The answer, however often it has to be asked for."""
         last: list[Verdict] = []
         try:
@@ -198,7 +202,7 @@ class Judge:
             said += f"; last: {last[-1].said}" if last else ""
             raise self._given_up(Verdict(Kind.BROKEN, said, "timeoutSeconds", "JudgeSlow")) from None
         self._down = None
-        if self.spec.cache:
+        if keep and self.spec.cache:
             await self._kept.keep(question.digest, value)
         return value
 

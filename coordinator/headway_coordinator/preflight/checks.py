@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from headway_analysis.measures.candidate import ALL
 from headway_api import lora_targets, rope
+from headway_api.base_model import read_config
 from headway_api.exits import JobError
 from headway_api.families import recipe
 from headway_api.sandbox_api import FinishReply, ResetReply
@@ -119,7 +119,7 @@ def _model_limits(folder: Path) -> tuple[int | None, int | None]:
             field="spec.model.base",
         )
     try:
-        config = json.loads(path.read_text())
+        config = read_config(path)
         limit = (config.get("text_config") or config).get("max_position_embeddings")
         return (int(limit), rope.own_length(config, int(limit))) if limit else (None, None)
     except (ValueError, TypeError, AttributeError, OverflowError) as error:

@@ -13,21 +13,26 @@ import asyncio
 import dataclasses
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cached_property
 from typing import Final
 
 import aiohttp
 
 from headway_analysis.preflight import report, run
+from headway_analysis.preflight.checks import judge_varies
 from headway_analysis.preflight.definition import Finding
 from headway_analysis.preflight.evidence import Baseline, Facts, Probe
 from headway_api import logs
 from headway_api.artifacts import Layout
 from headway_api.exits import JobError
-from headway_api.records import EpisodeRecord, Judgement, Purpose
+from headway_api.prices import DEFAULT, PriceBook
+from headway_api.records import EpisodeRecord, Purpose
 from headway_api.sandbox_api import PoolState
+from headway_api.spec.algorithm import BY_REWARDS
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_api.status import Check, Preflight
 from headway_api.store import Store
@@ -39,11 +44,12 @@ from headway_coordinator.evaluation.servers import proven
 from headway_coordinator.faults import CandidateFault
 from headway_coordinator.ledger.segments import Ledger
 from headway_coordinator.metrics.prometheus import Sample
-from headway_coordinator.one_at_a_time import OneAtATime
 from headway_coordinator.players import Players
 from headway_coordinator.preflight import keyed, parsers, probes, shown, start
+from headway_coordinator.preflight.asking import Asker
 from headway_coordinator.preflight.baseline import Sampler
 from headway_coordinator.preflight.evidence import Notebook
+from headway_coordinator.preflight.judges_bill import JudgesBill
 from headway_coordinator.preflight.run import Ready, Runner
 from headway_coordinator.preflight.scripted import Player
 from headway_coordinator.recurring import Recurring
@@ -85,12 +91,16 @@ class Dynamic:
     changed: Callable[[], None]
     """Told of whatever status and metrics show."""
     on_episode: Callable[[EpisodeRecord], None] = lambda record: None
+    book: PriceBook = DEFAULT
+    """The prices of the job's bill."""
     sampler: Sampler | None = None
     findings: list[Finding] = field(default_factory=list)
     kept: keyed.Kept | None = None
     _watch: Watch | None = None
     _player: Player | None = None
     """Of the scripts, once there are any."""
+    _asker: Asker | None = None
+    """Of questions that judges were asked before."""
 
     async def run(self, *, begun: bool) -> None:
         """Return once the job may train. `begun`: it trains already, so nothing is sampled any more.
@@ -119,6 +129,10 @@ class Dynamic:
             await asyncio.to_thread(keyed.keep, self.store, self.layout, kept, report.markdown(kept.document))
         self._conclude(kept, READ_BACK if kept.job != self._name else None, begun=begun)
 
+    @cached_property
+    def _bill(self) -> JudgesBill:
+        return JudgesBill(self.store, self.layout, self.ledger)
+
     @property
     def _name(self) -> str:
         return f"{self.layout.namespace}/{self.layout.name}/{self.layout.uid}"
@@ -132,14 +146,17 @@ class Dynamic:
         sampler = self.sampler = Sampler(
             self.spec, self.ready.data, self._facts, self.ready.renderer, self.layout, self.store, self.spool,
             self.ledger, self.incarnation, room, self.players.on(fleet, room, notebook.of), notebook,
-            self.faults, self._certain, self._moved, self.on_episode, self.players.relative,
+            self.faults, self._certain, self._moved, self.on_episode,
+            self.players.relative.witnessed(notebook.of),
         )  # fmt: skip
+        tried = await self._probed("start")  # while the first sandboxes are there
         await sampler.restore()
+        await self._bill.restore()
         self.opened()
         self._moved()
         async with self._served(fleet, room):
             cut = await sampler.run()
-        baseline = await self._read_again(sampler.baseline)
+        baseline = dataclasses.replace(await self._read_again(sampler.baseline), probes=tried)
         if cut is None:
             findings = await self._judged(baseline, room)
         else:
@@ -194,19 +211,19 @@ class Dynamic:
 
     async def _judged(self, baseline: Baseline, room: Room) -> list[Finding]:
         own = self.spec.preflight.checks
-        tried = await self._probed("before")
+        tried = [*baseline.probes, *await self._probed("before")]
         scripts = await asyncio.to_thread(run.scripts_of, baseline, own)
         logs.event(_log, "preflight-scripts", scripts=len(scripts))
-        name, blocking = f"preflight-script-{self.incarnation}", OneAtATime()
-
-        async def bill(whose: str, found: Sequence[Judgement]) -> None:
-            await blocking(self.ledger.judgements, whose, found, time.time())
-
-        judges = self.players.judges
+        name, judges = f"preflight-script-{self.incarnation}", self.players.judges
+        bill = self._bill.add
         self._player = Player(self.spec, self.broker, room, name, judges, bill, self._moved)
         played = await self._player.play(scripts)
         tried += await self._probed("after")  # of a sandbox that was started in the place of a script's
-        baseline = dataclasses.replace(baseline, probes=tried)
+        self._asker = Asker(judges, bill, f"preflight-judge-{self.incarnation}", self._moved)
+        questions = [] if own.get(judge_varies.ID) == "Off" else judge_varies.questions(baseline)
+        twice = await self._asker.ask(questions)
+        facts = dataclasses.replace(baseline.facts, relative=self._player.grouped)
+        baseline = dataclasses.replace(baseline, facts=facts, probes=tried, asked_twice=twice)
         return await asyncio.to_thread(run.findings, baseline, played, own)
 
     async def _probed(self, when: str) -> list[Probe]:
@@ -255,8 +272,9 @@ class Dynamic:
     @property
     def _waits_for(self) -> Check | None:
         stalled = self._watch.stalled if self._watch is not None else None
-        if self._player is not None:
-            stalled = next(iter(self._player.waiting.values()), None)
+        parts: tuple[Player | Asker | None, ...] = (self._player, self._asker)
+        for part in parts:
+            stalled = stalled if part is None else next(iter(part.waiting.values()), stalled)
         return None if stalled is None else Check(name="Baseline", passed=False, message=stalled[:1024])
 
     def _conclude(self, kept: keyed.Kept, how: str | None, *, begun: bool) -> None:
@@ -288,6 +306,7 @@ class Dynamic:
     def _facts(self) -> Facts:
         spec, data = self.spec, self.ready.data
         low, high = spec.reward.range
+        today = datetime.now(UTC).date()
         return Facts(
             rows=data.train,
             validation=data.validation,
@@ -305,6 +324,9 @@ class Dynamic:
             contract=spec.environment.contract,
             seed=spec.seed,
             overlap_allowed=spec.data.allow_overlap,
+            prices=self.book.on(today).prices,
+            price_edition=self.book.edition(today),
+            trains_alike=spec.algorithm.advantage.method not in BY_REWARDS,
             tool_call_parser=spec.agent.effective_builtin.tool_call_parser,
         )
 

@@ -6,22 +6,29 @@ noted while the episode runs, and kept beside its group.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from pydantic import Field
 
-from headway_analysis.preflight.evidence import Sampled, ToolResult
+from headway_analysis.preflight.evidence import JudgeQuestion, Sampled, ToolResult
 from headway_api.artifacts import Layout
+from headway_api.bounds import KIB
 from headway_api.exits import JobError
 from headway_api.record import Record
 from headway_api.records import EpisodeRecord, GroupRecord
-from headway_api.sandbox_api import ResetReply, ToolReply
+from headway_api.sandbox_api import Question, ResetReply, ToolReply
 from headway_api.store import NotFound, Store
 from headway_api.stored import read
+from headway_coordinator.relative import leases_of
 
 MOST_CALLS: Final = 512
 """Tool calls of an episode that are kept."""
+MOST_QUESTIONS: Final = 8
+"""Questions to judges of an episode, or of a group, that are kept: one to each judge."""
+LONGEST_QUESTION: Final = 128 * KIB
+"""Bytes of one as JSON; a longer one is not kept."""
 
 Json = dict[str, Any]
 Count = Callable[[str], int]
@@ -38,18 +45,30 @@ class Answer(Record):
     done: bool = False
 
 
+class Put(Record):
+    """A question that was put to a judge."""
+
+    judge: str
+    messages: list[Json]
+    answer_schema: Json | None = None
+
+
 class Answers(Record):
     """What the sandbox of one episode answered."""
 
     tools: list[Json] = Field(default_factory=list)
     """OpenAI tool specs that the environment offered."""
     results: list[Answer] = Field(default_factory=list, max_length=MOST_CALLS)
+    questions: list[Put] = Field(default_factory=list, max_length=MOST_QUESTIONS)
+    """The first that it put to each judge."""
 
 
 class GroupAnswers(Record):
     """What the sandboxes of a group answered, by the episode's id."""
 
     episodes: dict[str, Answers] = Field(default_factory=dict)
+    questions: list[Put] = Field(default_factory=list, max_length=MOST_QUESTIONS)
+    """The first that was put to each judge about the group as a whole."""
 
 
 class Notes:
@@ -58,6 +77,8 @@ class Notes:
     def __init__(self) -> None:
         self.tools: list[Json] = []
         self.results: list[Answer] = []
+        self.questions: dict[str, Put] = {}
+        """By the judge's name."""
 
     def began(self, reply: ResetReply) -> None:
         """The environment is in its first state."""
@@ -72,10 +93,20 @@ class Notes:
                 )
             )
 
+    def asked(self, questions: Sequence[Question]) -> None:
+        """Judges are asked; one question to each is kept."""
+        for one in questions:
+            if one.name in self.questions or len(self.questions) >= MOST_QUESTIONS:
+                continue
+            put = Put(judge=one.name, messages=[*one.messages], answer_schema=one.answer_schema)
+            if len(json.dumps([put.messages, put.answer_schema])) <= LONGEST_QUESTION:
+                self.questions[one.name] = put
+
     @property
     def answers(self) -> Answers:
         """All of it."""
-        return Answers(tools=self.tools, results=self.results)
+        questions = list(self.questions.values())
+        return Answers(tools=self.tools, results=self.results, questions=questions)
 
 
 class Notebook:
@@ -91,7 +122,12 @@ class Notebook:
     def taken(self, group: GroupRecord) -> GroupAnswers:
         """What the sandboxes of a group answered; forgotten here from now on."""
         known = {episode.episode_id: self._notes.pop(episode.episode_id, None) for episode in group.episodes}
-        return GroupAnswers(episodes={name: notes.answers for name, notes in known.items() if notes})
+        whole = [name for name in self._notes if name.startswith(leases_of(group.group_id))]
+        put = {judge: one for name in whole for judge, one in self._notes.pop(name).questions.items()}
+        return GroupAnswers(
+            episodes={name: notes.answers for name, notes in known.items() if notes},
+            questions=list(put.values())[:MOST_QUESTIONS],
+        )
 
 
 def answers_of(store: Store, layout: Layout, group: GroupRecord) -> GroupAnswers:
@@ -110,9 +146,11 @@ def sampled(
     tokens: Count,
 ) -> Iterator[Sampled]:
     """Each episode of a group, as the checks are given it. Tokens stay only where they are read again."""
+    trained = [row_tokens(episode) for episode in group.episodes]
     episodes = [without_tokens(episode) for episode in group.episodes]
     group = group.model_copy(update={"episodes": episodes, "discarded": []})
-    for episode in episodes:
+    about_group = [*map(_question, answers.questions)]
+    for number, episode in enumerate(episodes):
         known = answers.episodes.get(episode.episode_id, Answers())
         results = [
             ToolResult(each.name, each.arguments, each.content, each.seconds, each.done)
@@ -127,8 +165,19 @@ def sampled(
             results=results,
             tool_tokens=[tokens(each.content) for each in results],
             prompt_tokens=episode.turns[0].prompt_tokens if episode.turns else 0,
+            row_tokens=trained[number],
             malformed=malformed(episode),
+            questions=[*map(_question, known.questions), *(() if number else about_group)],
         )
+
+
+def _question(put: Put) -> JudgeQuestion:
+    return JudgeQuestion(put.judge, put.messages, put.answer_schema)
+
+
+def row_tokens(episode: EpisodeRecord) -> int:
+    """Tokens of the episode's rows that go through forward and backward."""
+    return sum(len(row.tokens) for row in episode.rows if any(row.mask))
 
 
 def without_tokens(episode: EpisodeRecord) -> EpisodeRecord:

@@ -5,19 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
 from headway_analysis.preflight.evidence import Probe
 from headway_api import logs
-from headway_api.sandbox_api import Destination
+from headway_api.sandbox_api import Destination, ProbedAtStart
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_coordinator.faults import InfraFault
 from headway_coordinator.sandboxes import Broker
 
 METADATA: Final = Destination(name="metadata address", address="169.254.169.254", port=80)
 INTERNET: Final = Destination(name="internet", address="1.1.1.1", port=443)
+INTERNET_DNS: Final = Destination(name="DNS of the internet", address="1.1.1.1", port=53, protocol="UDP")
 RESOLVER: Final = Path("/etc/resolv.conf")
 _log = logging.getLogger(__name__)
 
@@ -33,8 +34,10 @@ def destinations(environ: Mapping[str, str] = os.environ, resolver: Path = RESOL
     except OSError:
         lines = []
     servers = [line[1] for line in lines if len(line) > 1 and line[0] == "nameserver"]
-    found += [Destination(name="DNS", address=server, port=53) for server in servers[:1]]
-    return [*found, INTERNET]
+    for server in servers[:1]:
+        found.append(Destination(name="DNS", address=server, port=53))
+        found.append(Destination(name="DNS over UDP", address=server, port=53, protocol="UDP"))
+    return [*found, INTERNET, INTERNET_DNS]
 
 
 async def probe(
@@ -42,7 +45,7 @@ async def probe(
 ) -> list[Probe]:
     """What one sandbox reaches; nothing where it cannot say, as that of an image with an older server.
 
-    Each destination is tried over TCP, the resolver too.
+    A server that knows TCP alone says nothing of what is to be tried over UDP.
 
     Raises:
         JobError: `Superseded`: another coordinator has claimed the sandboxes.
@@ -54,5 +57,18 @@ async def probe(
     except (InfraFault, TimeoutError) as fault:
         logs.event(_log, "not-probed", level=logging.WARNING, error=str(fault))
         return []
-    pairs = zip(wanted, said.reached, strict=False)
-    return [Probe(each.name, f"{each.address}:{each.port}", hit, said.age) for each, hit in pairs]
+    found = [
+        Probe(each.name, f"{each.address}:{each.port}", hit, said.age)
+        for each, hit in zip(wanted, said.reached, strict=False)
+        if each.protocol in said.protocols
+    ]
+    return found if said.start is None else [*_at_start(said.start, wanted), *found]
+
+
+def _at_start(said: ProbedAtStart, wanted: list[Destination]) -> Iterator[Probe]:
+    """What it tried while it began, under the names that it is known by here."""
+    known = {(one.address, str(one.port), str(one.protocol)): one.name for one in wanted}
+    for one, hit in zip(said.destinations, said.reached, strict=False):
+        address, port, protocol = (str(one.get(name)) for name in ("address", "port", "protocol"))
+        name = known.get((address, port, protocol), protocol)
+        yield Probe(name, f"{address}:{port}", hit, said.age)

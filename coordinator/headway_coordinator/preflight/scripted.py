@@ -92,6 +92,8 @@ class Player:
     """Told of another that `waiting` has."""
     waiting: dict[str, str] = field(default_factory=dict)
     """Why a script that was lost is not tried again yet, by its lease."""
+    grouped: bool = False
+    """The environment rewards whole groups, as its sandboxes said."""
 
     async def play(self, scripts: Sequence[Script]) -> list[Played]:
         """Play all of them, each after the one that it names; returns them in their order.
@@ -197,7 +199,9 @@ class Player:
 
     async def _asked(self, sandbox: Sandbox, request: playing.Request, one: _Try) -> playing.Reply:
         if isinstance(request, ResetRequest):
-            return await sandbox.reset(request.row, request.seed)
+            first = await sandbox.reset(request.row, request.seed)
+            self.grouped |= first.grouped
+            return first
         if isinstance(request, ToolCall):
             return await sandbox.tool(request.name, request.arguments)
         assert isinstance(request, FinishRequest)

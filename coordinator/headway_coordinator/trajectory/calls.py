@@ -108,13 +108,15 @@ def _unusable(name: object, arguments: object) -> str | None:
     if not isinstance(arguments, dict):
         return NO_ARGUMENTS
     try:
-        # As deep as the gateway and a sandbox read them.
+        # As deep, and below as long, as the gateway and a sandbox read them.
         nesting(arguments, bounds.DEPTH, bounds.VALUES)
     except OutOfBounds as error:
         return f"arguments are out of bounds: {error}"
     try:
         # JSON's escapes can spell half a character, and Python's reader takes NaN: neither goes any further.
-        json.dumps([name, arguments], ensure_ascii=False, allow_nan=False).encode()
+        size = len(json.dumps([name, arguments], ensure_ascii=False, allow_nan=False).encode())
     except UNREADABLE as error:
         return f"it cannot be written as JSON: {error}"
+    if size > bounds.ARGUMENTS:
+        return f"arguments are out of bounds: more than {bounds.ARGUMENTS} bytes"
     return None

@@ -14,7 +14,7 @@ from typing import Any
 
 from headway_coordinator.trajectory.calls import Message, Tool
 from headway_coordinator.trajectory.proof import Proof
-from headway_coordinator.trajectory.template import template_text
+from headway_coordinator.trajectory.template import decoded, template_text
 
 SLICE = 64 * 1024
 """Characters that are made tokens at once where a text may be too long."""
@@ -53,6 +53,10 @@ class Bounded:
     def longest_token(self) -> Extent | None:
         """See `Renderer`."""
         return longest_token(self._tokenizer)
+
+    def text(self, ids: Sequence[int]) -> str:
+        """See `Renderer`."""
+        return decoded(self._tokenizer, list(ids))
 
     def exceeds(self, messages: Sequence[Message], tools: Sequence[Tool], most: int) -> bool:
         """See `Renderer`."""

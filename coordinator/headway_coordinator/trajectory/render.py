@@ -121,6 +121,9 @@ class Renderer(Protocol):
     def longest_token(self) -> Extent | None:
         """The most that one token holds; None: any amount."""
 
+    def text(self, ids: Sequence[int]) -> str:
+        """Tokens as text, special ones included."""
+
     def exceeds(self, messages: Sequence[Message], tools: Sequence[Tool], most: int) -> bool:
         """Whether a conversation is certain to come to more than `most` tokens, found without rendering all
         of it."""

@@ -38,11 +38,22 @@ class Bucket:
         else:
             self._s3.upload_file(str(path), BUCKET, key)
 
+    def put(self, uri: str, content: bytes) -> None:
+        """Write one object, which may lie in any bucket."""
+        place = urlsplit(uri)
+        self._s3.put_object(Bucket=place.netloc, Key=place.path.lstrip("/"), Body=content)
+
     def has(self, uri: str) -> bool:
         """Whether there is an object of this address."""
         key = urlsplit(uri).path.lstrip("/")
         found = self._s3.list_objects_v2(Bucket=BUCKET, Prefix=key, MaxKeys=1).get("Contents", [])
         return any(item["Key"] == key for item in found)
+
+    def names(self, uri: str) -> list[str]:
+        """What lies below `uri`, by its path from there; the first 1,000."""
+        prefix = urlsplit(uri).path.lstrip("/").rstrip("/") + "/"
+        found = self._s3.list_objects_v2(Bucket=BUCKET, Prefix=prefix).get("Contents", [])
+        return [item["Key"].removeprefix(prefix) for item in found]
 
     def download(self, uri: str, folder: Path) -> list[Path]:
         """Copy everything under `uri` below `folder`, keeping the names."""

@@ -128,8 +128,8 @@ def first_reason(situation: Situation) -> str:
 
 def waiting_for(situation: Situation) -> str:
     """Roles that cannot do their work, and why. A coordinator that waits for a sandbox is ready after it."""
-    if situation.sandbox_trouble:  # of sandboxes that are never made the coordinator says the same
-        return "; ".join(dict.fromkeys(trouble.message for trouble in situation.troubles))
+    if situation.sandbox_trouble:
+        return "; ".join(said_once([trouble.message for trouble in situation.troubles]))
     short = [health for health in situation.roles if health.pending_since or not health.ready]
     texts = [
         health.trouble.message
@@ -138,6 +138,21 @@ def waiting_for(situation: Situation) -> str:
         for health in short
     ]
     return "; ".join(texts)
+
+
+def said_once(messages: list[str]) -> list[str]:
+    """Without those that another one has within it: of sandboxes that are never made, the coordinator says
+    the same, without pod and fix."""
+    different = [*dict.fromkeys(messages)]
+    return [
+        each for each in different if not any(_holds(other, each) for other in different if other != each)
+    ]
+
+
+def _holds(longer: str, message: str) -> bool:
+    """Whether one message of a field says what another one of that field does."""
+    field, mark, words = message.partition(": ")
+    return bool(mark) and longer.startswith(field + mark) and words in longer
 
 
 def kstatus(context: Context, situation: Situation, progress: Condition) -> list[Condition]:

@@ -45,6 +45,8 @@ SECURITY: Final = frozenset(
     }
 )
 """Fields of a container's securityContext that may be written; the restricted values win."""
+UNCONFINED: Final = "Unconfined"
+PROFILE: Final = "may not be set in a job; leave it out, for RuntimeDefault"
 PROBES: Final = ("livenessProbe", "readinessProbe", "startupProbe")
 HOOKS: Final = ("postStart", "preStop")
 REQUESTS: Final = ("httpGet", "tcpSocket")
@@ -62,6 +64,9 @@ def refusals(container: Json, path: str) -> Iterator[str]:
     for key in security if isinstance(security, dict) else ():
         if key not in SECURITY:
             yield f"{path}.securityContext.{key} may not be set in a job; {ROLE_TEMPLATES}"
+    profile = _mapping(_mapping(security).get("seccompProfile"))
+    if profile.get("type") == UNCONFINED:
+        yield f"{path}.securityContext.seccompProfile.type: {UNCONFINED} {PROFILE}"
     for probe in PROBES:
         yield from _hosts(container.get(probe), f"{path}.{probe}")
     hooks = _mapping(container.get("lifecycle"))

@@ -107,12 +107,23 @@ def pod_trouble(pod: Json) -> Trouble | None:
         return Trouble(
             Reason.UNSCHEDULABLE, pod_lacks.of_scheduler(role_of(pod), name, scheduled.get("message", ""))
         )
-    if "DisruptionTarget" in known:
-        said = known["DisruptionTarget"].get("message", "")
+    if (said := _evicted(pod)) is not None:
         return Trouble(Reason.DISRUPTED, pod_lacks.of_eviction(name, said))
     if is_over(pod):
         return Trouble(Reason.PROCESS_FAILED, f"pod {name}: {_last_words(pod)}")
     return None
+
+
+def _evicted(pod: Json) -> str | None:
+    """Why the cluster puts an end to a pod; None where it does not.
+
+    The condition DisruptionTarget says so, but not of a pod that used more than it may, as where a volume is
+    full. That is no disruption to the kubelet, and counts as a restart.
+    """
+    status, disrupted = pod.get("status", {}), conditions(pod).get("DisruptionTarget")
+    if disrupted is not None:
+        return str(disrupted.get("message", ""))
+    return status.get("message") if status.get("reason") == "Evicted" else None
 
 
 def _not_made(pod: Json, container: str, waiting: Json) -> Trouble:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from headway_api import names
-from headway_operator.plan.context import Context, Wanted
+from typing import Final
 
-GROUP = "rbac.authorization.k8s.io"
+from headway_api import names
+from headway_operator.plan.context import Context, Json, Wanted
+
+GROUP: Final = "rbac.authorization.k8s.io"
+LONGEST: Final = 253
+"""Characters of an account's name."""
 
 
 def objects(context: Context, roles: tuple[str, ...]) -> list[Wanted]:
@@ -26,24 +30,36 @@ def objects(context: Context, roles: tuple[str, ...]) -> list[Wanted]:
     coordinators = f"coordinator-{names.PLURALS[context.kind]}"
     return [
         *accounts,
-        _bound(context, names.COORDINATOR, coordinators),
-        _bound(context, names.BROKER, "broker"),
+        _bound(context, names.COORDINATOR, coordinators, []),
+        _bound(context, names.BROKER, "broker", _proofs(context)),
     ]
 
 
-def _bound(context: Context, role: str, rights: str) -> Wanted:
+def _proofs(context: Context) -> list[str]:
+    """Names that stand for the job's uid, one for each RuntimeClass that its sandboxes ask for.
+
+    A class whose name is too long for that is not held to.
+    """
+    fixed = (context.platform.role_templates.get(names.SANDBOX, {}).get("spec") or {}).get("runtimeClassName")
+    asked = [context.spec.environment.sandbox, *(suite.sandbox for suite in context.suites)]
+    classes = {fixed or sandbox.runtime_class_name or "" for sandbox in asked}
+    proofs = {each: names.broker_of(context.stem, context.uid, each) for each in classes}
+    plain = names.broker_of(context.stem, context.uid)
+    return sorted({proof if len(proof) <= LONGEST else plain for proof in proofs.values()})
+
+
+def _bound(context: Context, role: str, rights: str, proofs: list[str]) -> Wanted:
     """What a role's account may do: a role of the chart, in this namespace alone.
 
     The binding is not named like the role's other objects: so it was when operators made roles of their own,
     and what a binding refers to cannot be changed.
     """
     fixed = context.platform.job_roles
-    account = {
-        "kind": "ServiceAccount",
-        "name": context.service_account(role),
-        "namespace": context.namespace,
-    }
+    subjects: list[Json] = [
+        {"kind": "ServiceAccount", "name": name, "namespace": context.namespace}
+        for name in (context.service_account(role), *proofs)
+    ]
     reference = {"apiGroup": GROUP, "kind": fixed.kind, "name": f"{fixed.prefix}-{rights}"}
     name = f"{context.child(role)}-rights"
-    binding = context.object(f"{GROUP}/v1", "RoleBinding", name, role, roleRef=reference, subjects=[account])
+    binding = context.object(f"{GROUP}/v1", "RoleBinding", name, role, roleRef=reference, subjects=subjects)
     return Wanted(binding)

@@ -1,4 +1,4 @@
-"""Which addresses a job may send the platform's processes to, and which Secrets it may name. Pure."""
+"""Where a job may send the platform's processes, and which Secrets and accounts it may name. Pure."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ NAMED_IN: Final = frozenset(
 
 
 def refusals(context: Context) -> Iterator[str]:
-    """Why a job's addresses and Secrets cannot be accepted: each names the field and the way out."""
+    """Why what a job names cannot be accepted: each names the field and the way out."""
     for field, url in _urls(context):
         yield from _address(field, url, context)
     yield from _service(context)
+    yield from _account(context)
     patterns = context.platform.policy.secret_names
     if patterns:
         for field, name in _secrets(context):
@@ -80,6 +81,18 @@ def _service(context: Context) -> Iterator[str]:
         return
     if agent.service.name == "kubernetes":
         yield "spec.agent.http.service.name: kubernetes is the API server; name the Service of an agent"
+
+
+def _account(context: Context) -> Iterator[str]:
+    """A job that runs as an account has its rights, and whatever the cloud gives it."""
+    name, patterns = context.spec.service_account_name, context.platform.policy.service_accounts
+    if name is None or not patterns or any(fnmatchcase(name, pattern) for pattern in patterns):
+        return
+    yield (
+        f"spec.serviceAccountName: account {name} is none that jobs may name on this platform; name one of "
+        f"{', '.join(patterns)}, leave it out for accounts of the job's own, or have it added to "
+        "policy.serviceAccounts of the chart"
+    )
 
 
 def _secrets(context: Context) -> Iterator[tuple[str, str]]:

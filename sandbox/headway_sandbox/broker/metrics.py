@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from headway_api import metrics as known
@@ -9,6 +11,9 @@ from headway_api.config import Identity
 from headway_sandbox.broker.pool import Counts
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
+
+FAILURES: Final = ("PodGone", "SandboxDeleted", "SandboxEnded", "SandboxNotReady", "SandboxUnfit")
+"""Reasons that are the broker's own. They count from 0, or the first failure of each would have no rate."""
 
 
 class Metrics:
@@ -28,6 +33,8 @@ class Metrics:
         self._created = Counter(*self._described("sandbox/created"), registry=self.registry)
         self._destroyed = Counter(*self._described("sandbox/destroyed"), registry=self.registry)
         self._failures = Counter(*self._described("sandbox/failures"), registry=self.registry)
+        for reason in FAILURES:
+            self._failures.labels(*self._job, reason)
 
     @staticmethod
     def _described(name: str) -> tuple[str, str, tuple[str, ...]]:

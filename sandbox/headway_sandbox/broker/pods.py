@@ -33,6 +33,8 @@ RUNNER_VOLUME_SIZE: Final = "1Mi"
 BESIDE_RUNNER: Final = {"cpu": "10m", "memory": "32Mi", "ephemeral-storage": "1Mi"}
 """Requests of a server that has a runner beside it: the room asked for is the runner's."""
 
+TRY_AT_START: Final = 8
+"""Pods that a broker makes first: the static checks of a preflight take up to three, then it asks one."""
 ENDED: Final = "SandboxEnded"
 FRUITLESS: Final = 5
 """Pods that may end one after the other before the first has answered. The pauses between them take 15 s."""
@@ -65,6 +67,13 @@ class Kind:
         program = self.suite is not None or self.config.spec.agent.sandboxed is not None
         return program or self.environment.sandbox.runs_code
 
+    def tries_at_start(self, number: int) -> bool:
+        """Whether the `number`th pod tries what it reaches in its first second: few do, for the preflight."""
+        if not isinstance(self.config, JobConfig):
+            return False
+        asked = self.config.spec.preflight
+        return bool(asked.episodes) and asked.checks.get("isolated") != "Off" and 0 < number <= TRY_AT_START
+
     @property
     def labels(self) -> dict[str, str]:
         """Of the pods."""
@@ -93,10 +102,10 @@ def selector(kind: Kind) -> str:
     return f"{names.LABEL_JOB_UID}={kind.config.uid},{names.LABEL_COMPONENT}={names.SANDBOX},{suite}"
 
 
-def manifest(kind: Kind, platform: Platform, name: str) -> Json:
-    """The pod `name`, complete."""
+def manifest(kind: Kind, platform: Platform, name: str, number: int = 0) -> Json:
+    """The pod `name`, complete. `number`: which of those that its broker has made, from 1; 0 of no broker."""
     config = kind.config
-    layered = merge({"spec": _wanted(kind, platform)}, platform.template)
+    layered = merge({"spec": _wanted(kind, platform, number)}, platform.template)
     layered = merge(layered, kind.environment.sandbox.pod_template or {})
     metadata = layered.get("metadata", {})
     owner = {
@@ -126,7 +135,7 @@ def _without_suite(labels: Json) -> Json:
     return {name: value for name, value in labels.items() if name != names.LABEL_SUITE}
 
 
-def _wanted(kind: Kind, platform: Platform) -> Json:
+def _wanted(kind: Kind, platform: Platform, number: int) -> Json:
     environment = kind.environment
     sandbox = environment.sandbox
     container: Json = {
@@ -142,6 +151,8 @@ def _wanted(kind: Kind, platform: Platform) -> Json:
         "ports": [{"name": "http", "containerPort": names.PORT_SANDBOX}],
         "resources": resources(platform, sandbox.resources.model_dump() if sandbox.resources else {}),
     }
+    if kind.tries_at_start(number):
+        container["env"].append({"name": names.ENV_REACH, "value": "1"})
     if environment.image_pull_policy:
         container["imagePullPolicy"] = environment.image_pull_policy
     spec: Json = {"containers": [container]}

@@ -79,7 +79,7 @@ class WarmPool:
         self._waiters: deque[asyncio.Future[Pod]] = deque()
         self._handed_out: deque[float] = deque()
         self._start_seconds = 2.0
-        self._failures = 0
+        self._failures = self._made = 0
         self._not_before = 0.0
         self._fruitless, self._has_answered = 0, False
         self._wake = asyncio.Event()
@@ -215,8 +215,10 @@ class WarmPool:
             self._spawn(self._create(pod))
 
     async def _create(self, pod: Pod) -> None:
+        self._made += 1
         try:
-            made = await self._api.create(pods.manifest(self._kind, self._platform, pod.name))
+            body = pods.manifest(self._kind, self._platform, pod.name, self._made)
+            made = await self._api.create(body)
             pod.uid = made["metadata"]["uid"]
             self._metrics.created()
         except ApiError as error:

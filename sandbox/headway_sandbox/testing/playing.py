@@ -7,7 +7,7 @@ import json
 import os
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
@@ -148,13 +148,29 @@ class Player:
             sandbox.lease()
 
     def episodes(self, wanted: Sequence[tuple[Script, Agent]]) -> list[Played]:
-        """Agents' episodes, in the order given; where all of the first fail, those alone."""
+        """Agents' episodes, in the order given; the first of them alone where those fail, and others too.
+
+        The first may all be of one row, which may be the only one that fails.
+        """
         some = max(SOME, self.workers)
+        found: dict[int, Played] = {}
+        left = range(min(some, len(wanted)), len(wanted))
         with ThreadPoolExecutor(self.workers) as pool:
-            found = list(pool.map(lambda one: self.play(*one), wanted[:some]))
-            if all(one.error is not None for one in found):
-                return found
-            return found + list(pool.map(lambda one: self.play(*one), wanted[some:]))
+
+            def play(places: Sequence[int]) -> None:
+                found.update(zip(places, pool.map(lambda at: self.play(*wanted[at]), places), strict=True))
+
+            play(range(left.start))
+            if _all_failed(found):
+                play(left[:: max(1, len(left) // SOME)][:SOME])
+            if _all_failed(found):
+                return [found[at] for at in range(left.start)]
+            play([at for at in left if at not in found])
+        return [found[at] for at in range(len(wanted))]
+
+
+def _all_failed(found: Mapping[int, Played]) -> bool:
+    return all(one.error is not None for one in found.values())
 
 
 def baseline(player: Player, model: Model, facts: Facts, episodes: int, tokens: Tokens = about) -> Baseline:

@@ -17,6 +17,7 @@ from chart import FIRST_BUILD_S, cluster_command, render
 from headway_api.conditions import Reason
 from headway_api.metrics import FAMILIES, JOB_LABELS, JOBS, OPERATOR, Family, prometheus_name
 from headway_api.signals import SignalName
+from headway_operator.telemetry import ERRORS
 
 ROOT = Path(__file__).resolve().parents[3]
 CASES = sorted(Path(__file__).parent.glob("alerts_*.yaml"))
@@ -241,6 +242,7 @@ def reasons() -> set[str]:
     others += re.findall(r'^UNREADABLE: Final = "(\w+)"', controller, re.MULTILINE)
     assert blocked, "no reason found: see where the operator makes them"
     assert others, "no reason found: see where the operator makes them"
+    assert set(others) == set(ERRORS), "these count from 0"
     return {Reason[name].value for name in blocked} | set(others)
 
 

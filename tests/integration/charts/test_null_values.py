@@ -60,7 +60,9 @@ def test_a_null_value_is_one_that_is_not_given(path: str, tmp_path: Path) -> Non
 
 
 def test_what_jobs_may_name_reaches_the_operator(tmp_path: Path) -> None:
-    values = json.dumps({"agentUrls": ["https://*.acme.dev/agents"], "secretNames": ["team-*"]})
+    values = json.dumps(
+        {"agentUrls": ["https://*.acme.dev/agents"], "secretNames": ["team-*"], "serviceAccounts": ["jobs-*"]}
+    )
     helm = chart.cluster_command("tools") / "helm"
     command = [
         helm,
@@ -73,6 +75,7 @@ def test_what_jobs_may_name_reaches_the_operator(tmp_path: Path) -> None:
     text = subprocess.run(command, check=True, text=True, capture_output=True).stdout
     policy = read(text, tmp_path).policy
     assert (policy.agent_urls, policy.secret_names) == (("https://*.acme.dev/agents",), ("team-*",))
+    assert policy.service_accounts == ("jobs-*",)
 
 
 def test_scrapers_that_are_null_are_nobody(tmp_path: Path) -> None:

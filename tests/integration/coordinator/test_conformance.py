@@ -16,18 +16,11 @@ from typing import Any
 import pytest
 from gateway_rig import ARN, a_task, gateway_rig, token_truth
 from guest_stage import Agents, play, stage, until
-from speaker import ANSWER, CALL
+from speaker import ANSWER, CALL, PADDED, THINKING, TWO_CALLS
 
 from headway_api.records import Outcome
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
-THINKING = "<think>\nWhich metal?\n</think>\n\nLet me see.\n\n" + CALL
-TWO_CALLS = (
-    '<tool_call>\n{"name": "look_up", "arguments": {"key": "schöner Fuchs 🦊"}}\n</tool_call>\n'
-    '<tool_call>\n{"name": "look_up", "arguments": {"key": "a \\"b\\" <c> & 1/3"}}\n</tool_call><|im_end|>'
-)
-PADDED = "\n It is gold, I am sure. \n\n<|im_end|>"
-"""Text that clients strip."""
 
 
 SCRIPTS = {

@@ -7,13 +7,16 @@ import gzip
 import json
 import subprocess
 import sys
+from collections import Counter
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from a_job import publishing
-from endpoint_service import says
+from aiohttp import web
+from endpoint_service import Answer, Service, says
 from endpoint_service import serving as endpoint
 from faulty_servers import serving, weight_agent
 from lease_service import free_port, lease_service
@@ -21,7 +24,9 @@ from role_keys import KEYS, TO_COORDINATOR
 from scripted_learner import ScriptedLearner
 from speaking_job import job, speaking_engine, until_ready
 
+from headway_api.artifacts import Layout
 from headway_api.keys import Key
+from headway_api.preflight import CHECK_IDS
 from headway_api.store import FileStore
 from headway_coordinator.coordinator import Coordinator
 from headway_coordinator.engines.router import Endpoint
@@ -57,8 +62,19 @@ class Desk(Environment):
 """
 
 
-async def test_a_job_is_trained_by_what_its_judge_says(tmp_path: Path) -> None:
-    (tmp_path / "desk.py").write_text(ENVIRONMENT)
+@dataclass
+class Ran:
+    """A job that has ended."""
+
+    status: dict[str, Any]
+    store: FileStore
+    layout: Layout
+    judge: Service
+
+
+async def ran(folder: Path, answer: Answer, **fields: Any) -> Ran:
+    """The job whose judge answers so; `fields` of its spec."""
+    (folder / "desk.py").write_text(ENVIRONMENT)
     told: list[dict[str, Any]] = []
 
     def sink(status: dict[str, Any]) -> Heard:
@@ -67,16 +83,16 @@ async def test_a_job_is_trained_by_what_its_judge_says(tmp_path: Path) -> None:
 
     store = FileStore()
     async with AsyncExitStack() as stack:
-        judge = await stack.enter_async_context(endpoint(says("0.5")))
-        engine = await stack.enter_async_context(serving(speaking_engine(tmp_path)))
+        judge = await stack.enter_async_context(endpoint(answer))
+        engine = await stack.enter_async_context(serving(speaking_engine(folder)))
         agent = await stack.enter_async_context(serving(weight_agent()))
-        service = lease_service(tmp_path, "desk:Desk", KEYS[Key.COORDINATOR_TO_BROKER])
+        service = lease_service(folder, "desk:Desk", KEYS[Key.COORDINATOR_TO_BROKER])
         leases = await stack.enter_async_context(service)
         config = job(
-            tmp_path,
+            folder,
             reward={"range": [-1, 1]},
             judges=[{"name": "style", "endpoint": {"url": judge.url, "model": "m"}}],
-            evaluation={"everySteps": 0, "atStart": True, "maxRows": 1},
+            **{"evaluation": {"everySteps": 0, "atStart": True, "maxRows": 1}, **fields},
         )
 
         async def discover() -> set[Endpoint]:
@@ -84,7 +100,7 @@ async def test_a_job_is_trained_by_what_its_judge_says(tmp_path: Path) -> None:
 
         port = free_port()
         coordinator = Coordinator(
-            config, KEYS, store, tmp_path / "cache", sink, broker_url=leases.url, discover=discover, port=port
+            config, KEYS, store, folder / "cache", sink, broker_url=leases.url, discover=discover, port=port
         )
         layout = coordinator.layout
         learner = ScriptedLearner(
@@ -95,7 +111,20 @@ async def test_a_job_is_trained_by_what_its_judge_says(tmp_path: Path) -> None:
             await until_ready(running, port)
             await learner.run(None)
             await running
-    status = told[-1]
+    return Ran(told[-1], store, layout, judge)
+
+
+async def recounted(folder: Path, job: Ran) -> subprocess.CompletedProcess[str]:
+    """The bill, held against what lies in the store."""
+    (folder / "job.json").write_text(json.dumps({"status": job.status}))
+    command = [sys.executable, str(ROOT / "hack/recount.py"), job.layout.root, "--status"]
+    command.append(str(folder / "job.json"))
+    return await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True)
+
+
+async def test_a_job_is_trained_by_what_its_judge_says(tmp_path: Path) -> None:
+    job = await ran(tmp_path, says("0.5"))
+    status, store, layout = job.status, job.store, job.layout
     assert {"Judge style": True}.items() <= {
         check["name"]: check["passed"] for check in status["preflight"]["checks"]
     }.items()
@@ -111,8 +140,41 @@ async def test_a_job_is_trained_by_what_its_judge_says(tmp_path: Path) -> None:
     assert figures["rollout/reward/mean"] == 0.25
     assert status["usage"]["judgeTokens"] > 0
     assert status["usage"]["judgeTokens"] % 25 == 0
-    (tmp_path / "job.json").write_text(json.dumps({"status": status}))
-    command = [sys.executable, str(ROOT / "hack/recount.py"), layout.root, "--status"]
-    command.append(str(tmp_path / "job.json"))
-    counted = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True)
+    counted = await recounted(tmp_path, job)
+    assert counted.returncode == 0, counted.stderr
+
+
+ASKED_AGAIN = {"episodes": 8, "checks": {
+    **dict.fromkeys(CHECK_IDS, "Off"), "judge-varies": "Enforce", "constant-guess": "Warn",
+}}  # fmt: skip
+"""Scripts of one check are played too."""
+
+
+async def test_a_preflight_asks_what_episodes_asked_twice(tmp_path: Path) -> None:
+    counts: Counter[str] = Counter()
+
+    async def fickle(request: web.Request, asked: Any) -> web.StreamResponse:
+        """Another grade whenever it is asked the same."""
+        said = asked["messages"][-1]["content"]
+        counts[said] += 1
+        return await says("0.5" if counts[said] % 2 else "0.25")(request, asked)
+
+    job = await ran(tmp_path, fickle, preflight=ASKED_AGAIN)
+    by_check = {each["check"]: each for each in job.status["preflight"]["findings"]}
+    found, guess = by_check["judge-varies"], by_check["constant-guess"]
+    assert "empty answer: success 4 of 4" in guess["message"]
+    assert ", reward " not in guess["message"], "a script is in no group"
+    assert (found["verdict"], found["field"]) == ("Warn", "spec.judges[style]")
+    assert "Judge style answered 5 of 5" in found["message"], "four prompts, and one of whole groups"
+    assert "Mean difference: text by 0.25" in found["message"]
+    assert {said: asked for said, asked in counts.items() if "Say ok" not in said} == {
+        **{f"train {number}": 3 for number in range(4)},
+        "Which of 2": 3,
+        "validation 0": 1,
+    }, "what episodes and scripts ask again is kept"
+    kept = [json.loads(job.store.get(uri)) for uri in job.store.list(job.layout.preflight_judgements)]
+    twice = [each for each in kept if each["whose"].startswith("preflight-judge-")]
+    assert len(twice) == 10
+    assert sum(one["sampled_tokens"] for each in twice for one in each["judgements"]) == 50
+    counted = await recounted(tmp_path, job)
     assert counted.returncode == 0, counted.stderr

@@ -90,7 +90,14 @@ def changed(pod: Json, path: str, value: Any) -> Json:
     return made
 
 
+ELSEWHERE = {"host": "169.254.169.254", "port": 80}
 SECRET = [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "keys", "key": "k"}}}]
+RUNTIME_CLASSES = "\n---\n".join(
+    json.dumps(
+        {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": name}, "handler": "x"}
+    )
+    for name in ("walled.x", "open")
+)
 TAKEN_OVER = [
     ("spec.volumes", [{"name": "root", "hostPath": {"path": "/"}}], "spec.volumes"),
     ("spec.volumes", [{"name": "keys", "secret": {"secretName": "keys"}}], "spec.volumes"),
@@ -99,6 +106,35 @@ TAKEN_OVER = [
     ("spec.automountServiceAccountToken", True, "spec.serviceAccountName"),
     ("spec.hostNetwork", True, "spec: a sandbox has no share in its node"),
     ("spec.hostPID", True, "spec: a sandbox has no share in its node"),
+    ("spec.hostUsers", True, "spec: the scheduler places a sandbox"),
+    ("spec.nodeName", "node", "spec: the scheduler places a sandbox"),
+    ("spec.priorityClassName", "system-node-critical", "spec: the scheduler places a sandbox"),
+    ("spec.containers.0.livenessProbe", {"httpGet": ELSEWHERE}, "spec.containers: the kubelet asks"),
+    ("spec.containers.0.readinessProbe", {"tcpSocket": ELSEWHERE}, "spec.containers: the kubelet asks"),
+    ("spec.containers.0.startupProbe", {"httpGet": ELSEWHERE}, "spec.containers: the kubelet asks"),
+    ("spec.containers.0.lifecycle.preStop", {"httpGet": ELSEWHERE}, "spec.containers: the kubelet asks"),
+    ("spec.containers.0.lifecycle.postStart", {"tcpSocket": ELSEWHERE}, "spec.containers: the kubelet asks"),
+    (
+        "spec.securityContext.seccompProfile",
+        {"type": "Unconfined"},
+        "spec.securityContext: a sandbox runs un",
+    ),
+    ("spec.securityContext", {"runAsNonRoot": True}, "spec.securityContext: a sandbox runs under"),
+    (
+        "spec.securityContext.appArmorProfile",
+        {"type": "Unconfined"},
+        "spec.securityContext: a sandbox runs un",
+    ),
+    (
+        "spec.containers.0.securityContext.seccompProfile",
+        {"type": "Unconfined"},
+        "spec.securityContext: a sandbox runs under",
+    ),
+    (
+        "metadata.annotations",
+        {"container.apparmor.security.beta.kubernetes.io/sandbox": "unconfined"},
+        "spec.securityContext: a sandbox runs under",
+    ),
     ("spec.containers.0.env", SECRET, "spec.containers"),
     ("spec.containers.0.envFrom", [{"secretRef": {"name": "keys"}}], "spec.containers"),
     ("spec.containers.0.securityContext", {"privileged": True}, "spec.securityContext"),
@@ -123,6 +159,40 @@ def test_a_broker_makes_sandboxes_of_its_own_job_alone(rig: Rig) -> None:
         answer = tried(rig, "meek-broker", changed(own, path, value))
         assert said in answer, f"{path}={value}: {answer or 'accepted'}"
     assert "sandbox" in tried(rig, "meek-broker", plain(rig, "any", {}))
+
+
+def test_a_broker_names_no_other_uid_than_its_jobs(rig: Rig) -> None:
+    """A pod whose controller has another job's uid would be that job's sandbox."""
+    rig.start()
+    for name in ("meek", "other"):
+        rig.apply(name)
+        rig.first_pods(name)
+    uids = {name: rig.get(name)["metadata"]["uid"] for name in ("meek", "other")}
+    for uid, said in (
+        (uids["meek"], ""),
+        (uids["other"], "write the uid of that job"),
+        ("x", "write the uid"),
+    ):
+        labels = {**sandbox(rig, "meek")["metadata"]["labels"], "headway.dev/job-uid": uid}
+        pod = changed(sandbox(rig, "meek"), "metadata.ownerReferences.0.uid", uid)
+        answer = tried(rig, "meek-broker", changed(pod, "metadata.labels", labels))
+        assert said in answer, f"{uid}: {answer or 'accepted'}"
+        assert bool(answer) is bool(said), answer
+
+
+def test_a_sandbox_has_the_runtime_class_of_its_job(rig: Rig) -> None:
+    rig.cluster.kubectl("apply", "-f", "-", input=RUNTIME_CLASSES)
+    rig.start()
+    environment = {"image": IMAGE, "entrypoint": "a:B", "sandbox": {"runtimeClassName": "walled.x"}}
+    rig.apply("walled", environment=environment)
+    rig.first_pods("walled")
+    own = sandbox(rig, "walled")
+    assert own["spec"].get("runtimeClassName") == "walled.x", rig.get("walled")
+    assert tried(rig, "walled-broker", own) == ""
+    without = {**own, "spec": {key: value for key, value in own["spec"].items() if key != "runtimeClassName"}}
+    for pod in (without, changed(own, "spec.runtimeClassName", "open")):
+        assert "of the runtimeClassName that the job asks for" in tried(rig, "walled-broker", pod)
+    rig.cluster.kubectl("delete", "-f", "-", input=RUNTIME_CLASSES)
 
 
 def test_a_job_is_run_under_the_policies(rig: Rig) -> None:
@@ -195,7 +265,18 @@ def nested(levels: int) -> Any:
     return value
 
 
+def suite(**fields: Any) -> Json:
+    return {"suites": [{"name": "s", "image": "i", "task": "a/b", "limit": 1, **fields}]}
+
+
 FREE = {
+    "spec.environment.contract": lambda value: {
+        "environment": {"image": "i", "entrypoint": "a:B", "contract": value}
+    },
+    "spec.suites[].args": lambda value: suite(args=value),
+    "spec.suites[].sandbox.podTemplate": lambda value: suite(
+        sandbox={"podTemplate": {"spec": {"affinity": value}}}
+    ),
     "spec.environment.config": lambda value: {
         "environment": {"image": "i", "entrypoint": "a:B", "config": value}
     },
@@ -214,9 +295,10 @@ FREE = {
 @pytest.mark.parametrize("field", FREE)
 def test_what_is_nested_too_deep_is_refused_at_apply(rig: Rig, field: str) -> None:
     cluster: Cluster = rig.cluster  # type: ignore[assignment]
-    above = 0 if field.endswith("config") else 2
+    above = 2 if field.endswith("podTemplate") else 0
+    of = rig.evaluations if "suites" in field else rig
     for levels, said in ((16, ""), (18, f"{field}: nested more than 16 levels deep"), (200, field)):
-        body = rig.job("nested", **FREE[field](nested(levels - above)))
+        body = of.job("nested", **FREE[field](nested(levels - above)))
         done = cluster.attempt("create", "-f", "-", "--dry-run=server", input=json.dumps(body))
         assert (said in done.stderr and bool(said)) is bool(done.returncode), done.stderr
         assert bool(done.returncode) is bool(said), f"{levels}: {done.stderr}"

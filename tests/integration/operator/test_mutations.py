@@ -2,6 +2,10 @@
 
 HOSTILE_COUNT says how many, HOSTILE_SEED which; `make test-hostile` draws another seed each time. A failure
 prints the seed and the manifest.
+
+No neighbour is reconciled later than 5 s. How long that takes on a machine with other work says nothing by
+itself, so a second operator, in a namespace without mutations, has a job that is changed at the same moment.
+Where it takes more than `CALM_SECONDS` the machine is slow, and the 5 s grow as much as it is slower.
 """
 
 from __future__ import annotations
@@ -12,13 +16,16 @@ import random
 import re
 import subprocess
 import time
+import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 from kubernetes import config
 from mutations import mutated
-from operator_rig import API_GROUP, Rig, wait
+from operator_rig import API_GROUP, Cluster, Rig, wait
 
 from headway_api import names
 from headway_operator import wire
@@ -28,7 +35,9 @@ SEED = int(os.environ.get("HOSTILE_SEED", "1"))
 TOGETHER = 10
 """Mutations that exist at the same time; then a neighbour is changed."""
 LATE_SECONDS = 5.0
-"""A neighbour that is reconciled later is counted, and printed."""
+"""Most that a neighbour of mutations waits, on a machine that has time."""
+CALM_SECONDS = 0.5
+"""Most that a job without neighbours waits on such a machine."""
 FAR_TOO_LATE_SECONDS = 60.0
 
 pytestmark = [
@@ -41,6 +50,7 @@ Json = dict[str, Any]
 FIELD = re.compile(r"\b(spec|metadata|status|kind|apiVersion)\b")
 
 
+CONTRACT: Json = {"tools": [{"name": "look_up", "inputSchema": {"properties": {"key": {"type": "string"}}}}]}
 COLLECTED: Json = {"type": "Collected", "status": "True"}
 
 
@@ -108,6 +118,12 @@ def manifests(rig: Rig) -> list[Json]:
     evaluation = rig.evaluations.job("x", **more)
     for body in (training, evaluation):
         body["spec"]["environment"]["config"] = {"limits": {"a": [1, 2, {"b": None}]}, "name": "x"}
+        endpoint = {"url": "https://judge.example.org/v1", "model": "m"}
+        body["spec"]["judges"] = [{"name": "strict", "endpoint": endpoint, "secretRef": {"name": "judge"}}]
+    training["spec"]["environment"]["contract"] = CONTRACT
+    sandbox = {"deadlineSeconds": 3600, "podTemplate": template}
+    suite = {"name": "s", "image": "i:1", "task": "a/b", "limit": 2, "sandbox": sandbox}
+    evaluation["spec"]["suites"] = [{**suite, "args": {"level": [1, {"b": None}]}}]
     return [training, evaluation]
 
 
@@ -119,6 +135,22 @@ def neighbour(rig: Rig) -> Iterator[Rig]:
     rig.apply("neighbour", suspend=True)
     wait("the neighbour", lambda: rig.condition("neighbour", "Accepted"), explain=rig.log)
     return rig
+
+
+@pytest.fixture
+def calm(cluster: Cluster, tmp_path: Path) -> Iterator[Rig]:
+    """Another operator, and its one job."""
+    rig = Rig(cluster, f"calm-{uuid.uuid4().hex[:6]}", tmp_path)
+    try:
+        rig.prepare()
+        rig.start()
+        wait("a leader", rig.leads, explain=rig.log)
+        rig.apply("neighbour", suspend=True)
+        wait("the calm job", lambda: rig.condition("neighbour", "Accepted"), explain=rig.log)
+        yield rig
+    finally:
+        rig.clean()
+        rig.remove()
 
 
 def seen_after(rig: Rig, change: int) -> float:
@@ -133,6 +165,18 @@ def seen_after(rig: Rig, change: int) -> float:
         explain=rig.log,
     )
     return time.monotonic() - begun
+
+
+def is_late(waited: float, control: float) -> bool:
+    """Whether a neighbour waited too long, where a job without neighbours waited for `control` seconds."""
+    return waited > LATE_SECONDS * max(1.0, control / CALM_SECONDS)
+
+
+@pytest.mark.parametrize(
+    ("waited", "control", "late"), [(4.9, 0.1, False), (5.1, 0.5, True), (19, 2, False), (21, 2, True)]
+)
+def test_a_slow_machine_makes_no_neighbour_late(waited: float, control: float, late: bool) -> None:
+    assert is_late(waited, control) is late
 
 
 def explains(said: Json) -> bool:
@@ -163,11 +207,12 @@ def judged(rig: Rig, writer: Writer, body: Json, text: str) -> str:
     return "" if FIELD.search(message) and len(message) > 12 else f"a refusal that names no field: {message}"
 
 
-def test_no_mutation_harms_the_operator_or_a_neighbour(neighbour: Rig) -> None:
+def test_no_mutation_harms_the_operator_or_a_neighbour(neighbour: Rig, calm: Rig) -> None:
     print(f"HOSTILE_SEED={SEED} HOSTILE_COUNT={COUNT}")
     chance, valid, writer = random.Random(SEED), manifests(neighbour), Writer(neighbour)
     process = neighbour._processes[-1]
-    waits: list[float] = []
+    waits: list[tuple[float, float]] = []
+    """Of the neighbour, and of the job without neighbours, in seconds."""
     taken: list[tuple[Json, str]] = []
     refused = accepted = 0
     for number in range(COUNT):
@@ -184,15 +229,19 @@ def test_no_mutation_harms_the_operator_or_a_neighbour(neighbour: Rig) -> None:
             accepted += 1
             taken.append((base, text))
         if number % TOGETHER == TOGETHER - 1 or number == COUNT - 1:
-            waits.append(seen_after(neighbour, number // TOGETHER))
+            with ThreadPoolExecutor(2) as pool:
+                waits.append(tuple(pool.map(seen_after, (neighbour, calm), [number // TOGETHER] * 2)))
             for body, sent in taken:
                 wrong = judged(neighbour, writer, body, sent)
                 assert not wrong, f"HOSTILE_SEED={SEED}, {body['metadata']['name']}: {wrong}"
             _assert_well(neighbour, process)
             _remove(neighbour, writer, [body for body, _ in taken])
             taken = []
-    late = sum(seconds > LATE_SECONDS for seconds in waits)
-    print(f"{refused} refused, {accepted} taken; a neighbour waited {max(waits):.1f} s, {late} times over 5")
+    late = [(round(waited, 1), round(control, 1)) for waited, control in waits if is_late(waited, control)]
+    most, control = max(waits)
+    print(f"{refused} refused, {accepted} taken")
+    print(f"a neighbour waited {most:.1f} s at most, and then a job without mutations {control:.1f} s")
+    assert not late, f"HOSTILE_SEED={SEED}: seconds that the neighbour waited, and without mutations: {late}"
     assert refused
     assert accepted
 

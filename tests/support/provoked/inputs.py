@@ -7,7 +7,19 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from provoked.provocation import ODD, Provocation, evaluation
+from provoked.provocation import ODD, Applied, Provocation, evaluation
+
+LOST_STEP = 12
+"""Of which no checkpoint was written."""
+
+
+def lose_the_checkpoint(job: Applied) -> None:
+    """Have the job, which is suspended, go on from a step whose checkpoint is not there."""
+    uid = job.get()["metadata"]["uid"]
+    folder = f"s3://headway/runs/{job.namespace}/{job.name}/{uid}"
+    job.put(f"{folder}/latest.json", json.dumps({"step": LOST_STEP}).encode())
+    job.patch({"spec": {"suspend": False}})
+
 
 PROVOKED: dict[str, Provocation] = {
     "no-dataset": Provocation({"data": {"train": {"uri": "s3://headway/quickstart/no-such-file.jsonl"}}}),
@@ -56,6 +68,8 @@ PROVOKED: dict[str, Provocation] = {
     "no-job-to-start-from": Provocation({"model": {"warmStart": {"job": "absent"}}}),
     "no-candidate": evaluation({"candidates": [{"name": "tuned", "checkpoint": {"job": "absent"}}]}),
     "spoilt-weights": Provocation({"model": {"base": f"{ODD}/spoilt-weights"}}),
+    "weights-of-another-model": Provocation({"model": {"base": f"{ODD}/other-weights"}}, trains=True),
+    "lost-checkpoint": Provocation({"suspend": True}, then=lose_the_checkpoint, trains=True),
 }
 LEFT_OUT = {
     "no-config": ("config.json",),
@@ -75,6 +89,7 @@ def upload(bucket: Any, folder: Path) -> None:
         shutil.copytree(model, odd / name)
         whole = (model / file).read_bytes()
         (odd / name / file).write_bytes(whole[: len(whole) // 2])
+    resized(model, odd / "other-weights")
     _adapters(odd)
     _rows(odd)
     bucket.upload(odd, "odd")

@@ -30,8 +30,9 @@ LIMIT_RANGE: Json = {
     "apiVersion": "v1",
     "kind": "LimitRange",
     "metadata": {"name": "small"},
-    "spec": {"limits": [{"type": "Container", "max": {"memory": "4500Mi"}}]},
+    "spec": {"limits": [{"type": "Container", "max": {"memory": "3Gi"}}]},
 }
+TOO_LARGE: Json = {"requests": {"memory": "4000Gi"}, "limits": {"memory": "4000Gi"}}
 INSIDE: Json = {"ipBlock": {"cidr": "0.0.0.0/0"}}
 WALL: Json = {
     "apiVersion": "networking.k8s.io/v1",
@@ -69,9 +70,10 @@ PROVOKED: dict[str, Provocation] = {
         {"environment": {"sandbox": {"resources": {"limits": {"memory": "9Gi"}}}}},
         beside=[quota("small-sandboxes", limits_memory="8Gi")],
     ),
+    "beyond-the-limit-range": Provocation(beside=[LIMIT_RANGE]),
     "no-such-node": Provocation(placed("learner", nodeSelector=NOWHERE)),
     "no-accelerator": Provocation({"learner": {"resources": {"limits": {"nvidia.com/gpu": "1"}}}}),
-    "too-large-for-any-node": Provocation({"learner": {"resources": {"limits": {"memory": "4000Gi"}}}}),
+    "too-large-for-any-node": Provocation({"learner": {"resources": TOO_LARGE}}),
     "no-node-for-sandboxes": Provocation({"environment": placed("sandbox", nodeSelector=NOWHERE)}),
     "no-runtime-class": Provocation({"environment": {"sandbox": {"runtimeClassName": "gvisor"}}}),
     "no-priority-class": Provocation(placed("learner", priorityClassName="urgent")),

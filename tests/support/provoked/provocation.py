@@ -2,18 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from headway_api.names import EVAL_KIND, TRAINING_KIND
 
 Json = dict[str, Any]
 ODD: Final = "s3://headway/odd"
 """Folder of what is uploaded for faults."""
+ODD_MODULE: Final = "odd"
+"""Name of the module of `odd.py`, and of the ConfigMap that holds it."""
 HOST_IMAGE: Final = "@coordinator"
 """Stands for an image that is there, and that no environment is in."""
 STORE: Final = "http://objects.headway-demo.svc:7070"
+
+
+class Applied(Protocol):
+    """A job that was applied, and what may be done to it."""
+
+    @property
+    def namespace(self) -> str: ...
+
+    @property
+    def name(self) -> str: ...
+
+    def get(self) -> Json:
+        """The job as it is."""
+
+    def patch(self, change: Json) -> Json:
+        """Merge a change into the job."""
+
+    def put(self, uri: str, content: bytes) -> None:
+        """Write an object to the store."""
+
+
+def nothing_more(job: Applied) -> None:
+    """The job as applied is enough."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +54,10 @@ class Provocation:
     """Objects that are made in its namespace before; they are in the way of every other job there."""
     edit: Mapping[str, Any] | None = None
     """Merged over the spec once the job is there: the edit is what is refused."""
+    then: Callable[[Applied], None] = nothing_more
+    """Done once the job is there."""
+    trains: bool = False
+    """Whether learner and servers come up for it."""
 
     @property
     def alone(self) -> bool:
@@ -55,12 +84,18 @@ def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> Json:
     return result
 
 
+LITTLE: Final[Json] = {
+    "requests": {"cpu": "20m", "memory": "256Mi"},
+    "limits": {"cpu": "2", "memory": "4Gi"},
+}
+"""Of learner and servers. They ask for little, so that all jobs that are provoked together fit a node."""
 SMALL: Final[Json] = {
     "algorithm": {"batchSize": 2, "groupSize": 4},
     "schedule": {"maxSteps": 1},
     "evaluation": {"everySteps": 1, "atStart": False, "maxRows": 2},
     "environment": {"sandbox": {"warmPool": {"min": 0, "max": 8}}},
-    "rollout": {"maxConcurrency": 8},
+    "learner": {"resources": LITTLE},
+    "rollout": {"maxConcurrency": 8, "resources": LITTLE},
     "preflight": {"episodes": 0},
     "tracking": None,
 }
@@ -69,7 +104,7 @@ EVALUATED: Final[Json] = {
     "candidates": None,
     "evaluation": {"maxRows": 2},
     "environment": {"sandbox": {"warmPool": {"min": 0, "max": 4}}},
-    "rollout": {"maxConcurrency": 4},
+    "rollout": {"maxConcurrency": 4, "resources": LITTLE},
     "gate": None,
     "tracking": None,
 }

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -17,10 +18,18 @@ from kubernetes import client, config
 from headway_analysis.faults.definition import Fault, Stage
 from headway_api.names import API_VERSION, PLURALS, TRAINING_KIND
 from headway_demo import quickstart
-from provoked.provocation import EVALUATED, SMALL, STORE, Json, Provocation, merged
+from headway_demo.images import RESOURCES
+from provoked.provocation import EVALUATED, ODD_MODULE, SMALL, STORE, Json, Provocation, merged
+from provoked.room import Room, left, of_a_job
 
 AT_ONCE: Final = 4
-"""Jobs together: each has a coordinator and a broker, and two cores have no more room."""
+"""Jobs together. A node of two cores holds them beside the platform: test_provoked_room.py adds it up."""
+TRAINING: Final = 2
+"""Jobs together for which learner and servers come up: they use the cores, whatever they ask for."""
+ASKED: Final = of_a_job(SMALL, RESOURCES)
+"""The most that one of them asks for."""
+ROOM_S: Final = 180
+"""Longest that pods of earlier jobs take to go."""
 PATIENCE_S: Final = 180
 """Longer than any fault takes on a busy machine, beyond its own time."""
 GONE_S: Final = 90
@@ -28,6 +37,14 @@ SETTLED_S: Final = 5
 """After so long nothing more is said of a job that has ended."""
 LOOK_S: Final = 0.4
 MERGE: Final = "application/merge-patch+json"
+Faults = Mapping[str, tuple[Fault, Provocation]]
+"""What to provoke, by the fault's name."""
+MODULE: Final[Json] = {
+    "apiVersion": "v1",
+    "kind": "ConfigMap",
+    "metadata": {"name": ODD_MODULE},
+    "data": {f"{ODD_MODULE}.py": (Path(__file__).parent / "odd.py").read_text()},
+}
 
 
 @dataclass
@@ -49,6 +66,8 @@ class Seen:
     """Roles of its pods at that time."""
     left: list[str] = field(default_factory=list)
     """Pods of a job that failed, once they had time to go."""
+    logs: list[str] = field(default_factory=list)
+    """Last logs that the store keeps of a job that failed."""
     error: str = ""
     """Why nothing was seen."""
 
@@ -97,9 +116,10 @@ def path(kind: str, namespace: str, name: str = "") -> str:
 class FaultRig:
     """Where faults are provoked: namespaces with the store's credentials in them."""
 
-    def __init__(self, bench: Any, secret: Json, prefix: str) -> None:
+    def __init__(self, bench: Any, bucket: Any, secret: Json, prefix: str) -> None:
         """`secret`: the store's keys as another namespace has them."""
         self.server = Server(str(bench.kube.kubeconfig))
+        self.bucket = bucket
         self.over = threading.Event()
         """Set once nobody waits for what is seen."""
         self._bench = bench
@@ -114,7 +134,7 @@ class FaultRig:
             return full
         self._namespaces.add(full)
         self._bench.kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": full}})
-        given = {(each["kind"], each["metadata"]["name"]): each for each in (self._secret, *beside)}
+        given = {(each["kind"], each["metadata"]["name"]): each for each in (self._secret, MODULE, *beside)}
         for each in given.values():
             self._bench.kube.apply(merged(each, {"metadata": {"namespace": full}}))
         return full
@@ -134,23 +154,49 @@ class FaultRig:
             found["spec"]["environment"]["image"] = self._bench.platform.refs[image[1:]]
         return found
 
-    def all(self, faults: Mapping[str, tuple[Fault, Provocation]]) -> dict[str, Seen]:
-        """What was seen of each, those at apply first."""
-        quick = [pair for pair in faults.values() if pair[0].stage is Stage.APPLY]
-        slow = [pair for pair in faults.values() if pair[0].stage is not Stage.APPLY]
+    def all(self, faults: Faults) -> dict[str, Seen]:
+        """What was seen of each: those at apply first, then those that use the cores, then the others."""
         places = {fault.name: self._place(fault, how) for fault, how in faults.values()}
-        seen = {fault.name: self._seen(fault, how, places[fault.name]) for fault, how in quick}
-        slow.sort(key=lambda pair: -pair[0].seconds)
-        with ThreadPoolExecutor(AT_ONCE) as threads:
-            found = {
-                fault.name: threads.submit(self._seen, fault, how, places[fault.name]) for fault, how in slow
-            }
+        quick = {name for name, (fault, _) in faults.items() if fault.stage is Stage.APPLY}
+        trains = {name for name, (_, how) in faults.items() if how.trains}
+        seen = {name: self._seen(*faults[name], places[name]) for name in faults if name in quick}
+        for names, at_once in ((trains, TRAINING), (faults.keys() - quick - trains, AT_ONCE)):
+            several = {name: faults[name] for name in faults if name in names}
+            if several:
+                self._await_room(ASKED * at_once)
+                seen |= self._together(several, places, at_once)
+        return seen
+
+    def _together(self, faults: Faults, places: Mapping[str, str], at_once: int) -> dict[str, Seen]:
+        """What was seen of each, so many at a time. Those that take longest begin first."""
+        order = sorted(faults, key=lambda name: -faults[name][0].seconds)
+        with ThreadPoolExecutor(at_once) as threads:
+            found = {name: threads.submit(self._seen, *faults[name], places[name]) for name in order}
             try:
-                return seen | {name: each.result() for name, each in found.items()}
-            finally:  # where somebody interrupts it, nobody waits for the rest
+                return {name: each.result() for name, each in found.items()}
+            except BaseException:  # where somebody interrupts it, nobody waits for the rest
                 self.over.set()
                 for each in found.values():
                     each.cancel()
+                raise
+
+    def _await_room(self, wanted: Room) -> None:
+        """Wait until the node has so much room: pods of earlier tests may still be going.
+
+        Raises:
+            RuntimeError: it has not. A job that waits for the node would say so in place of its fault.
+        """
+        ends = time.monotonic() + ROOM_S
+        while not (found := self._room()).holds(wanted):
+            if time.monotonic() > ends:
+                raise RuntimeError(f"the jobs together ask for {wanted}, and the node has {found} left")
+            time.sleep(2 * LOOK_S)
+        print(f"room: {found}; jobs together: {wanted}", flush=True)
+
+    def _room(self) -> Room:
+        """What is left on the node. There is one."""
+        (node,) = self.server.ask("GET", "/api/v1/nodes")[1]["items"]
+        return left(node, self.server.ask("GET", "/api/v1/pods")[1]["items"])
 
     def _place(self, fault: Fault, how: Provocation) -> str:
         return self.namespace(fault.name if how.alone else "jobs", how.beside)
@@ -184,6 +230,7 @@ class ProvokedJob:
 
     def __init__(self, rig: FaultRig, fault: Fault, how: Provocation, namespace: str) -> None:
         self._server = rig.server
+        self._bucket = rig.bucket
         self._over = rig.over
         self._fault = fault
         self._how = how
@@ -210,6 +257,7 @@ class ProvokedJob:
             return seen
         if seen.status != 201:
             raise AssertionError(f"the API server refused it: {seen.answer}")
+        self._how.then(self)
         ends = time.monotonic() + self._fault.seconds + PATIENCE_S
         while not self._look() and time.monotonic() < ends and not self._over.is_set():
             if is_finished(seen.job):
@@ -218,6 +266,8 @@ class ProvokedJob:
         seen.seconds = time.monotonic() - began
         if self._fault.state == "Failed":
             seen.left = [pod["metadata"]["name"] for pod in self._pods_gone()]
+            uri = seen.job.get("status", {}).get("artifacts", {}).get("uri")
+            seen.logs = self._bucket.names(f"{uri}/logs") if uri else []
         return seen
 
     def _look(self) -> bool:
@@ -237,8 +287,11 @@ class ProvokedJob:
         return told and shown and bool(fault.pattern.search(known.get("message", "")))
 
     def _pods(self) -> list[Json]:
+        return list(self._server.ask("GET", self._pods_path())[1]["items"])
+
+    def _pods_path(self) -> str:
         label = urlencode({"labelSelector": f"headway.dev/job-name={self.name}"})
-        return list(self._server.ask("GET", f"/api/v1/namespaces/{self.namespace}/pods?{label}")[1]["items"])
+        return f"/api/v1/namespaces/{self.namespace}/pods?{label}"
 
     def _pods_gone(self) -> list[Json]:
         """The job's pods that are left once they had time to go."""
@@ -248,9 +301,21 @@ class ProvokedJob:
         return left
 
     def clear(self) -> None:
-        """Delete the job; its pods go with it."""
+        """Delete the job and see that its pods go: the next job has the room that they had."""
         self._server.ask("DELETE", self._path)
+        ends = time.monotonic() + GONE_S
+        while self._pods() and time.monotonic() < ends and not self._over.is_set():
+            self._server.ask("DELETE", f"{self._pods_path()}&gracePeriodSeconds=1")
+            time.sleep(LOOK_S)
 
     def get(self) -> Json:
         """As it is now."""
         return self._server.ask("GET", self._path)[1]
+
+    def patch(self, change: Json) -> Json:
+        """As it is after the change."""
+        return self._server.ask("PATCH", self._path, change, MERGE)[1]
+
+    def put(self, uri: str, content: bytes) -> None:
+        """Write an object to the store."""
+        self._bucket.put(uri, content)

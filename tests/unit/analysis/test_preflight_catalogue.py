@@ -31,6 +31,7 @@ IDS = [
     "reward-range",
     "reward-variance",
     "scorer-agrees",
+    "judge-varies",
     "constant-guess",
     "scorer-mutants",
     "prompt-labels",

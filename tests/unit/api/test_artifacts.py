@@ -36,6 +36,7 @@ def test_every_kind_of_key_is_there() -> None:
         "trajectories/preflight",
         "trajectories/failed",
         "preflight",
+        "preflight-judgements",
         "preflight.json",
         "preflight.md",
         "validations",

@@ -4,6 +4,7 @@ read whatever it is, a call can be begun on the model's behalf, and a turn is ex
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from call_styles import GPT_OSS, HERMES, JSON, LLAMA, STYLES, TO, ids, made, qwen
@@ -14,7 +15,8 @@ from tokenizers.models import WordLevel
 from toy_tokenizer import llama_tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from headway_coordinator.trajectory.calls import Call, Message, Parsed
+from headway_api import bounds
+from headway_coordinator.trajectory.calls import Call, Message, Parsed, called
 from headway_coordinator.trajectory.render import PROBE_TOOLS, PROBES, Template, choose, typed
 
 PROMPT = PROBES[1]
@@ -147,6 +149,23 @@ def test_no_argument_ends_the_reading_or_is_too_deep(name: str, value: str) -> N
     calls = read(name, STYLES[name].call.replace('"brave-otter"', value)).calls
     assert value in STYLES[name].call.replace('"brave-otter"', value)
     assert all(call.problem and call.arguments is None for call in calls)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ({"key": "x" * (bounds.ARGUMENTS - 100)}, None),
+        ({"key": "x" * bounds.ARGUMENTS}, "arguments are out of bounds: more than 1048576 bytes"),
+        (
+            {"key": "\N{SNOWMAN}" * (bounds.ARGUMENTS // 2)},
+            "arguments are out of bounds: more than 1048576 bytes",
+        ),
+    ],
+    ids=["short", "long", "long in bytes"],
+)
+def test_a_call_of_longer_arguments_than_are_read_is_malformed(arguments: Any, problem: str | None) -> None:
+    call = called("", "look_up", arguments)
+    assert (call.problem, call.kind) == (problem, problem and "arguments")
 
 
 @every

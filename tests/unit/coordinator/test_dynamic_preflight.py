@@ -148,7 +148,11 @@ async def test_a_job_is_sampled_before_its_learner_is_made(tmp_path: Path) -> No
         assert sum(len(group.episodes) for group in groups) == EPISODES
         usage = stage.told[-1]["usage"]
         assert usage["evaluationTokens"] > 0, "its tokens are on the bill"
-        assert stage.store.get(stage.layout().preflight)
+        kept = json.loads(stage.store.get(stage.layout().preflight))
+        [speed] = [each for each in kept["document"]["checks"] if each["check"] == "throughput"]
+        assert f" at {SIZE} at once" in speed["saw"]
+        assert "USD (default@2026-01-01)" in speed["saw"]
+        assert speed["figures"]["training_train_tokens"] > 0, "half of each group succeeds"
         assert stage.store.get(stage.layout().preflight_for_people)
 
 
@@ -229,11 +233,13 @@ async def test_a_sandbox_is_probed_before_and_after_the_scripts(tmp_path: Path) 
         }
         await stage.run(stage.config())
         leases = [body["lease"] for key, body in stage.leases.asked if key == "POST /v1/leases"]
-        [before], [after] = (
+        [start], [before], [after] = (
             [at for at, name in enumerate(leases) if name == f"preflight-probe-0-{when}"]
-            for when in ("before", "after")
+            for when in ("start", "before", "after")
         )
         scripts = [at for at, name in enumerate(leases) if name.startswith("preflight-script-")]
+        episodes = [at for at, name in enumerate(leases) if name.startswith("p0-")]
+        assert start < min(episodes) <= max(episodes) < before
         assert before < min(scripts) <= max(scripts) < after
         found = {each["check"]: each["verdict"] for each in stage.preflight["findings"]}
         assert found["isolated"] == "Pass"

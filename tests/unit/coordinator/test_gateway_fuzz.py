@@ -20,7 +20,7 @@ from memory import flat
 from open_rollout import ARN, TOOLS, USER, a_rollout, rig
 from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 
-from headway_coordinator.gateway import bodies, openai
+from headway_coordinator.gateway import bodies, messages, openai, responses
 from headway_wire import contents
 
 pytestmark = pytest.mark.hostile
@@ -30,6 +30,36 @@ CASES = int(os.environ.get("HOSTILE_CASES", "150"))
 MOST = 64 * 1024 * 1024
 EPISODE = "t0-000009-0-0"
 CALL = {"id": "c", "type": "function", "function": {"name": "look_up", "arguments": '{"key": "x"}'}}
+PROMPT: dict[str, Any] = {
+    "model": "default",
+    "system": [{"type": "text", "text": "Be brief."}],
+    "messages": [
+        USER,
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "thinking", "thinking": "hm", "signature": ""},
+                {"type": "text", "text": "I look."},
+                {"type": "tool_use", "id": "c", "name": "look_up", "input": {"key": "x"}},
+            ],
+        },
+        {
+            "role": "user",
+            "content": [
+                {
+                    "type": "tool_result",
+                    "tool_use_id": "c",
+                    "content": [{"type": "text", "text": "gold"}],
+                    "is_error": False,
+                },
+                {"type": "text", "text": "And?"},
+            ],
+        },
+    ],
+    "tools": [{"name": "look_up", "description": "Look.", "input_schema": {"type": "object"}}],
+    "tool_choice": {"type": "tool", "name": "look_up"},
+    "thinking": {"type": "enabled", "budget_tokens": 1024},
+}
 GOOD: dict[str, Any] = {
     "/v1/chat/completions": {
         "model": "default",
@@ -50,6 +80,34 @@ GOOD: dict[str, Any] = {
         "temperature": 1.0,
         "stream": False,
         "stream_options": {"include_usage": True},
+        "stop": ["END", "Observation:"],
+        "logprobs": True,
+        "seed": 7,
+    },
+    "/v1/messages": PROMPT
+    | {
+        "max_tokens": 5,
+        "stop_sequences": ["END"],
+        "temperature": 1.0,
+        "stream": False,
+    },
+    "/v1/messages/count_tokens": PROMPT,
+    "/v1/responses": {
+        "model": "default",
+        "instructions": "Be brief.",
+        "input": [
+            {"role": "user", "content": [{"type": "input_text", "text": "What is x?"}]},
+            {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]},
+            {"type": "function_call", "call_id": "c", "name": "look_up", "arguments": '{"key": "x"}'},
+            {"type": "function_call_output", "call_id": "c", "output": "gold"},
+        ],
+        "tools": [{"type": "function", "name": "look_up", "parameters": {"type": "object"}, "strict": True}],
+        "tool_choice": {"type": "function", "name": "look_up"},
+        "max_output_tokens": 5,
+        "temperature": 1.0,
+        "stream": False,
+        "reasoning": {"effort": None},
+        "text": {"format": {"type": "text"}},
     },
     "/v1/tools/look_up": {"key": "x", "more": {"deep": [1, 2.5, None]}},
     "/complete-rollout": {
@@ -91,6 +149,10 @@ def bent(path: str, chance: random.Random) -> tuple[bytes, dict[str, str]]:
         body = changed(body, chance)
     if path.endswith("completions") and isinstance(body, dict) and chance.random() < 0.3:
         body = body | {chance.choice(list(openai.WITHOUT_EFFECT)): chance.choice(VALUES)}
+    if "responses" in path and isinstance(body, dict) and chance.random() < 0.3:
+        body = body | {chance.choice(list(responses.WITHOUT_EFFECT)): chance.choice(VALUES)}
+    if "messages" in path and isinstance(body, dict) and chance.random() < 0.3:
+        body = body | {chance.choice(list(messages.WITHOUT_EFFECT)): chance.choice(VALUES)}
     data = json.dumps(body).encode()
     if chance.random() < 0.1:
         data = data[: chance.randrange(len(data) + 1)]

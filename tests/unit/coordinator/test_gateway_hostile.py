@@ -145,6 +145,7 @@ import uvloop
 from contextlib import AsyncExitStack
 from open_rollout import a_rollout
 from headway_coordinator.gateway.server import GatewayServer
+from headway_coordinator.gateway.turns import Backend
 from headway_wire.listening import listening
 
 async def main():
@@ -152,7 +153,7 @@ async def main():
     async with AsyncExitStack() as stack:
         serving = listening(gateway.app(), 0, host="0.0.0.0", leave_with_client=True)
         served = await stack.enter_async_context(serving)
-        one = await stack.enter_async_context(gateway.open(a_rollout(), None))
+        one = await stack.enter_async_context(gateway.open(a_rollout(), Backend(None, None)))
         print(served.sockets[0].getsockname()[1], one.token, flush=True)
         await asyncio.to_thread(sys.stdin.read)
 
@@ -298,7 +299,7 @@ async def test_one_long_conversation_is_counted_at_a_time(tok: Any) -> None:
 
 async def test_what_is_not_served_does_not_say_the_token(tok: Any, caplog: pytest.LogCaptureFixture) -> None:
     async with listening(tok) as r:
-        for path in ("/v1/responses", f"/{'a' * 100}"):
+        for path in ("/v1/completions", f"/{'a' * 100}"):
             status, answer = await r.post(path, {})
             assert status == 404
             assert r.rollout.token not in json.dumps(answer)

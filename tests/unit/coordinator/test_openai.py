@@ -109,9 +109,20 @@ def test_what_makes_no_difference_is_taken(neutral: dict[str, Any]) -> None:
     ("param", "fields"),
     [
         ("n", {"n": 2}),
-        ("stop", {"stop": ["END"]}),
         ("logit_bias", {"logit_bias": {"7": -100}}),
-        ("logprobs", {"logprobs": True}),
+        ("n", {"n": True}),
+        ("stop", {"stop": 7}),
+        ("stop", {"stop": "x" * 201}),
+        ("stop", {"stop": ["x"] * 17}),
+        ("stop.0", {"stop": [""]}),
+        ("stop", {"stop": "\ud83d"}),
+        ("stop.1", {"stop": ["a", None]}),
+        ("logprobs", {"logprobs": 1}),
+        ("top_logprobs", {"logprobs": True, "top_logprobs": 3}),
+        ("seed", {"seed": "7"}),
+        ("seed", {"seed": True}),
+        ("seed", {"seed": 1.5}),
+        ("seed", {"seed": 2**70}),
         ("frequency_penalty", {"frequency_penalty": 0.5}),
         ("response_format", {"response_format": {"type": "json_object"}}),
         ("functions", {"functions": [{"name": "f"}]}),
@@ -158,6 +169,44 @@ def test_what_makes_no_difference_is_taken(neutral: dict[str, Any]) -> None:
 )
 def test_what_would_not_be_done_is_refused_by_name(param: str, fields: dict[str, Any]) -> None:
     refused(param, **fields)
+
+
+@pytest.mark.parametrize(
+    ("given", "stops"), [("END", ("END",)), (["a", "b", "a"], ("a", "b")), ("", ()), ([], ()), (None, ())]
+)
+def test_stop_is_a_string_or_a_list(given: Any, stops: tuple[str, ...]) -> None:
+    found = openai.read(body(stop=given))
+    assert (found.ask.stop, found.ignored) == (stops, ())
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"response_format": {"type": "json_schema"}}, "offer a tool with this schema"),
+        ({"reasoning_effort": "low"}, "one chat template"),
+        ({"n": 2}, "send the request again"),
+        ({"logit_bias": {"7": 1}}, "spec.agent.lenient: true"),
+    ],
+)
+def test_a_refusal_says_why_and_what_to_do(fields: dict[str, Any], said: str) -> None:
+    assert said in str(refused(next(iter(fields)), **fields))
+
+
+def test_a_lenient_job_ignores_and_lists_what_is_not_applied() -> None:
+    fields = {"response_format": {"type": "json_object"}, "n": 3, "reasoning_effort": "low", "seed": 7}
+    found = openai.read(body(**fields), lenient=True)
+    assert sorted(found.ignored) == sorted(fields)
+    assert found.ask == openai.read(body()).ask
+
+
+def test_a_lenient_job_still_refuses_what_is_no_value() -> None:
+    for fields in ({"max_tokens": "5"}, {"stop": 7}, {"messages": []}):
+        with pytest.raises(Refusal):
+            openai.read(body(**fields), lenient=True)
+
+
+def test_a_seed_is_listed_and_not_applied() -> None:
+    assert openai.read(body(seed=7)).ignored == ("seed",)
 
 
 def test_pictures_are_refused_as_what_they_are() -> None:

@@ -62,15 +62,25 @@ async def test_anybody_may_read_it(tok: Any) -> None:
 GOOD: list[tuple[str, str, Any]] = [
     ("POST", "/v1/chat/completions", {"messages": [USER], "tools": "theirs"}),
     ("POST", "/chat/completions", {"messages": [USER], "logit_bias": {}, "n": 1}),
+    ("POST", "/chat/completions", {"messages": [USER], "stop": "old", "logprobs": True}),
+    ("POST", "/v1/messages", {"messages": [USER], "max_tokens": 5, "thinking": {"type": "adaptive"}}),
+    ("POST", "/v1/messages/count_tokens", {"messages": [USER]}),
+    ("POST", "/v1/responses", {"input": "hello", "instructions": "Be brief.", "max_output_tokens": 9}),
     ("GET", "/v1/models", None),
+    ("GET", "/v1/models/{id}", None),
     ("GET", "/v1/tools", None),
     ("POST", "/v1/tools/{name}", {"key": "x"}),
     ("POST", "/complete-rollout", {"Status": "ready", "ErrorMessage": None}),
     ("POST", "/update-reward", {"Rewards": [0.5], "Metrics": {"a": 1}, "ClientToken": 7}),
 ]
 BAD: list[tuple[str, str, Any]] = [
-    ("POST", "/v1/chat/completions", {"messages": [USER], "stop": "x"}),
+    ("POST", "/v1/chat/completions", {"messages": [USER], "logit_bias": {"7": 1}}),
     ("POST", "/chat/completions", [1]),
+    ("POST", "/v1/responses", {"input": "hello", "text": {"format": {"type": "json_object"}}}),
+    ("POST", "/v1/responses", {"input": "hello", "previous_response_id": "resp_no"}),
+    ("POST", "/v1/messages", {"messages": [USER]}),
+    ("POST", "/v1/messages", {"messages": [USER], "max_tokens": 5, "top_k": 7}),
+    ("POST", "/v1/messages/count_tokens", {"messages": [USER], "tools": 7}),
     ("POST", "/v1/tools/{name}", "x"),
     ("POST", "/complete-rollout", {"Status": "maybe"}),
     ("POST", "/update-reward", {"Rewards": [7]}),
@@ -78,7 +88,7 @@ BAD: list[tuple[str, str, Any]] = [
 
 
 async def asked(r: Any, method: str, path: str, body: Any, base: str) -> tuple[int, Any]:
-    url = base + path.format(name="look_up")
+    url = base + path.format(name="look_up", id="any/name")
     async with r.http.request(method, url, data=None if body is None else json.dumps(body)) as answer:
         return answer.status, await answer.json()
 

@@ -23,6 +23,7 @@ from headway_coordinator.gateway.rollouts import Status
 pytestmark = [pytest.mark.hostile, pytest.mark.timeout(900)]
 
 SEED = os.environ.get("HOSTILE_SEED", "1")
+TURNS = ("/v1/chat/completions", "/v1/messages", "/v1/messages/count_tokens", "/v1/responses")
 CASES = int(os.environ.get("HOSTILE_CASES", "15"))
 """Drawn of each operation, beside those that schemathesis makes of every bound in a schema."""
 CHECKS = (
@@ -78,6 +79,6 @@ async def test_the_gateway_keeps_to_its_own_document(tok: Any, tmp_path: Path) -
         said, _ = await process.communicate()
     assert process.returncode == 0, f"HOSTILE_SEED={SEED}: {said.decode(errors='replace')[-6000:]}"
     assert not r.rollout.faults
-    for route in ("/v1/chat/completions", "/v1/tools/{name}", "/complete-rollout", "/update-reward"):
+    for route in (*TURNS, "/v1/tools/{name}", "/complete-rollout", "/update-reward"):
         answered = {status for path, status in seen if path.endswith(route)}
         assert {200, 400} <= answered, f"{route}: {answered}"

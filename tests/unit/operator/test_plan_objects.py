@@ -209,7 +209,27 @@ def test_sandboxes_have_an_account_without_rights_and_token() -> None:
     assert account["automountServiceAccountToken"] is False
     assert "annotations" not in account["metadata"], "what a cloud gives an account is asked for there"
     bound = {s["name"] for i in items if i.ref[0] == "RoleBinding" for s in i.body["subjects"]}
-    assert bound == {"refunds-coordinator", "refunds-broker"}
+    assert bound == {
+        "refunds-coordinator",
+        "refunds-broker",
+        names.broker_of("refunds", job()["metadata"]["uid"]),
+    }
+    accounts = {i.ref[2] for i in items if i.ref[0] == "ServiceAccount"}
+    assert names.broker_of("refunds", job()["metadata"]["uid"]) not in accounts, "it stands for the uid alone"
+
+
+def test_a_brokers_binding_holds_uid_and_runtime_class() -> None:
+    uid = job()["metadata"]["uid"]
+    environment = {"image": "i:1", "entrypoint": "a:B"}
+
+    def proofs(runtime_class: str | None) -> set[str]:
+        sandbox = {} if runtime_class is None else {"sandbox": {"runtimeClassName": runtime_class}}
+        binding = named(everything(environment=environment | sandbox), "RoleBinding", "refunds-broker-rights")
+        return {subject["name"] for subject in binding["subjects"]} - {"refunds-broker"}
+
+    assert proofs(None) == {f"refunds.{uid}-broker"}
+    assert proofs("gvisor") == {f"refunds.{uid}.gvisor-broker"}
+    assert proofs("x" * 253) == {f"refunds.{uid}-broker"}, "an account's name has 253 characters at most"
 
 
 @pytest.mark.parametrize("role", [names.BROKER, names.SANDBOX])

@@ -426,11 +426,15 @@ class TestFailures:
         [asked] = Observed(world.now, tuple(world.objects.values())).childless()
         assert (asked["kind"], asked["metadata"]["name"]) == ("Job", "refunds-learner")
 
-    def test_a_pod_whose_volume_is_full_names_the_limit(self) -> None:
+    @pytest.mark.parametrize("disrupted", [True, False])
+    def test_a_pod_whose_volume_is_full_names_the_limit(self, disrupted: bool) -> None:
+        """The kubelet says it in the status alone; a condition may repeat it."""
         world = started()
         words = 'Usage of EmptyDir volume "cache" exceeds the limit "1Gi". '
         ended = world.condition("DisruptionTarget", True) | {"message": words}
-        world.pod("learner", phase="Failed", reason="Evicted", conditions=[ended])
+        killed = [{"name": "learner", "state": {"terminated": {"exitCode": 137, "reason": "Error"}}}]
+        more = {"conditions": [ended]} if disrupted else {"containerStatuses": killed, "conditions": []}
+        world.pod("learner", phase="Failed", reason="Evicted", message=words, **more)
         world.carry_out()
         told = world.told("LearnerReady")
         assert told["reason"] == "Disrupted"

@@ -245,6 +245,19 @@ def test_a_platform_lists_the_secrets_that_jobs_may_name(field: str) -> None:
     ]
 
 
+@pytest.mark.parametrize("spec", [{}, {"candidates": [{"name": "a", "model": {"base": "hf://o/m"}}]}])
+def test_a_platform_lists_the_accounts_that_jobs_may_name(spec: Any) -> None:
+    named = {**spec, "serviceAccountName": "cluster-admins"}
+    assert refused(Policy(), **named) == []
+    assert refused(Policy(service_accounts=("jobs-*", "cluster*")), **named) == []
+    assert refused(Policy(service_accounts=("jobs-*",)), **spec) == []
+    assert refused(Policy(service_accounts=("jobs-*", "s3")), **named) == [
+        "spec.serviceAccountName: account cluster-admins is none that jobs may name on this platform; name "
+        "one of jobs-*, s3, leave it out for accounts of the job's own, or have it added to "
+        "policy.serviceAccounts of the chart"
+    ]
+
+
 def test_the_operator_knows_the_api_server_by_its_pod(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     images = dict.fromkeys(("coordinator", "broker", "learner", "rollout"), "i:1")

@@ -21,7 +21,7 @@ from headway_api.signals import SignalName
 from headway_api.status import RLEvalJobStatus, RLTrainingJobStatus
 from headway_operator.cache import Cache
 from headway_operator.figures import figures
-from headway_operator.telemetry import Telemetry, serve
+from headway_operator.telemetry import ERRORS, Telemetry, serve
 
 Json = dict[str, Any]
 THEN = "2026-11-01T12:00:00Z"
@@ -104,6 +104,12 @@ def test_every_family_of_the_operator_is_reported_under_its_name() -> None:
     assert 'headway_operator_jobs{kind="RLTrainingJob",namespace="team",state="Training"} 1.0' in text
     assert 'headway_operator_jobs{kind="RLEvalJob",namespace="team",state="Evaluating"} 1.0' in text
     assert 'headway_operator_reconcile_errors_total{reason="ApiError"} 1.0' in text
+
+
+@pytest.mark.parametrize("reason", ERRORS)
+def test_errors_count_from_zero_before_the_first_one(reason: str) -> None:
+    text = generate_latest(Telemetry().registry).decode()
+    assert f'headway_operator_reconcile_errors_total{{reason="{reason}"}} 0.0' in text
 
 
 def test_each_figure_of_a_job_is_explained() -> None:

@@ -92,6 +92,10 @@ NEVER = [
 
 HOST = {"host": "169.254.169.254", "port": 80}
 BEYOND = [
+    (
+        container(securityContext={"seccompProfile": {"type": "Unconfined"}}),
+        "containers[0].securityContext.seccompProfile.type",
+    ),
     (container(livenessProbe={"httpGet": HOST}), "containers[0].livenessProbe.httpGet.host"),
     (container(readinessProbe={"tcpSocket": HOST}), "containers[0].readinessProbe.tcpSocket.host"),
     (container(startupProbe={"httpGet": HOST}), "containers[0].startupProbe.httpGet.host"),

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from observed_cluster import PASSED, World, job
 
+from headway_operator.plan.conditions import said_once
 from headway_operator.plan.events import news
 
 Json = dict[str, Any]
@@ -96,3 +97,25 @@ def test_a_job_that_waits_for_another_one_says_so_once() -> None:
     assert message.startswith(
         "spec.model.warmStart.job: there is no RLTrainingJob earlier in this namespace yet"
     )
+
+
+@pytest.mark.parametrize(
+    "said", ["not present with pull policy of Never", 'failed to pull "desk:1": no such host']
+)
+def test_an_image_that_is_not_there_is_told_once_with_the_fix(said: str) -> None:
+    pod = f"spec.environment.image: pod refunds-sandbox-1 has no image desk:1: ErrImagePull: {said}; push it"
+    known = [pod, f"spec.environment.image: {said}"]
+    assert said_once(known) == [pod]
+    assert said_once(known[::-1]) == [pod]
+
+
+@pytest.mark.parametrize(
+    "other", ["spec.output.uri: no such host", "spec.environment.image: denied", "no such host"]
+)
+def test_what_another_message_does_not_say_stays(other: str) -> None:
+    known = [
+        "spec.environment.image: pod refunds-sandbox-1 has no image desk:1: no such host; push it",
+        other,
+    ]
+    assert said_once(known) == known
+    assert said_once([other, other]) == [other]

@@ -51,6 +51,18 @@ def test_a_deep_job_is_read_without_the_deep_block(levels: int) -> None:
     assert found["metadata"] == job()["metadata"]
 
 
+@pytest.mark.parametrize("field", ["environment.contract", "suites[1].args", "suites[1].sandbox.podTemplate"])
+def test_the_free_field_that_is_too_deep_is_named(field: str) -> None:
+    value: Any = "DEEP"
+    for key in reversed(field.partition(".")[2].split(".")):
+        value = {key: value}
+    block = field.partition(".")[0].removesuffix("[1]")
+    body = job(**{block: [{"name": "a"}, value] if block == "suites" else value})
+    found = wire.job(json.dumps(body).replace('"DEEP"', "[" * 60 + "]" * 60).encode())
+    named = f"spec.{field}" if field.count(".") < 2 else "spec.suites[1].sandbox"
+    assert found[UNREAD] == f"{named}: nested more than 32 levels deep; write it smaller and flatter"
+
+
 def test_a_fat_job_is_read_without_the_fat_block() -> None:
     found = wire.job(stored('{"list":' + FAT + "}"))
     assert found[UNREAD] == "spec.environment.config: more than 196608 bytes; write it smaller and flatter"

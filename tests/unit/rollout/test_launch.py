@@ -188,6 +188,44 @@ def test_the_engine_gets_no_secret_of_the_server() -> None:
     assert not {*secrets} & env.keys()
 
 
+KEPT = (
+    *(
+        "PATH",
+        "HF_HOME",
+        "CUDA_VISIBLE_DEVICES",
+        "NVIDIA_VISIBLE_DEVICES",
+        "NCCL_SOCKET_IFNAME",
+        "LD_LIBRARY_PATH",
+    ),
+    *(
+        "PYTHONPATH",
+        "PYTORCH_CUDA_ALLOC_CONF",
+        "TORCH_CUDA_ARCH_LIST",
+        "VLLM_LOGGING_LEVEL",
+        "LC_ALL",
+        "LANG",
+    ),
+    *("TMPDIR", "MKL_NUM_THREADS", "HTTPS_PROXY", "no_proxy", "SSL_CERT_FILE", "HIP_VISIBLE_DEVICES"),
+    *("TOKENIZERS_PARALLELISM", "VLLM_MULTI_STREAM_GEMM_TOKEN_THRESHOLD"),
+)
+
+
+def test_the_engine_gets_nothing_else_of_the_stores_secret() -> None:
+    """A Secret may have any keys beside those of the store."""
+    others = (
+        "DATABASE_URL",
+        "STRIPE_KEY",
+        "GITHUB_TOKEN",
+        "S3_SECRET_ACCESS_KEY",
+        "WANDB_API_KEY",
+        "password",
+    )
+    tokens = ("HF_TOKEN_PATH", "VLLM_OTHER_TOKEN", "RAY_AUTH_TOKEN")
+    env = started(GPU, dict.fromkeys((*KEPT, *others, *tokens), "x")).env
+    assert not {*others, *tokens} & env.keys()
+    assert {name for name in KEPT if env.get(name) == "x"} == {*KEPT}
+
+
 def test_the_engine_is_told_how_to_know_the_key_and_not_the_key() -> None:
     how = started()
     assert flags(how.argv)["--middleware"] == "headway_rollout.door.Door"

@@ -194,6 +194,14 @@ def test_where_all_fail_not_all_are_tried() -> None:
     assert (len(measured.sampled), measured.wanted) == (8, 20)
 
 
+def test_a_first_row_that_always_fails_does_not_end_it() -> None:
+    """The first episodes may all be of one row."""
+    rows = [{"key": "k0", "break": "reset"}, *(row(number) for number in range(1, 3))]
+    measured = baseline(Player(OF, 2), clerk, Facts(rows, group_size=8), 24)
+    assert len(measured.sampled) == 24
+    assert len(measured.scored) == 16
+
+
 def test_a_report_tells_the_worst_first_and_what_to_change() -> None:
     findings = [
         Finding("a", "Pass", "fine"),

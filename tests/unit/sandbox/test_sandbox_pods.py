@@ -358,3 +358,19 @@ def test_no_template_makes_a_sandbox_one_of_a_suite() -> None:
     labels = pods.manifest(job(podTemplate=template), PLATFORM, "p")["metadata"]["labels"]
     assert names.LABEL_SUITE not in labels
     assert labels["team"] == "rl"
+
+
+def tries(kind: pods.Kind, number: int) -> bool:
+    """Whether a broker's `number`th pod tries at its start what it reaches."""
+    [container] = pods.manifest(kind, PLATFORM, "p", number)["spec"]["containers"]
+    return {"name": names.ENV_REACH, "value": "1"} in container["env"]
+
+
+def test_the_first_pods_try_what_they_reach_for_the_preflight() -> None:
+    assert [tries(job(), number) for number in (0, 1, 8, 9)] == [False, True, True, False]
+    config = job().config
+    assert isinstance(config, JobConfig)
+    for preflight in ({"episodes": 0}, {"checks": {"isolated": "Off"}}):
+        spec = config.spec.as_object() | {"preflight": preflight}
+        other = pods.Kind(JobConfig.model_validate(config.model_dump() | {"spec": spec}))
+        assert not tries(other, 1)

@@ -6,13 +6,14 @@ import http.client
 import json
 import signal
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from sandbox_server import Server
 
-from headway_api import sandbox_api
+from headway_api import names, sandbox_api
 from headway_api.exits import PERMANENT
 from headway_api.sandbox_api import FinishReply, ProbeReply, Problem, ToolReply
 from headway_sandbox import reach, session
@@ -209,12 +210,78 @@ def test_it_tells_what_it_reaches(server: Server) -> None:
     assert ProbeReply.model_validate(body).reached == [True, False]
 
 
+def test_a_name_server_is_asked_over_udp(server: Server) -> None:
+    server.begin()
+    with (
+        socket.socket(type=socket.SOCK_DGRAM) as serving,
+        socket.socket(type=socket.SOCK_DGRAM) as silent,
+        socket.create_server(("127.0.0.1", 0)) as tcp,
+    ):
+        for one in (serving, silent):
+            one.bind(("127.0.0.1", 0))
+        heard: list[bytes] = []
+
+        def serve() -> None:
+            """Loses the first datagram, and answers the second."""
+            for _ in range(2):
+                asked, peer = serving.recvfrom(512)
+                heard.append(asked)
+            serving.sendto(asked[:2] + b"\x80\x05", peer)
+
+        answering = threading.Thread(target=serve, daemon=True)
+        answering.start()
+        ports = [each.getsockname()[1] for each in (serving, silent, tcp)]
+        places = [{"address": "127.0.0.1", "port": port, "protocol": "UDP"} for port in ports]
+        status, body = server.post("/probe", {"destinations": places})
+        answering.join(10)
+    assert status == 200
+    found = ProbeReply.model_validate(body)
+    assert found.reached == [True, False, False]
+    assert found.protocols == ["TCP", "UDP"]
+    assert heard == [reach.QUERY] * 2
+
+
 @pytest.mark.parametrize(
     "destinations",
-    [None, [1], [{"address": "127.0.0.1"}], [{"address": "h", "port": 0}], [{"address": "h", "port": 1}] * 9],
+    [
+        None,
+        [1],
+        [{"address": "127.0.0.1"}],
+        [{"address": "h", "port": 0}],
+        [{"address": "h", "port": 1}] * 9,
+        [{"address": "h", "port": 1, "protocol": "ICMP"}],
+    ],
 )
 def test_destinations_out_of_bounds_are_refused(server: Server, destinations: object) -> None:
     server.begin()
     status, body = server.post("/probe", {"destinations": destinations})
     assert (status, body["reason"]) == (400, "BadRequest")
     assert reach.DESTINATIONS == sandbox_api.MAX_DESTINATIONS
+
+
+def test_it_tells_what_it_reached_at_its_start(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as api:
+        api.settimeout(20)
+        where = {
+            "KUBERNETES_SERVICE_HOST": "127.0.0.1",
+            "KUBERNETES_SERVICE_PORT": str(api.getsockname()[1]),
+        }
+        running = Server(tmp_path, variables={names.ENV_REACH: "1", **where}).start()
+        api.accept()[0].close()
+    try:
+        running.begin()
+        status, body = running.post("/probe", {"destinations": []})
+    finally:
+        running.close()
+    assert status == 200
+    found = ProbeReply.model_validate(body)
+    assert found.reached == []
+    assert found.start is not None
+    assert found.start.destinations[-1]["address"] == "127.0.0.1"
+    assert found.start.reached[-1], "it was there then, and is gone"
+    assert found.start.age < found.age
+
+
+def test_it_tries_nothing_at_its_start_unless_told(server: Server) -> None:
+    server.begin()
+    assert server.post("/probe", {"destinations": []})[1].get("start") is None

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from headway_api.records import DirectSource
 from headway_api.weights_direct import header_path, join_path
+from headway_trainer.publish import sender as publish
 from headway_trainer.publish.sender import Sender, describe
 
 SHORT = 8.0
@@ -196,6 +197,11 @@ def test_a_learner_that_is_done_ends_what_is_under_way_and_begins_nothing(sender
         ("65537", b"", "more than 65536 bytes"),
         ("60000", b"[" * 60_000, "nested more than 32 levels deep"),
         ("2", b"{}", "workers"),
+        ("35", b'{"workers":1025,"accelerated":true}', "workers"),
+        ("10013", b'{"workers": ' + b"9" * 10_000 + b"}", "digits"),
+        ("60000", b"[" + b"{}," * 19_999 + b"{]", "not JSON"),
+        ("2", b"\xff\xfe", "not JSON"),
+        ("12345678901234567890", b"", "Content-Length"),
     ],
 )
 def test_a_join_out_of_bounds_is_refused(sender: Sender, length: str, body: bytes, said: str) -> None:
@@ -209,3 +215,15 @@ def test_a_join_out_of_bounds_is_refused(sender: Sender, length: str, body: byte
             answer += piece
     assert b" 400 " in answer.splitlines()[0]
     assert said in json.loads(answer.partition(b"\r\n\r\n")[2])["message"]
+
+
+def test_a_learner_takes_up_so_many_transfers_and_no_more(
+    sender: Sender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publish, "MOST_TRANSFERS", 1)
+    header = sender.offer(weights(1))
+    first, second = taker(sender, header), taker(sender, header)
+    place = first.join()
+    code, said = second.ask("POST", join_path(header), '{"workers": 1, "accelerated": false}')
+    assert (code, json.loads(said)["reason"]) == (503, "NoPlace")
+    assert same(first.receive(first.meet(place), first.header())[0], weights(1))

@@ -41,6 +41,8 @@ MOST_THREADS: Final = 8
 UNAUTHORIZED: Final = f"send this job's key {Key.ROLLOUT_TO_LEARNER} as Authorization: Bearer"
 LONGEST_BODY: Final = 1 << 16
 SHOWN: Final = 200
+MOST_TRANSFERS: Final = 1024
+"""Under way at once. Each has a thread and a port; a job has far fewer servers."""
 DRAIN_SECONDS: Final = 30.0
 """Longest that transfers under way keep a learner that is done."""
 
@@ -113,7 +115,13 @@ class Sender:
         return next(found, None)
 
     def begin(self, offer: Offer, join: DirectJoin) -> Record:
-        """Await the workers of a server in a thread of its own; the place to send them to."""
+        """Await the workers of a server in a thread of its own; the place to send them to.
+
+        Raises:
+            RuntimeError: no place can be opened, or too many are open.
+        """
+        if len(self._under_way) >= MOST_TRANSFERS:
+            raise RuntimeError(f"{MOST_TRANSFERS} transfers are under way, and no more; ask again")
         handover = self._handover(join, self._device)
         thread = threading.Thread(
             target=self._hand_over, args=(handover, offer), name="transfer", daemon=True

@@ -114,14 +114,16 @@ def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
         return Finding(ID, "Unknown", "No guess could be tried.", threshold=OFTEN, needs=ENOUGH)
     failed = [guess for guess in tried if _scores(guess) or _earns(guess, baseline)]
     figures = [(f"success of {guess.name}", guess.success.value) for guess in guesses]
-    figures += [(f"reward of {guess.name}", guess.reward) for guess in guesses]
+    if not baseline.facts.relative:
+        figures += [(f"reward of {guess.name}", guess.reward) for guess in guesses]
     good = [is_full(one, baseline.facts) for one in baseline.scored]
     figures.append(("success of the base model", sum(good) / max(1, len(good))))
     if majority is not None:
         figures.append(("share of the most frequent label", majority.value))
     common_label = majority is not None and _too_common(majority)
     if failed or common_label:
-        return _failed(failed, majority if common_label else None, label, tuple(figures))
+        paid = not baseline.facts.relative
+        return _failed(failed, majority if common_label else None, label, tuple(figures), paid=paid)
     best = max((guess.success for guess in tried), key=lambda each: each.value, default=share(0, 0))
     saw = f"The best guess without work succeeds in {best}."
     ends = (best.value, OFTEN, best.low, best.high)
@@ -132,12 +134,16 @@ def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
         return Finding(ID, "Warn", saw, *ends, advice, ENTRY, examples=shown, figures=tuple(figures))
     if unjudged:
         saw = f"{saw} On {len(unjudged)} rows the calls alone score full, so that no answer was tried."
+    if baseline.facts.relative:
+        saw = f"{saw} {RELATIVE}"
+        return Finding(ID, "Unknown", saw, *ends, figures=tuple(figures))
     if any(len(guess.rewards) + len(unjudged) < ENOUGH for guess in tried if guess.name == FREQUENT):
         return Finding(ID, "Unknown", saw, *ends, needs=ENOUGH, figures=tuple(figures))
     return Finding(ID, "Pass", saw, *ends, figures=tuple(figures))
 
 
 ENTRY: Final = "spec.environment.entrypoint"
+RELATIVE: Final = "What a guess would earn is not known: group_reward pays it against its group."
 
 
 def _unjudged(baseline: Baseline, played: Sequence[Played]) -> set[str]:
@@ -182,7 +188,8 @@ def _scores(guess: Guess) -> bool:
 def _earns(guess: Guess, baseline: Baseline) -> bool:
     """Whether a guess without content is always paid well, and no worse than the base model."""
     rewards = [one.record.reward or 0.0 for one in baseline.scored]
-    if len(rewards) < 2 or len(guess.rewards) < ENOUGH / 2 or guess.name == FREQUENT:
+    few = len(rewards) < 2 or len(guess.rewards) < ENOUGH / 2
+    if few or guess.name == FREQUENT or baseline.facts.relative:
         return False
     low, high = min(*rewards, *guess.rewards), max(*rewards, *guess.rewards)
     mean = fsum(rewards) / len(rewards)
@@ -193,7 +200,9 @@ def _calls_are_paid(guesses: Sequence[Guess], baseline: Baseline) -> bool:
     by_name = {guess.name: guess for guess in guesses}
     calling, empty = by_name.get(CALLING), by_name.get(EMPTY)
     rewards = [one.record.reward or 0.0 for one in baseline.scored]
-    if calling is None or empty is None or len(calling.rewards) < ENOUGH / 2 or not rewards:
+    if calling is None or empty is None or baseline.facts.relative:
+        return False
+    if len(calling.rewards) < ENOUGH / 2 or not rewards:
         return False
     span = max(rewards) - min(*rewards, *empty.rewards)
     return span > 0 and min(calling.rewards) - max(empty.rewards) >= CALLS_PAID * span
@@ -204,8 +213,14 @@ def _failed(
     majority: Share | None,
     label: Label | None,
     figures: tuple[tuple[str, float], ...],
+    *,
+    paid: bool,
 ) -> Finding:
-    parts = [f"{guess.name}: success {guess.success}, reward {guess.reward:.2f}" for guess in failed]
+    """`paid`: whether the rewards of guesses are what would be paid."""
+    parts = [
+        f"{guess.name}: success {guess.success}" + (f", reward {guess.reward:.2f}" if paid else "")
+        for guess in failed
+    ]
     if majority is not None and label is not None:
         parts.append(f"one value of column `{label.column}` is the label of {majority} rows")
     shown = max((guess.success for guess in failed), key=lambda each: each.low, default=majority)
@@ -251,7 +266,8 @@ CHECK: Final = Check(
     f"{SURELY:.0%}. Fails where another guess is surely right in over {EVER:.0%}, or always earns "
     f"{PAID:.0%} of the "
     "rewards' span and no less than the base model. Warns where random calls add "
-    f"{CALLS_PAID:.0%} of the span to an empty answer. Unknown below {ENOUGH} rows.",
+    f"{CALLS_PAID:.0%} of the span to an empty answer. Unknown below {ENOUGH} rows, "
+    "and where group_reward pays, unless success alone fails it.",
     reason="Training finds the cheapest answer that pays: if it is a constant one, nothing else is learnt.",
     source=f"{GUIDE}: verify that variance is there, and read what the reward pays; {EXACT}.",
     advice="Balance the rows, and pay nothing for an answer without content.",

@@ -124,8 +124,11 @@ def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
     if not baseline.probes:
         saw = f"{saw}. No probe of the network answered, so what a sandbox reaches is not known."
         return Finding(ID, "Unknown", saw, 0.0, 0.0, figures=figures)
-    saw = f"{saw}, and {len(baseline.probes)} destinations were tried, none reached."
-    return Finding(ID, "Pass", saw, 0.0, 0.0, figures=figures)
+    youngest = min(probe.seconds_after_start for probe in baseline.probes)
+    saw = f"{saw}, and {len(baseline.probes)} destinations were tried, none reached; the first "
+    saw = f"{saw}{youngest:.1f} s after a sandbox's start."
+    more = (*figures, ("seconds_after_start", youngest))
+    return Finding(ID, "Pass", saw, 0.0, 0.0, figures=more)
 
 
 def _said(reached: Sequence[Probe], left: Sequence[Example], chains: int) -> str:
@@ -204,7 +207,8 @@ CHECK: Final = Check(
     number="Traces of one episode in the next: a word that the first left in every text of its "
     "calls, or another "
     "answer to the same calls than before it. And destinations that a sandbox reached: metadata address, API "
-    "server, DNS, internet.",
+    "server, internet, and name servers by TCP and by UDP. Of some sandboxes "
+    "it is tried in their first second.",
     threshold="Fails with one trace, or one destination reached (NetworkPolicyNotEnforced). Unknown where "
     "no probe of the network answered; what the episodes showed is said all the same.",
     reason="What is shared makes reward depend on which episodes ran before; what is reached can be "

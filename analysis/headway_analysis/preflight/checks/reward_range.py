@@ -60,6 +60,8 @@ def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
             examples=tuple(bad[:MOST_EXAMPLES]),
         )
     saw = f"{total} rewards are finite and in [{low:g}, {high:g}]."
+    if baseline.facts.relative:
+        saw = f"{saw} Odd answers were tried with reward alone, and not with group_reward."
     return Finding(ID, "Pass", saw, 0.0, 0.0, part.low, part.high)
 
 

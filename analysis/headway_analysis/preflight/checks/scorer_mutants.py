@@ -158,9 +158,12 @@ def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
         full = list(dict.fromkeys(one.mutant.label for one in harmful if one.full))
         saw = "The task is judged by its calls, and calls made wrong are refused"
         saw = f"{saw}, but for: {'; '.join(full[:6])}." if full else f"{saw}."
+    if baseline.facts.relative:
+        return Finding(ID, "Unknown", f"{saw} {RELATIVE}", *ends, figures=figures)
     return Finding(ID, "Pass", saw, *ends, figures=figures)
 
 
+RELATIVE: Final = "What they would earn is not known: group_reward pays them against their group."
 ENTRY: Final = "spec.environment.entrypoint"
 
 
@@ -182,7 +185,10 @@ def _tried(baseline: Baseline, played: Sequence[Played]) -> Iterator[Tried]:
 
 
 def _is_paid(control: Played, baseline: Baseline) -> bool:
-    """Whether the answer earns more than the least: otherwise its reward says nothing."""
+    """Whether the answer earns more than the least: otherwise its reward says nothing. Where group_reward
+    pays, nobody is paid by it."""
+    if baseline.facts.relative:
+        return False
     least = min((one.record.reward or 0.0 for one in baseline.scored), default=0.0)
     return (control.reward or 0.0) > min(least, baseline.facts.reward_range[0]) + 1e-9
 
@@ -280,7 +286,8 @@ CHECK: Final = Check(
     threshold="Fails with one answer made wrong that scores full, or an episode of which every changed call "
     "does. Warns where JSON in other spacing or order "
     f"is refused, or another harmless change by which {OFTEN:.0%} of the base model's answers fail. "
-    "Unknown where no answer scores full when it is played again.",
+    "Unknown where no answer scores full when it is played again. Where group_reward pays, the external "
+    "score alone is asked, and what it refuses is Unknown.",
     reason="What a judge takes by mistake, a model under training soon writes. Of two answers the "
     "first or last "
     "may count, not either.",

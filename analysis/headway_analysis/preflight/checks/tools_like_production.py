@@ -145,7 +145,8 @@ CHECK: Final = Check(
     "parameter that it "
     "does not have, one that it requires and the tool lacks, another type; and answers of the "
     "baseline's tool "
-    f"calls that its schemas refuse, {ANSWERS} of each tool.",
+    f"calls that its schemas refuse, {ANSWERS} of each tool. `pattern`, `patternProperties` and "
+    "`uniqueItems` are not read.",
     threshold="Fails with one. Unknown without a contract.",
     reason="What is learnt with other tools is not used in production.",
     source=f"{GUIDE}: tools and their request and response schemas equal production's.",

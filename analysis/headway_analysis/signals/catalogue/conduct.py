@@ -147,7 +147,7 @@ CONDUCT: Final = (
         number=f"Median of `{conduct.REPEATED}` over {learning.LAST} steps: the share of a turn's phrases "
         "of 8 tokens that it "
         "had said before.",
-        threshold=f"Over above {conduct.REPETITIVE:.0%}; clear at {conduct.REPETITIVE / 2:.0%}.",
+        threshold=f"Bad above {conduct.REPETITIVE:.0%}; clear at {conduct.REPETITIVE / 2:.0%}.",
         reason="Answers that work seldom repeat eight tokens; a degenerate policy does little else. "
         f"{PASSES}",
         source=f"{SERIES}.",

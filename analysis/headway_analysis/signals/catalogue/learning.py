@@ -16,7 +16,7 @@ LEARNING: Final = (
         meaning="The reward dropped to about its lowest value after it had been higher.",
         number=f"Median of `{learning.REWARD}` over {learning.LAST} steps, less the lowest reward of "
         f"spec.reward.range, over the same of its best median of {learning.WINDOW} steps.",
-        threshold=f"Over below {learning.COLLAPSED:g}; clear again from {learning.RECOVERED:g}.",
+        threshold=f"Bad below {learning.COLLAPSED:g}; clear again from {learning.RECOVERED:g}.",
         reason="A policy that is merely unlucky keeps most of its reward; one that collapsed keeps about "
         "none.",
         source=f"{GUIDE}: reward drops to about 0 after step 40 to 80; {SERIES}.",
@@ -40,7 +40,7 @@ LEARNING: Final = (
         meaning="No group of several batches in a row has an advantage, so nothing is learnt.",
         number=f"Steps in a row, up to {learning.NONE_FOR}, in which `{learning.VALID}` is 0. Batches whose "
         "rewards are nearly all the best one do not count.",
-        threshold=f"Over at {learning.NONE_FOR} steps; clear as soon as a group has an advantage.",
+        threshold=f"Bad at {learning.NONE_FOR} steps; clear as soon as a group has an advantage.",
         reason="One such batch is chance where batches are small; three cost money and teach nothing.",
         source=f"{GUIDE}; DAPO (arXiv 2503.14476) filters such groups for the same reason.",
         advice="Align the reward with the format that the model writes; where some rows are solved, use "
@@ -64,7 +64,7 @@ LEARNING: Final = (
         f"`{learning.VALIDATED}`: since the first validation after step {learning.WINDOW}, and since "
         f"the last two at least {learning.BACK} steps ago. One that is over counts before one that is not, "
         "then the larger one.",
-        threshold="Over where the training reward surely rises and the held-out one does not. They must part "
+        threshold="Bad where the training reward surely rises and the held-out one does not. They must part "
         f"by more than {learning.PARTED:.0%} of the reward's range, and surely by half of that. Where they "
         f"surely part by more than {learning.SURELY * learning.PARTED:.0%}, one validation is enough.",
         reason="Both are means of a sample: what their intervals allow is no evidence. Every validation is "
@@ -91,7 +91,7 @@ LEARNING: Final = (
         meaning="The reward rises or holds, and the external score of the same episodes does not.",
         number=f"`{learning.REWARD}` less `{learning.SCORE}`: mean of {learning.WINDOW} steps, compared with "
         f"that of {learning.BACK} steps ago; and of up to {2 * learning.WINDOW} steps, with the first ones.",
-        threshold="Over where the reward surely rises and the score does not, or the score surely falls and "
+        threshold="Bad where the reward surely rises and the score does not, or the score surely falls and "
         f"the reward does not. They must part by more than {learning.PARTED:.0%} of the reward's range, and "
         "surely by more than 0; clear below half of that.",
         reason="The score is what ships. A reward that grows or holds without it is being gamed. Where both "
@@ -114,7 +114,7 @@ LEARNING: Final = (
         meaning="The reward has not risen since step 0.",
         number=f"Mean of `{learning.REWARD}` over the last {learning.WINDOW} steps less that over the first "
         f"{learning.WINDOW}, with its interval (Welch).",
-        threshold=f"Over from step {learning.FLAT_FOR} on where it never surely rose, and no validation was "
+        threshold=f"Bad from step {learning.FLAT_FOR} on where it never surely rose, and no validation was "
         f"{learning.RISEN:.0%} of the reward's range above the first. From step {learning.SAME_FOR} on "
         "where every "
         "reward so far is the same.",
@@ -139,7 +139,7 @@ LEARNING: Final = (
         meaning="Most groups score alike and give no gradient, while the reward stalls.",
         number=f"Sum of `{learning.UNIFORM}` over that of `{learning.GROUPS}`, over {learning.WINDOW} and "
         f"{learning.BACK} steps: the one whose interval (Clopper and Pearson, 99 %) begins higher.",
-        threshold=f"Over where the last {learning.WINDOW} steps are above {learning.MOST_UNIFORM:.0%} and "
+        threshold=f"Bad where the last {learning.WINDOW} steps are above {learning.MOST_UNIFORM:.0%} and "
         f"the interval begins above {learning.FEW_UNIFORM:.0%}. The reward must neither surely rise (over "
         f"{learning.BACK} steps) nor be within {learning.SOLVED_WITHIN:.0%} of its best. Clear when the last "
         f"{learning.WINDOW} steps are at {learning.FEW_UNIFORM:.0%} or below.",
@@ -159,7 +159,7 @@ LEARNING: Final = (
         meaning="One task's reward falls while another's rises.",
         number=f"Largest less smallest move of `{learning.TASK_REWARD}*`: mean of {learning.WINDOW} steps, "
         f"compared with the {learning.TASK_BEFORE} steps before.",
-        threshold=f"Over above {learning.DIVERGED:.0%} of the reward's range where one surely falls and "
+        threshold=f"Bad above {learning.DIVERGED:.0%} of the reward's range where one surely falls and "
         "another rises; clear below half of that.",
         reason="Tasks that are trained together compete; a task that gets worse for good is paid for twice.",
         source=f"{GUIDE}: all tasks trained together compete, one task first; {SERIES}.",
@@ -177,7 +177,7 @@ LEARNING: Final = (
         number=f"Largest `{learning.EXPLAINED}*`, median of {learning.WINDOW} steps, where there are two or "
         "more of them. Its rival is the one of the others that explained most in the first "
         f"{learning.WINDOW} steps.",
-        threshold=f"Over above {learning.ONE_SIDED:.0%} where that is {learning.GROWN:.0%} more than the "
+        threshold=f"Bad above {learning.ONE_SIDED:.0%} where that is {learning.GROWN:.0%} more than the "
         f"largest in the first {learning.WINDOW} steps, and the rival explains {learning.GROWN:.0%} less "
         f"than then; clear at {learning.MANY_SIDED:.0%}.",
         reason="What decides who wins within a group is what is learnt. The share of a few groups is "

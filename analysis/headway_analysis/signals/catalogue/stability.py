@@ -16,7 +16,7 @@ STABILITY: Final = (
         meaning="The policy stops exploring before the task is solved.",
         number=f"Median of `{stability.ENTROPY}` over {learning.LAST} steps, over that of the first "
         f"{learning.WINDOW}.",
-        threshold=f"Over below {stability.ENTROPY_LOW:g}, unless the reward is near its best; clear from "
+        threshold=f"Bad below {stability.ENTROPY_LOW:g}, unless the reward is near its best; clear from "
         f"{stability.ENTROPY_LOW_AGAIN:g}.",
         reason="Without entropy the episodes of a group are alike, so that nothing more is learnt. Clean "
         "runs keep "
@@ -37,7 +37,7 @@ STABILITY: Final = (
         number=f"Median of `{stability.ENTROPY}` over {learning.LAST} steps, and over {learning.BACK}, over "
         f"that of the first {learning.WINDOW}. Where nothing is trained any more, the last {learning.LAST} "
         f"ones of {learning.WINDOW} steps stand.",
-        threshold=f"Over above {stability.ENTROPY_HIGH:g} where the reward neither rises nor is near its "
+        threshold=f"Bad above {stability.ENTROPY_HIGH:g} where the reward neither rises nor is near its "
         f"best. Either that is {stability.ENTROPY_MORE:g} nats more, and the mean reward of {learning.LAST} "
         f"steps is {learning.RISEN:.0%} of its range below that of the {learning.WINDOW} before: then once "
         f"is enough. Or the median of {learning.BACK} steps is {stability.ENTROPY_LASTS:g} nats more. Clear "
@@ -62,7 +62,7 @@ STABILITY: Final = (
         meaning="The gradient's norm jumps far above what it was.",
         number=f"Median of `{stability.NORM}` over {learning.LAST} steps, over that of the "
         f"{stability.NORM_BEFORE} steps before.",
-        threshold=f"Over above {stability.SPIKE:g} where the norm is above spec.optimizer.gradientClip, and "
+        threshold=f"Bad above {stability.SPIKE:g} where the norm is above spec.optimizer.gradientClip, and "
         f"above the largest but one of these {stability.NORM_BEFORE} steps; clear at "
         f"{stability.SPIKE_OVER:g}.",
         reason="One spike is clipped and passes, and does not move a median; several push the policy away. "
@@ -86,7 +86,7 @@ STABILITY: Final = (
         meaning="Servers and learner give the same tokens different probabilities on average.",
         number=f"Median of `training/mismatch_kl` (k3) over {learning.LAST} steps, in nats a token. "
         f"{stability.LONGER}",
-        threshold=f"Over above {stability.MISMATCH:g} where the batch is fresh: up to "
+        threshold=f"Bad above {stability.MISMATCH:g} where the batch is fresh: up to "
         f"{stability.FRESH_LAG:g} steps old, "
         f"and trained on once. Else above {stability.MISMATCH_DRIFTED:g}; clear at half of that.",
         reason="A batch that another policy sampled teaches what that one should do. Of fresh batches "
@@ -114,7 +114,7 @@ STABILITY: Final = (
         judge=stability.mismatch_tail,
         meaning="Servers and learner give a few tokens very different probabilities.",
         number=f"Median of `training/mismatch_far_share` over {learning.LAST} steps. {stability.LONGER}",
-        threshold=f"Over above {stability.FAR:.1%} where the batch is fresh (as PolicyMismatch has it), else "
+        threshold=f"Bad above {stability.FAR:.1%} where the batch is fresh (as PolicyMismatch has it), else "
         f"above {stability.FAR_DRIFTED:.0%}; clear at half of that.",
         reason="A few such tokens carry most of an update that does not bound ratios, long before the mean "
         "shows it.",
@@ -132,7 +132,7 @@ STABILITY: Final = (
         meaning="A few tokens carry most of the batch's importance weight.",
         number=f"Median of `{stability.EFFECTIVE}` over {learning.LAST} steps: Kish's effective sample size "
         "over the number of tokens.",
-        threshold=f"Over below {stability.EFFECTIVE_LEAST:.0%}; clear from {stability.EFFECTIVE_AGAIN:.0%}.",
+        threshold=f"Bad below {stability.EFFECTIVE_LEAST:.0%}; clear from {stability.EFFECTIVE_AGAIN:.0%}.",
         reason="A step is then as noisy as one of so much smaller a batch.",
         source=f"Kish 1965, Survey Sampling; {SERIES}.",
         advice="Lower spec.algorithm.maxStepsOffPolicy or spec.algorithm.updatesPerBatch.",
@@ -144,7 +144,7 @@ STABILITY: Final = (
         judge=stability.ratios_clipped,
         meaning="Clipping takes the gradient from many tokens.",
         number=f"Median of `training/clip_fraction` over {learning.LAST} steps.",
-        threshold=f"Over above {stability.CLIPPED:.0%}, of ratios of whole rows (gspo) above "
+        threshold=f"Bad above {stability.CLIPPED:.0%}, of ratios of whole rows (gspo) above "
         f"{stability.CLIPPED_ROWS:.0%}; clear at half of that.",
         reason="Clipping is there for the few tokens that moved too far. Of many, the step is too large "
         "or the "
@@ -165,7 +165,7 @@ STABILITY: Final = (
         ),
         meaning="The off-policy correction leaves many tokens out.",
         number=f"Median of `training/masked_fraction` over {learning.LAST} steps.",
-        threshold=f"Over above {stability.MASKED:.0%}; clear at {stability.MASKED_AGAIN:.0%}.",
+        threshold=f"Bad above {stability.MASKED:.0%}; clear at {stability.MASKED_AGAIN:.0%}.",
         reason="What is left out was paid for and teaches nothing.",
         source=f"{SERIES}.",
         advice="Lower spec.algorithm.maxStepsOffPolicy, or raise spec.algorithm.correctionCap.",
@@ -178,7 +178,7 @@ STABILITY: Final = (
         meaning="Batches are as old as maxStepsOffPolicy allows for long.",
         number=f"Median of `{stability.LAG}` over {stability.STALE_FOR} steps, over "
         "spec.algorithm.maxStepsOffPolicy.",
-        threshold=f"Over above {stability.STALE:.0%}; clear at {stability.FRESH:.0%}, and where the bound "
+        threshold=f"Bad above {stability.STALE:.0%}; clear at {stability.FRESH:.0%}, and where the bound "
         "is 0.",
         reason="At the bound the servers wait for the learner: they are more than it can use.",
         source=f"docs/staleness.md; {SERIES}.",

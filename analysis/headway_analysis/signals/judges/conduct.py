@@ -48,7 +48,7 @@ def number_of(name: str) -> str:
 def threshold_of(threshold: float) -> str:
     """When `rate` is over, in words."""
     return (
-        f"Over where the interval begins above {threshold:.0%}, and the last {WINDOWS[0]} steps are above "
+        f"Bad where the interval begins above {threshold:.0%}, and the last {WINDOWS[0]} steps are above "
         "it; "
         "clear when these are at it or below."
     )
@@ -74,7 +74,7 @@ def growth_of(name: str) -> str:
 def growth_threshold(factor: float) -> str:
     """When `growing` is over, in words."""
     return (
-        f"Over above {factor:g} while the external score does not surely rise (over {BACK} steps); clear at "
+        f"Bad above {factor:g} while the external score does not surely rise (over {BACK} steps); clear at "
         f"{1 + (factor - 1) / 2:g}."
     )
 

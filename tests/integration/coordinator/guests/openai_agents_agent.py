@@ -1,4 +1,8 @@
-"""An agent of OpenAI's agents SDK with its chat completions model. `row.style`: `run` or `streamed`."""
+"""An agent of OpenAI's agents SDK. `row.style`: `run` or `streamed`; `row.api`: `chat` or `responses`.
+
+By default the SDK speaks Responses. With `row.chained` it names the answer before instead of sending all of
+the conversation.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from agents import (
     Agent,
     ModelSettings,
     OpenAIChatCompletionsModel,
+    OpenAIResponsesModel,
     Runner,
     function_tool,
     set_tracing_disabled,
@@ -30,19 +35,23 @@ async def act(payload: dict[str, Any]) -> Any:
     metadata = payload["metadata"]
     told = {"JobArn": metadata["jobArn"], "TrajectoryId": metadata["rolloutId"]}
     async with AsyncOpenAI(base_url=f"{metadata['endpoint']}/v1", api_key="unused") as client:
+        instance = payload["instance"]
+        responses = instance.get("api") == "responses"
+        kind = OpenAIResponsesModel if responses else OpenAIChatCompletionsModel
+        more = {"auto_previous_response_id": True} if instance.get("chained") else {}
         agent = Agent(
             name="looker",
             instructions="Use the tool, then answer.",
-            model=OpenAIChatCompletionsModel(model="default", openai_client=client),
+            model=kind(model="default", openai_client=client),
             model_settings=ModelSettings(include_usage=True, parallel_tool_calls=True),
             tools=[look_up],
         )
-        if payload["instance"]["style"] == "streamed":
-            result = Runner.run_streamed(agent, payload["prompt"])
+        if instance["style"] == "streamed":
+            result = Runner.run_streamed(agent, payload["prompt"], **more)
             async for _ in result.stream_events():
                 pass
         else:
-            result = await Runner.run(agent, payload["prompt"])
+            result = await Runner.run(agent, payload["prompt"], **more)
         answer = str(result.final_output)
         base = metadata["endpoint"]
         await client.post(f"{base}/complete-rollout", body=told | {"Status": "ready"}, cast_to=object)

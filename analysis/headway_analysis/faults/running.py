@@ -1,0 +1,137 @@
+"""Faults that show once learner and servers come up, or episodes are lived through."""
+
+from __future__ import annotations
+
+from headway_analysis.faults.definition import Fault, Kind, Stage
+
+ENTRYPOINT = "spec.environment.entrypoint: "
+
+FAULTS: tuple[Fault, ...] = (
+    Fault(
+        "learner-out-of-memory",
+        Kind.NODE,
+        Stage.RUN,
+        "The learner needs more memory than its limit.",
+        "spec.learner.resources: container learner of pod ... was OOMKilled at its limit of ...; raise its "
+        "memory (limits.memory)",
+        state="Starting",
+        reason="OutOfMemory",
+        condition="LearnerReady",
+        event="OutOfMemory",
+        seconds=60,
+    ),
+    Fault(
+        "server-out-of-memory",
+        Kind.NODE,
+        Stage.RUN,
+        "A rollout server needs more memory than its limit.",
+        "spec.rollout.resources: container rollout of pod ... was OOMKilled at its limit of ...; raise its "
+        "memory (limits.memory)",
+        state="Starting",
+        reason="OutOfMemory",
+        condition="RolloutReady",
+        event="OutOfMemory",
+        seconds=60,
+    ),
+    Fault(
+        "disk-full",
+        Kind.NODE,
+        Stage.RUN,
+        "The volume of the learner has no room for the base model.",
+        "cacheSizeLimit of the chart's values: the volume for models has no room for ... (No space left on "
+        "device); have it raised, or give the nodes larger disks",
+        state="Starting",
+        reason="ProcessFailed",
+        condition="LearnerReady",
+        event="ProcessFailed",
+        seconds=60,
+    ),
+    Fault(
+        "out-of-time",
+        Kind.MANIFEST,
+        Stage.RUN,
+        "The job has run for as long as it may.",
+        "spec.activeDeadlineSeconds: the job has run for ... s; raise it in a new job, or lower "
+        "spec.schedule.maxSteps",
+        reason="ActiveDeadlineExceeded",
+    ),
+    Fault(
+        "nothing-to-train",
+        Kind.ENVIRONMENT,
+        Stage.RUN,
+        "Every episode of a group has the same reward, so nothing is learnt.",
+        "no group had an advantage in the last ... steps",
+        "[NothingToTrain](signals.md#nothingtotrain) says what to change first.",
+        state="Training",
+        reason="NothingToTrain",
+        condition="Healthy",
+        event="SignalRaised",
+        seconds=240,
+    ),
+    Fault(
+        "tool-hangs",
+        Kind.ENVIRONMENT,
+        Stage.RUN,
+        "A tool never returns.",
+        ENTRYPOINT + "tool get_case has not returned by the end of the episode's time: "
+        "/environment/odd.py:... in get_case. It ended the first ... episodes, and none was scored",
+        "Mend the line that is named: give what it waits for a deadline of its own. Until the job gives up, "
+        "EpisodesFailing says the same.",
+        reason="EnvironmentHangs",
+        seconds=120,
+    ),
+    Fault(
+        "tool-hangs-at-times",
+        Kind.ENVIRONMENT,
+        Stage.RUN,
+        "A tool returns in most episodes, and never in some.",
+        ENTRYPOINT + "tool get_case has not returned by the end of the episode's time: "
+        "/environment/odd.py:... in get_case. It has ended ... episodes or more",
+        "Mend the line that is named. Such episodes are lived through again, so the job goes on, and slower.",
+        state="Training",
+        reason="EpisodesFailing",
+        condition="Healthy",
+        event="EpisodesFailing",
+        seconds=120,
+    ),
+    Fault(
+        "reward-raises-after-a-call",
+        Kind.ENVIRONMENT,
+        Stage.RUN,
+        "The environment can judge an episode without a tool call, and none with one.",
+        ENTRYPOINT
+        + "reward raised ZeroDivisionError: no price of get_case (/environment/odd.py:... in reward). "
+        "It ended the first ... episodes, and none was scored",
+        "Mend the line that is named.",
+        reason="RewardFailed",
+        seconds=180,
+    ),
+    Fault(
+        "weights-of-another-model",
+        Kind.WEIGHTS,
+        Stage.RUN,
+        "The weights are not of the size that config.json says. Only loading them tells.",
+        "spec.model.base: ...; give a complete Hugging Face folder (config.json, safetensors weights) of a "
+        "model",
+        "Upload the whole folder of one model.",
+        reason="ModelNotLoadable",
+        seconds=60,
+    ),
+    Fault(
+        "lost-checkpoint",
+        Kind.WEIGHTS,
+        Stage.RUN,
+        "The checkpoint that the job is to go on from is gone or damaged.",
+        "cannot be resumed from (...); if it stays so, set latest.json in the job's folder to an older "
+        "step, one "
+        "whose checkpoint holds report.json",
+        "[Going back to an older checkpoint](operations.md#going-back-to-an-older-checkpoint) says how to "
+        "name "
+        "another one.",
+        state="Starting",
+        reason="ProcessFailed",
+        condition="LearnerReady",
+        event="ProcessFailed",
+        seconds=60,
+    ),
+)

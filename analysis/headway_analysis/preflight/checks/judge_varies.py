@@ -1,0 +1,210 @@
+"""How far a judge's answers to one question vary."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import fsum, isfinite
+from typing import Any, Final
+
+from headway_analysis.measures.tries import text_of
+from headway_analysis.preflight.conversation import excerpt, folded, written
+from headway_analysis.preflight.definition import Check, Example, Finding
+from headway_analysis.preflight.evidence import AskedTwice, Baseline, JudgeQuestion, Played, Sampled
+from headway_analysis.preflight.shares import Share, enough_without, share
+from headway_analysis.preflight.sources import EXACT, GUIDE
+
+ID: Final = "judge-varies"
+QUESTIONS: Final = 20
+"""Questions to one judge, each asked twice."""
+OFTEN: Final = 0.2
+"""Share of questions whose answers differ that is too much."""
+SURELY: Final = 0.05
+"""What its interval must begin above."""
+ENOUGH: Final = enough_without(OFTEN)
+"""Questions, none of which differs, that rule out `OFTEN`."""
+PAIRS: Final = 2
+"""Of answers that differ, as evidence."""
+MOST_FIELDS: Final = 32
+"""Fields of one answer that are compared; and of all, whose means are told."""
+NAMED: Final = 120
+"""Characters of a field's name."""
+LONGEST_NUMBER: Final = 40
+"""Characters beyond which a text is no number."""
+TEXT: Final = "text"
+"""The field of an answer that is text."""
+
+
+def questions(baseline: Baseline) -> list[JudgeQuestion]:
+    """What is to be asked again: of each judge up to `QUESTIONS` different questions, over as many rows as
+    there are, those of the first episodes first. A function of the baseline alone."""
+    found: list[JudgeQuestion] = []
+    seen: set[str] = set()
+    counts: dict[str, int] = {}
+    for one in _over_rows(baseline.sampled):
+        for question in one.questions:
+            text = written([question.judge, [*question.messages], question.schema])
+            if text in seen or counts.get(question.judge, 0) >= QUESTIONS:
+                continue
+            seen.add(text)
+            counts[question.judge] = counts.get(question.judge, 0) + 1
+            found.append(question)
+    return found
+
+
+def _over_rows(sampled: Sequence[Sampled]) -> list[Sampled]:
+    """The first episode of each row, then the second of each, and so on."""
+    rounds: dict[int, int] = {}
+    placed = []
+    for one in sorted((one for one in sampled if one.questions), key=lambda one: one.record.episode_id):
+        at = rounds[one.group.row] = rounds.get(one.group.row, -1) + 1
+        placed.append((at, one.group.row, one))
+    return [one for *_, one in sorted(placed, key=lambda each: each[:2])]
+
+
+@dataclass
+class _Judge:
+    """What one judge's pairs of answers came to."""
+
+    name: str
+    pairs: int = 0
+    differ: list[AskedTwice] = field(default_factory=list)
+    distances: dict[str, list[float]] = field(default_factory=dict)
+    """Of each field that is a number, how far both answers are apart."""
+
+    @property
+    def part(self) -> Share:
+        return share(len(self.differ), self.pairs)
+
+    @property
+    def too_much(self) -> bool:
+        return self.part.value >= OFTEN and self.part.low > SURELY
+
+    def add(self, one: AskedTwice) -> None:
+        """Compare both answers to a question."""
+        first, second = (dict(_fields(answer)) for answer in one.answers)
+        self.pairs += 1
+        if first != second:
+            self.differ.append(one)
+        for name in first.keys() & second.keys():
+            a, b = first[name], second[name]
+            if isinstance(a, float) and isinstance(b, float):
+                self.distances.setdefault(name, []).append(abs(a - b))
+
+    @property
+    def figures(self) -> Iterator[tuple[str, float]]:
+        yield f"{self.name}: questions asked twice", float(self.pairs)
+        yield f"{self.name}: share that differ", self.part.value
+        for name, found in sorted(self.distances.items())[:MOST_FIELDS]:
+            yield f"{self.name}: mean difference of {name}", fsum(found) / len(found)
+
+
+def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
+    """Of each judge the share of questions whose answers differ; the worst judge decides."""
+    by_name: dict[str, _Judge] = {}
+    failed = [one for one in baseline.asked_twice if len(one.answers) < 2]
+    for one in baseline.asked_twice:
+        found = by_name.setdefault(one.question.judge, _Judge(one.question.judge))
+        if len(one.answers) == 2:
+            found.add(one)
+    if not any(each.pairs for each in by_name.values()):
+        return _unknown(baseline, failed)
+    known = sorted(by_name.values(), key=lambda each: (each.part.low, each.part.value, -each.pairs))
+    worst = known[-1]
+    part, figures = worst.part, tuple(pair for each in known for pair in each.figures)
+    saw = _said(worst, len(failed))
+    ends = (part.value, OFTEN, part.low, part.high)
+    if worst.too_much:
+        shown = tuple(map(_example, worst.differ[:PAIRS]))
+        where = f"spec.judges[{worst.name}]"
+        return Finding(ID, "Warn", saw, *ends, ADVICE, where, examples=shown, figures=figures)
+    few = min(known, key=lambda each: each.pairs)
+    if few.pairs < ENOUGH:
+        saw = f"{saw} {few.pairs} questions to judge {few.name} are too few to tell."
+        needs = -(-len(baseline.sampled) * ENOUGH // max(1, few.pairs))
+        return Finding(ID, "Unknown", saw, *ends, needs=needs, figures=figures)
+    shown = tuple(map(_example, worst.differ[:PAIRS]))
+    return Finding(ID, "Pass", saw, *ends, examples=shown, figures=figures)
+
+
+ADVICE: Final = (
+    "Ask for a choice among few values by a schema. Or ask several times and "
+    "take the mean, or name a steadier model."
+)
+
+
+def _unknown(baseline: Baseline, failed: Sequence[AskedTwice]) -> Finding:
+    if failed:
+        saw = f"None of {len(failed)} questions was answered twice: {failed[0].error or 'no answer'}"
+        return Finding(ID, "Unknown", saw, threshold=OFTEN, field=f"spec.judges[{failed[0].question.judge}]")
+    if not baseline.facts.judged:
+        return Finding(ID, "Unknown", "No judge was asked: spec.judges is empty.", threshold=OFTEN)
+    return Finding(ID, "Unknown", "No baseline episode asked a judge.", threshold=OFTEN)
+
+
+def _said(worst: _Judge, failed: int) -> str:
+    saw = f"Judge {worst.name} answered {worst.part} questions otherwise when it was asked again."
+    means = [(name, fsum(found) / len(found)) for name, found in sorted(worst.distances.items())]
+    if told := [f"{name} by {mean:.3g}" for name, mean in means if mean][:3]:
+        saw = f"{saw} Mean difference: {', '.join(told)}."
+    return f"{saw} {failed} questions were not answered twice." if failed else saw
+
+
+def _fields(answer: Any) -> Iterator[tuple[str, Any]]:
+    """Every value of an answer by its path; numbers as float, texts without their spacing and case."""
+    left: list[tuple[str, Any]] = [("", answer)]
+    count = 0
+    while left and count < MOST_FIELDS:
+        path, value = left.pop()
+        if isinstance(value, Mapping) and value:
+            begun = f"{path}." if path else ""
+            left += [(f"{begun}{name}", one) for name, one in reversed([*value.items()])]
+            continue
+        if isinstance(value, list) and value:
+            left += [(f"{path}[{at}]", one) for at, one in reversed([*enumerate(value)])]
+            continue
+        count += 1
+        yield path[:NAMED] or TEXT, _value(value)
+
+
+def _value(value: Any) -> Any:
+    if isinstance(value, bool) or value is None:
+        return value
+    number = _number(value)
+    return number if number is not None else folded(value) if isinstance(value, str) else written(value)
+
+
+def _number(value: Any) -> float | None:
+    """A number, also one that is written as a text."""
+    if isinstance(value, str) and len(value) > LONGEST_NUMBER:
+        return None
+    try:
+        found = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return found if isfinite(found) else None
+
+
+def _example(one: AskedTwice) -> Example:
+    asked = text_of(one.question.messages[-1]) if one.question.messages else ""
+    first, second = (each if isinstance(each, str) else json.dumps(each) for each in one.answers)
+    text = f"first: {excerpt(first, 8)}\nsecond: {excerpt(second, 8)}\n\n{asked}"
+    return Example(f"judge {one.question.judge}, one question twice", excerpt(text))
+
+
+CHECK: Final = Check(
+    id=ID,
+    meaning="A judge answers the same question in two ways.",
+    number=f"Of up to {QUESTIONS} different questions that episodes put to a judge, the share whose two "
+    "answers differ. Each is asked twice anew, without the cache. Compared is every field; of texts "
+    "neither case nor spacing. Beside it, of each field that is a number, the mean difference. Of several "
+    "judges the worst decides. The tokens are billed as the judge's others are.",
+    threshold=f"Warns where {OFTEN:.0%} or more differ, surely over {SURELY:.0%}; never fails. Unknown where "
+    f"no judge was asked, or with fewer than {ENOUGH} questions.",
+    reason="What differs is luck in the reward: a group compares episodes by it, and learns from it. Larger "
+    "groups average it out, so it is said and stops nothing.",
+    source=f"{GUIDE}: run the same instance twice and compare; {EXACT}.",
+    advice=ADVICE,
+    judge=judge,
+)

@@ -1,0 +1,55 @@
+"""A reader of JSON Schema that gives up after a number of steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from jsonschema import Draft202012Validator, validators
+from jsonschema.exceptions import ValidationError
+
+from headway_api.bounds import OutOfBounds
+
+Keyword = Callable[[Any, Any, Any, Any], Iterator[ValidationError] | None]
+
+
+class Steps:
+    """How many are left."""
+
+    def __init__(self, most: int) -> None:
+        self._left = most
+        self._most = most
+
+    def spend(self, steps: int) -> None:
+        """Take some.
+
+        Raises:
+            OutOfBounds: there are not as many.
+        """
+        self._left -= steps
+        if self._left < 0:
+            raise OutOfBounds(f"more than {self._most} steps")
+
+
+def validator(steps: Steps, weight: int = 1) -> Any:
+    """The class of a reader that takes its steps from `steps`, each as `weight` of them."""
+    counted = {name: _counted(keyword, steps, weight) for name, keyword in KEYWORDS.items()}
+    extended: Callable[..., Any] = validators.extend
+    return extended(Draft202012Validator, counted)
+
+
+def _counted(keyword: Keyword, steps: Steps, weight: int) -> Keyword:
+    """A keyword that costs a step, and one for each element that it may look at."""
+
+    def judged(reader: Any, value: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+        steps.spend(weight * (1 + _elements(value) + _elements(instance)))
+        yield from keyword(reader, value, instance, schema) or ()
+
+    return judged
+
+
+def _elements(value: Any) -> int:
+    return len(value) if isinstance(value, list | dict) else 0
+
+
+KEYWORDS: Final[dict[str, Keyword]] = dict(Draft202012Validator.VALIDATORS)

@@ -1,0 +1,166 @@
+"""Answers of the protocols besides chat completions, for the OpenAPI document. Pure."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+
+
+class Answer(BaseModel):
+    """An answer has the fields that are written here, and no others."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class TextBlock(Answer):
+    """What the model said."""
+
+    type: Literal["text"]
+    text: str
+
+
+class ThinkingBlock(Answer):
+    """What it thought, where the request has `thinking`."""
+
+    type: Literal["thinking"]
+    thinking: str
+    signature: Literal[""]
+
+
+class ToolUseBlock(Answer):
+    """A tool that it calls."""
+
+    type: Literal["tool_use"]
+    id: str
+    name: str
+    input: dict[str, JsonValue]
+
+
+class MessageUsage(Answer):
+    """Tokens of the turn; the prompt's are those of `input_tokens` and of `cache_read_input_tokens`."""
+
+    input_tokens: int = Field(ge=0)
+    cache_read_input_tokens: int = Field(ge=0)
+    cache_creation_input_tokens: Literal[0]
+    output_tokens: int = Field(ge=0)
+
+
+class Message(Answer):
+    """A turn, as Anthropic's Messages."""
+
+    id: str
+    type: Literal["message"]
+    role: Literal["assistant"]
+    model: str
+    content: list[TextBlock | ThinkingBlock | ToolUseBlock]
+    stop_reason: Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "refusal"]
+    stop_sequence: str | None
+    usage: MessageUsage
+
+
+class TokenCount(Answer):
+    """Tokens of a prompt."""
+
+    input_tokens: int = Field(ge=1)
+
+
+class OutputText(Answer):
+    """What the model said."""
+
+    type: Literal["output_text"]
+    text: str
+    annotations: list[JsonValue] = Field(max_length=0)
+    logprobs: list[JsonValue] = Field(max_length=0)
+
+
+class ReasoningText(Answer):
+    """What it thought."""
+
+    type: Literal["reasoning_text"]
+    text: str
+
+
+class OutputMessage(Answer):
+    """An item of text."""
+
+    type: Literal["message"]
+    id: str
+    role: Literal["assistant"]
+    status: Literal["completed"]
+    content: list[OutputText] = Field(min_length=1, max_length=1)
+
+
+class OutputReasoning(Answer):
+    """An item of thought."""
+
+    type: Literal["reasoning"]
+    id: str
+    status: Literal["completed"]
+    summary: list[JsonValue] = Field(max_length=0)
+    content: list[ReasoningText] = Field(min_length=1, max_length=1)
+
+
+class OutputCall(Answer):
+    """A tool that the model calls."""
+
+    type: Literal["function_call"]
+    id: str
+    call_id: str
+    name: str
+    arguments: str
+    status: Literal["completed"]
+
+
+class Incomplete(Answer):
+    """Why a turn is not whole."""
+
+    reason: Literal["max_output_tokens", "content_filter"]
+
+
+class InputDetails(Answer):
+    """Of the prompt's tokens."""
+
+    cached_tokens: int = Field(ge=0)
+    cache_write_tokens: Literal[0]
+
+
+class OutputDetails(Answer):
+    """Thoughts are not counted apart."""
+
+    reasoning_tokens: Literal[0]
+
+
+class ResponseUsage(Answer):
+    """Tokens of the turn."""
+
+    input_tokens: int = Field(ge=0)
+    input_tokens_details: InputDetails
+    output_tokens: int = Field(ge=0)
+    output_tokens_details: OutputDetails
+    total_tokens: int = Field(ge=0)
+
+
+class Response(Answer):
+    """A turn, as OpenAI's Responses."""
+
+    id: str
+    """What `previous_response_id` of a later request names."""
+    object: Literal["response"]
+    created_at: int
+    status: Literal["completed", "incomplete"]
+    error: None
+    incomplete_details: Incomplete | None
+    metadata: dict[str, JsonValue] = Field(max_length=0)
+    model: str
+    instructions: str | None
+    previous_response_id: str | None
+    max_output_tokens: int | None
+    tools: list[JsonValue]
+    tool_choice: JsonValue
+    output: list[OutputMessage | OutputReasoning | OutputCall]
+    parallel_tool_calls: bool
+    temperature: None
+    top_p: None
+    text: JsonValue
+    usage: ResponseUsage

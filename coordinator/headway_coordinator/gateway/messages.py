@@ -1,0 +1,288 @@
+"""Anthropic's Messages: a request's JSON as an `Ask`, the same as that of a chat completion. Pure.
+
+Blocks become what OpenAI's form has for them: a `tool_result` a message of the tool's, a `tool_use` a call,
+`thinking` what was thought. `messages_answers.py` says the answer.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError
+
+from headway_api import bounds
+from headway_coordinator.gateway import messages_answers
+from headway_coordinator.gateway.core import Ask, Completion
+from headway_coordinator.gateway.openai import (
+    MODEL,
+    Number,
+    Stops,
+    Tokens,
+    force,
+    refuse,
+    require_text,
+    stops,
+)
+from headway_coordinator.gateway.refusals import Refusal, bad
+from headway_coordinator.gateway.unapplied import Table, unapplied
+from headway_coordinator.trajectory.calls import Message, Tool
+
+WITHOUT_EFFECT: Final[Table] = {
+    "top_k": (None, -1, 0),
+    "container": (None,),
+    "mcp_servers": (None, []),
+    "context_management": (None, {}),
+    "output_format": (None,),
+    "output_config": (None, {}),
+}
+"""Fields that are not applied, with the values at which that makes no difference."""
+
+
+# Of every list `fail_fast`: see openai.py.
+class _TextBlock(BaseModel):
+    type: Literal["text"]
+    text: str
+
+
+_Texts = Annotated[list[_TextBlock], Field(max_length=bounds.MESSAGES, fail_fast=True)]
+
+
+class _Block(BaseModel):
+    """A block of a message; which of its fields it must have goes by its type."""
+
+    type: Literal["text", "tool_use", "tool_result", "thinking", "redacted_thinking"]
+    text: str | None = None
+    id: str | None = None
+    name: str | None = None
+    input: dict[str, Any] | None = None
+    tool_use_id: str | None = None
+    content: str | _Texts | None = None
+    is_error: StrictBool | None = None
+    thinking: str | None = None
+
+
+class _Turn(BaseModel):
+    role: Literal["user", "assistant", "system"]
+    content: str | Annotated[list[_Block], Field(max_length=bounds.MESSAGES, fail_fast=True)]
+
+
+class _Custom(BaseModel):
+    type: Literal["custom"] | None = None
+    name: str = Field(min_length=1)
+    description: str | None = None
+    input_schema: dict[str, Any]
+
+
+class _Choice(BaseModel):
+    type: Literal["auto", "any", "tool", "none"]
+    name: str | None = None
+    disable_parallel_tool_use: StrictBool | None = None
+
+
+class _Thinking(BaseModel):
+    type: Literal["enabled", "disabled", "adaptive"]
+    budget_tokens: Tokens | None = None
+
+
+class CountBody(BaseModel):
+    """A request to count a prompt's tokens."""
+
+    model_config = ConfigDict(extra="allow")
+
+    model: str = MODEL
+    messages: Annotated[list[_Turn], Field(min_length=1, max_length=bounds.MESSAGES, fail_fast=True)]
+    system: str | _Texts | None = None
+    tools: Annotated[list[_Custom], Field(max_length=bounds.TOOLS, fail_fast=True)] | None = None
+    tool_choice: _Choice | None = None
+    thinking: _Thinking | None = None
+    """Whether the answer shows what the model thought. Whether it thinks is its template's."""
+
+
+class MessagesBody(CountBody):
+    """A request for a turn."""
+
+    max_tokens: Tokens
+    temperature: Number | None = None
+    top_p: Number | None = None
+    stop_sequences: Stops | None = None
+    stream: StrictBool | None = None
+
+
+Body = TypeVar("Body", bound=CountBody)
+
+
+@dataclass(frozen=True)
+class MessagesRequest:
+    """A turn as it was asked for: a `dialect.Asked`."""
+
+    ask: Ask
+    model: str
+    stream: bool
+    thoughts: bool
+    """Whether the answer shows them."""
+    ignored: tuple[str, ...] = ()
+
+    def whole(self, found: Completion, trajectory_id: str) -> dict[str, Any]:
+        """The answer, where it is not streamed."""
+        return messages_answers.message(found, self.model, trajectory_id, self.thoughts)
+
+    def events(self, found: Completion, trajectory_id: str) -> Iterator[bytes]:
+        """The answer as server-sent events."""
+        for one in messages_answers.events(self.whole(found, trajectory_id)):
+            yield messages_answers.event(one)
+
+    def failed(self, refusal: Refusal) -> bytes:
+        """The event that ends a stream that has begun."""
+        return messages_answers.event(refusal.body)
+
+
+def read(body: object, *, lenient: bool = False) -> MessagesRequest:
+    """Check a request for a turn; see `openai.read`.
+
+    Raises:
+        Refusal: naming the field that must be changed.
+    """
+    asked = _checked(body, MessagesBody)
+    assert isinstance(body, dict)
+    ignored = unapplied(body, WITHOUT_EFFECT, lenient=lenient) + _left(asked)
+    require_text(asked.stop_sequences, at="stop_sequences")
+    ask = _ask(asked, asked.max_tokens, stops(asked.stop_sequences))
+    shown = asked.thinking is not None and asked.thinking.type != "disabled"
+    return MessagesRequest(ask, asked.model, bool(asked.stream), shown, ignored)
+
+
+def read_count(body: object, *, lenient: bool = False) -> MessagesRequest:
+    """Check a request to count tokens; see `openai.read`."""
+    asked = _checked(body, CountBody)
+    assert isinstance(body, dict)
+    ignored = unapplied(body, WITHOUT_EFFECT, lenient=lenient)
+    return MessagesRequest(_ask(asked), asked.model, False, False, ignored)
+
+
+def _checked(body: object, model: type[Body]) -> Body:
+    if not isinstance(body, dict):
+        raise bad("body", "must be a JSON object")
+    try:
+        found = model.model_validate(body)
+    except ValidationError as error:
+        refuse(error)
+    require_text(body["messages"], body.get("system"), body.get("tools"))
+    return found
+
+
+def _left(asked: MessagesBody) -> tuple[str, ...]:
+    """What clients have to send, and what changes nothing that is sampled."""
+    found = []
+    if asked.thinking is not None and asked.thinking.budget_tokens is not None:
+        found.append("thinking.budget_tokens")
+    if asked.tool_choice is not None and asked.tool_choice.disable_parallel_tool_use:
+        found.append("tool_choice.disable_parallel_tool_use")
+    return tuple(found)
+
+
+def _ask(asked: CountBody, most: int | None = None, stop: tuple[str, ...] = ()) -> Ask:
+    tools = [_tool(tool) for tool in asked.tools or []]
+    choice = asked.tool_choice
+    begun = None
+    if choice is not None and choice.type in ("any", "tool"):
+        if choice.type == "tool" and choice.name is None:
+            raise bad("tool_choice.name", "is missing: which tool is to be called?")
+        begun = force(choice.name if choice.type == "tool" else None, tools)
+    if asked.messages[-1].role == "assistant":
+        at = len(asked.messages) - 1
+        raise bad(
+            f"messages.{at}.role",
+            "the last message is the assistant's, and a turn is not begun for the model; end with a user's",
+            "unsupported_content",
+        )
+    return Ask(
+        messages=[*_system(asked.system), *_conversation(asked.messages)],
+        tools=tools,
+        may_call=choice is None or choice.type != "none",
+        max_tokens=most,
+        force=begun,
+        stop=stop,
+    )
+
+
+def _tool(tool: _Custom) -> Tool:
+    said = {} if tool.description is None else {"description": tool.description}
+    return {"type": "function", "function": {"name": tool.name, **said, "parameters": tool.input_schema}}
+
+
+def _system(given: str | list[_TextBlock] | None) -> Iterator[Message]:
+    text = _joined(given)
+    if text:
+        yield {"role": "system", "content": text}
+
+
+def _joined(given: str | Sequence[_TextBlock] | None) -> str:
+    """Blocks are lines, as they are in chat completions."""
+    return given if isinstance(given, str) else "\n".join(block.text for block in given or ())
+
+
+def _conversation(turns: Sequence[_Turn]) -> Iterator[Message]:
+    for at, turn in enumerate(turns):
+        if isinstance(turn.content, str):
+            yield {"role": turn.role, "content": turn.content}
+        elif turn.role == "assistant":
+            yield _assistant(turn.content, f"messages.{at}.content")
+        else:
+            yield from _given(turn.role, turn.content, f"messages.{at}.content")
+
+
+def _given(role: str, blocks: Sequence[_Block], at: str) -> Iterator[Message]:
+    """What the agent says: results of tools are messages of their own, and text between them is another."""
+    texts: list[str] = []
+    for n, block in enumerate(blocks):
+        if block.type == "text":
+            texts.append(_required(block.text, f"{at}.{n}.text"))
+        elif block.type == "tool_result" and role == "user":
+            if texts:
+                yield {"role": role, "content": "\n".join(texts)}
+                texts = []
+            answers = _required(block.tool_use_id, f"{at}.{n}.tool_use_id")
+            yield {"role": "tool", "tool_call_id": answers, "content": _joined(block.content)}
+        else:
+            raise bad(f"{at}.{n}.type", f"a {role} message has no {block.type} block", "unsupported_content")
+    if texts or not blocks:
+        yield {"role": role, "content": "\n".join(texts)}
+
+
+def _assistant(blocks: Sequence[_Block], at: str) -> Message:
+    texts: list[str] = []
+    thoughts: list[str] = []
+    calls: list[dict[str, Any]] = []
+    for n, block in enumerate(blocks):
+        where = f"{at}.{n}"
+        if block.type == "text":
+            texts.append(_required(block.text, f"{where}.text"))
+        elif block.type == "thinking":
+            thoughts.append(_required(block.thinking, f"{where}.thinking"))
+        elif block.type == "tool_use":
+            calls.append(_call(block, where))
+        else:
+            raise bad(f"{where}.type", f"this model writes no {block.type} block", "unsupported_content")
+    found: Message = {"role": "assistant", "content": "".join(texts)}
+    if thoughts:
+        found["reasoning_content"] = "".join(thoughts)
+    if calls:
+        found["tool_calls"] = calls
+    return found
+
+
+def _call(block: _Block, at: str) -> dict[str, Any]:
+    if block.input is None:
+        raise bad(f"{at}.input", "is missing")
+    arguments = json.dumps(block.input, ensure_ascii=False)
+    function = {"name": _required(block.name, f"{at}.name"), "arguments": arguments}
+    return {"id": _required(block.id, f"{at}.id"), "type": "function", "function": function}
+
+
+def _required(value: str | None, at: str) -> str:
+    if value is None:
+        raise bad(at, "is missing")
+    return value

@@ -1,0 +1,92 @@
+"""A turn's answer as Anthropic's clients read it: one message, or the events that add up to it. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, Final
+
+from headway_coordinator.gateway.core import Completion
+
+REASONS: Final = {
+    "stop": "end_turn",
+    "length": "max_tokens",
+    "tool_calls": "tool_use",
+    "content_filter": "refusal",
+}
+"""Why a turn ended, in OpenAI's words and in Anthropic's."""
+DELTAS: Final = {
+    "text": ("text", "text_delta", "text"),
+    "thinking": ("thinking", "thinking_delta", "thinking"),
+    "tool_use": ("input", "input_json_delta", "partial_json"),
+}
+"""Of each kind of block: the field that is told piece by piece, the kind of the piece, and its field."""
+
+
+def message(found: Completion, model: str, trajectory_id: str, thoughts: bool) -> dict[str, Any]:
+    """The answer as one document.
+
+    Args:
+        found: the turn.
+        model: the name that the client has for the model.
+        trajectory_id: the episode's.
+        thoughts: whether what the model thought is shown.
+    """
+    stopped = found.stopped is not None and found.finish_reason == "stop"
+    return {
+        "id": f"msg_{trajectory_id}-{found.number}",
+        "type": "message",
+        "role": "assistant",
+        "model": model,
+        "content": list(_blocks(found, thoughts)),
+        "stop_reason": "stop_sequence" if stopped else REASONS[found.finish_reason],
+        "stop_sequence": found.stopped if stopped else None,
+        "usage": _usage(found),
+    }
+
+
+def events(whole: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The events that add up to a message."""
+    begun: dict[str, Any] = {"content": [], "stop_reason": None, "stop_sequence": None}
+    usage = whole["usage"]
+    yield {"type": "message_start", "message": whole | begun | {"usage": usage | {"output_tokens": 0}}}
+    for index, block in enumerate(whole["content"]):
+        field, kind, name = DELTAS[block["type"]]
+        piece: Any = block[field]
+        empty: Any = ""
+        if not isinstance(piece, str):
+            piece, empty = json.dumps(piece, ensure_ascii=False), {}
+        yield {"type": "content_block_start", "index": index, "content_block": block | {field: empty}}
+        yield {"type": "content_block_delta", "index": index, "delta": {"type": kind, name: piece}}
+        yield {"type": "content_block_stop", "index": index}
+    ended = {"stop_reason": whole["stop_reason"], "stop_sequence": whole["stop_sequence"]}
+    yield {"type": "message_delta", "delta": ended, "usage": usage}
+    yield {"type": "message_stop"}
+
+
+def event(document: dict[str, Any]) -> bytes:
+    """A server-sent event, named by its type."""
+    return f"event: {document['type']}\ndata: {json.dumps(document, ensure_ascii=False)}\n\n".encode()
+
+
+def _blocks(found: Completion, thoughts: bool) -> Iterator[dict[str, Any]]:
+    said = found.message
+    if thoughts and said.get("reasoning_content"):
+        yield {"type": "thinking", "thinking": said["reasoning_content"], "signature": ""}
+    if said["content"]:
+        yield {"type": "text", "text": said["content"]}
+    for call in said.get("tool_calls") or ():
+        function = call["function"]
+        arguments = json.loads(function["arguments"])
+        yield {"type": "tool_use", "id": call["id"], "name": function["name"], "input": arguments}
+
+
+def _usage(found: Completion) -> dict[str, int]:
+    """Anthropic counts what was cached apart from the input."""
+    turn = found.turn
+    return {
+        "input_tokens": turn.prompt_tokens - turn.cached_tokens,
+        "cache_read_input_tokens": turn.cached_tokens,
+        "cache_creation_input_tokens": 0,
+        "output_tokens": turn.sampled_tokens,
+    }

@@ -1,0 +1,255 @@
+"""OpenAI's Responses: a request's JSON as an `Ask`, the same as that of a chat completion. Pure.
+
+Items become messages: what the model said, thought and called between two of the agent's words is one of the
+assistant's. `responses_answers.py` says the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError
+
+from headway_api import bounds
+from headway_coordinator.gateway import responses_answers
+from headway_coordinator.gateway.core import Ask, Completion
+from headway_coordinator.gateway.openai import (
+    MODEL,
+    Number,
+    Tokens,
+    arguments,
+    force,
+    refuse,
+    require_text,
+)
+from headway_coordinator.gateway.refusals import Refusal, bad
+from headway_coordinator.gateway.rollouts import CONVERSATIONS, Rollout
+from headway_coordinator.gateway.unapplied import Table, unapplied
+from headway_coordinator.trajectory.calls import Message, Tool
+
+WITHOUT_EFFECT: Final[Table] = {
+    "background": (None, False),
+    "context_management": (None, []),
+    "conversation": (None,),
+    "max_tool_calls": (None,),
+    "prompt": (None,),
+    "top_logprobs": (None, 0),
+    "truncation": (None, "disabled"),
+}
+"""Fields that are not applied, with the values at which that makes no difference."""
+NESTED: Final[Table] = {
+    "reasoning.effort": (None,),
+    "text.format": (None, {"type": "text"}),
+    "text.verbosity": (None,),
+}
+"""Such fields of other fields."""
+
+
+# Of every list `fail_fast`: see openai.py.
+class _ItemText(BaseModel):
+    type: Literal["input_text", "output_text", "reasoning_text", "text"]
+    text: str
+
+
+_ItemTexts = Annotated[list[_ItemText], Field(max_length=bounds.MESSAGES, fail_fast=True)]
+
+
+class _Item(BaseModel):
+    """An item of the input; which of its fields it must have goes by its type."""
+
+    type: Literal["message", "function_call", "function_call_output", "reasoning"] = "message"
+    role: Literal["user", "assistant", "system", "developer"] | None = None
+    content: str | _ItemTexts | None = None
+    call_id: str | None = None
+    name: str | None = None
+    arguments: str | None = None
+    output: str | _ItemTexts | None = None
+
+
+class _FunctionTool(BaseModel):
+    type: Literal["function"]
+    name: str = Field(min_length=1)
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class _NamedFunction(BaseModel):
+    type: Literal["function"]
+    name: str
+
+
+class ResponsesBody(BaseModel):
+    """A request for a turn."""
+
+    model_config = ConfigDict(extra="allow")
+
+    model: str = MODEL
+    input: str | Annotated[list[_Item], Field(min_length=1, max_length=bounds.MESSAGES, fail_fast=True)]
+    instructions: str | None = None
+    """The system prompt of this turn alone: a later one says it again."""
+    previous_response_id: Annotated[str, Field(max_length=bounds.NAME)] | None = None
+    """An answer of this episode, whose conversation goes on."""
+    tools: Annotated[list[_FunctionTool], Field(max_length=bounds.TOOLS, fail_fast=True)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | _NamedFunction | None = None
+    max_output_tokens: Tokens | None = None
+    temperature: Number | None = None
+    top_p: Number | None = None
+    stream: StrictBool | None = None
+    reasoning: dict[str, Any] | None = None
+    text: dict[str, Any] | None = None
+
+
+Earlier = Callable[[str], Sequence[Message]]
+"""The conversation that ended with an answer of the episode, without its instructions; raises a `Refusal`."""
+
+
+@dataclass(frozen=True)
+class ResponsesRequest:
+    """A turn as it was asked for: a `dialect.Asked`."""
+
+    ask: Ask
+    stream: bool
+    ignored: tuple[str, ...] = ()
+    echoed: dict[str, Any] = field(default_factory=dict)
+    """What an answer says of its request."""
+
+    def whole(self, found: Completion, trajectory_id: str) -> dict[str, Any]:
+        """The answer, where it is not streamed."""
+        return responses_answers.response(found, trajectory_id, self.echoed)
+
+    def events(self, found: Completion, trajectory_id: str) -> Iterator[bytes]:
+        """The answer as server-sent events."""
+        for number, one in enumerate(responses_answers.events(self.whole(found, trajectory_id))):
+            yield responses_answers.event(one | {"sequence_number": number})
+
+    def failed(self, refusal: Refusal) -> bytes:
+        """The event that ends a stream that has begun."""
+        body = refusal.body
+        return responses_answers.event(
+            body | {"code": refusal.code, "param": refusal.param, "sequence_number": 0}
+        )
+
+
+def read(body: object, *, lenient: bool = False, earlier: Earlier) -> ResponsesRequest:
+    """Check a request for a turn; see `openai.read`.
+
+    Raises:
+        Refusal: naming the field that must be changed.
+    """
+    if not isinstance(body, dict):
+        raise bad("body", "must be a JSON object")
+    try:
+        asked = ResponsesBody.model_validate(body)
+    except ValidationError as error:
+        refuse(error)
+    require_text(body["input"], body.get("tools"), body.get("instructions"), at="input")
+    ignored = unapplied(body | _nested(asked), {**WITHOUT_EFFECT, **NESTED}, lenient=lenient)
+    tools = [_tool(tool) for tool in asked.tools or []]
+    said = [{"role": "system", "content": asked.instructions}] if asked.instructions else []
+    before = earlier(asked.previous_response_id) if asked.previous_response_id else ()
+    ask = Ask(
+        messages=[*said, *before, *_conversation(asked.input)],
+        tools=tools,
+        may_call=asked.tool_choice != "none",
+        max_tokens=asked.max_output_tokens,
+        force=_force(asked, tools),
+        instructed=bool(said),
+    )
+    return ResponsesRequest(ask, bool(asked.stream), ignored, _echoed(asked, body))
+
+
+def earlier(rollout: Rollout, response: str) -> Sequence[Message]:
+    """The conversation that ended with an answer of the episode's, without that turn's instructions.
+
+    Raises:
+        Refusal: it is none, or too many came after it.
+    """
+    for node, conversation in rollout.delivered.items():
+        if responses_answers.response_id(rollout.trajectory_id, node) == response:
+            return conversation[node in rollout.instructed :]
+    raise bad(
+        "previous_response_id",
+        f"none of this episode's last {CONVERSATIONS} answers has it; send the conversation as input",
+    )
+
+
+def _nested(asked: ResponsesBody) -> dict[str, Any]:
+    parts = {"reasoning": asked.reasoning or {}, "text": asked.text or {}}
+    return {name: parts[name.partition(".")[0]].get(name.partition(".")[2]) for name in NESTED}
+
+
+def _echoed(asked: ResponsesBody, body: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "model": asked.model,
+        "instructions": asked.instructions,
+        "previous_response_id": asked.previous_response_id,
+        "max_output_tokens": asked.max_output_tokens,
+        "tools": body.get("tools") or [],
+        "tool_choice": body.get("tool_choice") or "auto",
+    }
+
+
+def _force(asked: ResponsesBody, tools: list[Tool]) -> Any:
+    choice = asked.tool_choice
+    if choice in (None, "none", "auto"):
+        return None
+    return force(choice.name if isinstance(choice, _NamedFunction) else None, tools)
+
+
+def _tool(tool: _FunctionTool) -> Tool:
+    function = tool.model_dump(include={"name", "description", "parameters"}, exclude_none=True)
+    function.setdefault("parameters", {"type": "object", "properties": {}})
+    return {"type": "function", "function": function}
+
+
+def _conversation(given: str | Sequence[_Item]) -> Iterator[Message]:
+    if isinstance(given, str):
+        yield {"role": "user", "content": given}
+        return
+    own: Message | None = None
+    for at, item in enumerate(given):
+        if item.type in ("reasoning", "function_call") or item.role == "assistant":
+            own = _added(own or {"role": "assistant", "content": ""}, item, f"input.{at}")
+            continue
+        if own is not None:
+            yield own
+            own = None
+        yield _said(item, f"input.{at}")
+    if own is not None:
+        yield own
+
+
+def _said(item: _Item, at: str) -> Message:
+    """What the agent says, or a tool of its own."""
+    if item.type == "function_call_output":
+        answers = _required(item.call_id, f"{at}.call_id")
+        if item.output is None:
+            raise bad(f"{at}.output", "is missing")
+        return {"role": "tool", "tool_call_id": answers, "content": _joined(item.output, "\n")}
+    role = _required(item.role, f"{at}.role")
+    return {"role": "system" if role == "developer" else role, "content": _joined(item.content, "\n")}
+
+
+def _added(own: Message, item: _Item, at: str) -> Message:
+    """An assistant's message with one item more."""
+    if item.type == "reasoning":
+        thought = own.get("reasoning_content", "") + _joined(item.content, "")
+        return own | ({"reasoning_content": thought} if thought else {})
+    if item.type == "function_call":
+        written = arguments(_required(item.arguments, f"{at}.arguments"), f"{at}.arguments")
+        function = {"name": _required(item.name, f"{at}.name"), "arguments": written}
+        call = {"id": _required(item.call_id, f"{at}.call_id"), "type": "function", "function": function}
+        return own | {"tool_calls": [*own.get("tool_calls", []), call]}
+    return own | {"content": own["content"] + _joined(item.content, "")}
+
+
+def _joined(given: str | Sequence[_ItemText] | None, between: str) -> str:
+    return given if isinstance(given, str) else between.join(part.text for part in given or ())
+
+
+def _required(value: str | None, at: str) -> str:
+    if value is None:
+        raise bad(at, "is missing")
+    return value

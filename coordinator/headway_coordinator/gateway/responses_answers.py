@@ -1,0 +1,114 @@
+"""A turn's answer as OpenAI's Responses: one document, or the events that add up to it. Pure."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Any, Final
+
+from headway_coordinator.gateway.core import Completion
+
+INCOMPLETE: Final = {"length": "max_output_tokens", "content_filter": "content_filter"}
+"""Why a turn is not whole, in OpenAI's words for the two kinds of answer."""
+ID: Final = "resp_{trajectory_id}-{node}"
+"""Id of an answer: by it a later request goes on."""
+
+
+def response_id(trajectory_id: str, node: int) -> str:
+    """Id of the answer that a node is."""
+    return ID.format(trajectory_id=trajectory_id, node=node)
+
+
+def response(found: Completion, trajectory_id: str, echoed: dict[str, Any]) -> dict[str, Any]:
+    """The answer as one document.
+
+    Args:
+        found: the turn.
+        trajectory_id: the episode's.
+        echoed: what it says of the request.
+    """
+    why = INCOMPLETE.get(found.finish_reason)
+    whole = {
+        "id": response_id(trajectory_id, found.node),
+        "object": "response",
+        "created_at": int(time.time()),
+        "status": "completed" if why is None else "incomplete",
+        "error": None,
+        "incomplete_details": None if why is None else {"reason": why},
+        "metadata": {},
+        "output": list(_items(found, trajectory_id)),
+        "parallel_tool_calls": True,
+        "temperature": None,
+        "top_p": None,
+        "text": {"format": {"type": "text"}},
+        "usage": _usage(found),
+    }
+    return whole | echoed
+
+
+def events(whole: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The events that add up to an answer."""
+    begun = whole | {"status": "in_progress", "output": [], "usage": None, "incomplete_details": None}
+    yield {"type": "response.created", "response": begun}
+    yield {"type": "response.in_progress", "response": begun}
+    for index, item in enumerate(whole["output"]):
+        at = {"output_index": index, "item_id": item["id"]}
+        nothing: dict[str, Any] = {"content": []} if "content" in item else {"arguments": ""}
+        empty = item | nothing | {"status": "in_progress"}
+        yield {"type": "response.output_item.added", "output_index": index, "item": empty}
+        if item["type"] == "function_call":
+            name, text = "response.function_call_arguments", item["arguments"]
+            yield at | {"type": f"{name}.delta", "delta": text}
+            yield at | {"type": f"{name}.done", "arguments": text, "name": item["name"]}
+        else:
+            yield from _part(item["content"][0], at | {"content_index": 0})
+        yield {"type": "response.output_item.done", "output_index": index, "item": item}
+    yield {"type": f"response.{whole['status']}", "response": whole}
+
+
+def event(document: dict[str, Any]) -> bytes:
+    """A server-sent event, named by its type."""
+    return f"event: {document['type']}\ndata: {json.dumps(document, ensure_ascii=False)}\n\n".encode()
+
+
+def _part(part: dict[str, Any], at: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The events of a text."""
+    name = f"response.{part['type']}"
+    scored: dict[str, Any] = {"logprobs": []} if part["type"] == "output_text" else {}
+    yield at | {"type": "response.content_part.added", "part": part | {"text": ""}}
+    if part["text"]:
+        yield at | scored | {"type": f"{name}.delta", "delta": part["text"]}
+    yield at | scored | {"type": f"{name}.done", "text": part["text"]}
+    yield at | {"type": "response.content_part.done", "part": part}
+
+
+def _items(found: Completion, trajectory_id: str) -> Iterator[dict[str, Any]]:
+    said, own = found.message, f"{trajectory_id}-{found.node}"
+    calls, done = said.get("tool_calls") or [], {"status": "completed"}
+    if thought := said.get("reasoning_content"):
+        content = [{"type": "reasoning_text", "text": thought}]
+        yield {"type": "reasoning", "id": f"rs_{own}", "summary": [], "content": content} | done
+    if said["content"] or not calls:
+        text = {"type": "output_text", "text": said["content"], "annotations": [], "logprobs": []}
+        yield {"type": "message", "id": f"msg_{own}", "role": "assistant", "content": [text]} | done
+    for index, call in enumerate(calls):
+        yield {
+            "type": "function_call",
+            "id": f"fc_{own}-{index}",
+            "call_id": call["id"],
+            **call["function"],
+            **done,
+        }
+
+
+def _usage(found: Completion) -> dict[str, Any]:
+    """Tokens of the turn; those of thoughts are not counted apart."""
+    turn = found.turn
+    return {
+        "input_tokens": turn.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": turn.cached_tokens, "cache_write_tokens": 0},
+        "output_tokens": turn.sampled_tokens,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": turn.prompt_tokens + turn.sampled_tokens,
+    }

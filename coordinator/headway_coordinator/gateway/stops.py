@@ -1,0 +1,99 @@
+"""Strings that end a turn: where the sampled tokens are over, what the answer says, what follows. Pure.
+
+A turn that a string ended has no token of the model's that closes it. The family's own closing token is
+given to the model as context before the conversation goes on: it is in the row, and is not trained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from headway_api.records import VersionSpan
+from headway_coordinator.engines.vllm import Sampled
+from headway_coordinator.trajectory.calls import Message, Tool
+from headway_coordinator.trajectory.render import Renderer
+
+
+def ended(
+    text: Callable[[Sequence[int]], str], sampled: Sampled, stops: Sequence[str], closing: Sequence[int]
+) -> tuple[Sampled, str | None]:
+    """What was sampled up to the token that completes a stop string, and the string; None: none did.
+
+    Servers cut there themselves. What one left behind the string is dropped, so that a row never depends on
+    which server sampled it.
+
+    Args:
+        text: decodes token ids.
+        sampled: what a server sampled.
+        stops: the strings.
+        closing: the family's stop tokens.
+    """
+    if not stops or not sampled.tokens:
+        return sampled, None
+    tokens = sampled.tokens
+    closed = tokens[-1] in closing
+    words = tokens[:-1] if closed else tokens
+    if not any(stop in text(words) for stop in stops):
+        # A server that decodes a token otherwise may have seen one.
+        unclosed = sampled.finish_reason == "stop" and not closed
+        return sampled, stops[0] if unclosed else None
+    low, high = 1, len(words)
+    while low < high:
+        middle = (low + high) // 2
+        if any(stop in text(words[:middle]) for stop in stops):
+            high = middle
+        else:
+            low = middle + 1
+    return _first(sampled, low), first(text(words[:low]), stops)
+
+
+def first(text: str, stops: Sequence[str]) -> str | None:
+    """Which of the strings ends first in a text, of several the longest; None: it has none of them."""
+    ends = [(at + len(stop), at, stop) for stop in stops if (at := text.find(stop)) >= 0]
+    return min(ends)[2] if ends else None
+
+
+def without(message: Message, stop: str | None) -> Message:
+    """A turn's message without the string that ended it, nor what its last token holds behind that."""
+    if stop is None:
+        return message
+    return message | {
+        name: _before(message[name], stop)
+        for name in ("content", "reasoning_content")
+        if isinstance(message.get(name), str)
+    }
+
+
+def closer(renderer: Renderer, history: Sequence[Message], tools: Sequence[Tool]) -> int | None:
+    """The token with which the family closes the last turn of `history`.
+
+    None where its template closes turns with none, or with what only comes with the next message.
+    """
+    said = renderer.said(history, tools, generate=False).rstrip()
+    ends = {renderer.text([token]): token for token in renderer.stop_token_ids}
+    return next((token for end, token in ends.items() if end and said.endswith(end)), None)
+
+
+def _before(text: str, stop: str) -> str:
+    head, found, _ = text.partition(stop)
+    # Readers strip what they read: the string's own blanks at its end may be gone.
+    return head if found else text.removesuffix(stop.rstrip()) if stop.strip() else text
+
+
+def _first(sampled: Sampled, count: int) -> Sampled:
+    """The first `count` tokens of what was sampled."""
+    if count == len(sampled.tokens):
+        return replace(sampled, finish_reason="stop")
+    spans = [
+        VersionSpan(start=span.start, end=min(span.end, count), version=span.version)
+        for span in sampled.versions
+        if span.start < count
+    ]
+    return replace(
+        sampled,
+        tokens=sampled.tokens[:count],
+        logprobs=sampled.logprobs[:count],
+        versions=spans,
+        finish_reason="stop",
+    )

@@ -1,0 +1,156 @@
+"""What a request may ask for and does not get: refused by name, or ignored where the job says so. Pure.
+
+An agent must not believe that it sampled from another distribution than the one that is trained. With
+`spec.agent.lenient` the request goes on without the field, and the episode's record lists it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from headway_coordinator.gateway.refusals import bad
+
+Table = Mapping[str, tuple[object, ...]]
+"""Fields that are not applied, with the values at which that makes no difference."""
+
+WITHOUT_EFFECT: Final[dict[str, tuple[object, ...]]] = {
+    "n": (None, 1),
+    "logit_bias": (None, {}),
+    "top_logprobs": (None, 0),
+    "frequency_penalty": (None, 0),
+    "presence_penalty": (None, 0),
+    "repetition_penalty": (None, 1),
+    "top_k": (None, -1, 0),
+    "min_p": (None, 0),
+    "response_format": (None, {"type": "text"}),
+    "best_of": (None, 1),
+    "min_tokens": (None, 0),
+    "ignore_eos": (None, False),
+    "stop_token_ids": (None, []),
+    "bad_words": (None, []),
+    "allowed_token_ids": (None,),
+    "length_penalty": (None, 1),
+    "use_beam_search": (None, False),
+    "logits_processors": (None, []),
+    "repetition_detection": (None,),
+    "thinking_token_budget": (None,),
+    "watermarking": (None,),
+    "vllm_xargs": (None, {}),
+    "structured_outputs": (None, {}),
+    "structural_tag": (None,),
+    "guided_json": (None,),
+    "guided_regex": (None,),
+    "guided_choice": (None,),
+    "guided_grammar": (None,),
+    "reasoning_effort": (None,),
+    "chat_template": (None,),
+    "chat_template_kwargs": (None, {}),
+    "documents": (None, []),
+    "truncate_prompt_tokens": (None,),
+    "add_special_tokens": (None, False),
+    "prompt_logprobs": (None,),
+    "echo": (None, False),
+    "continue_final_message": (None, False),
+    "add_generation_prompt": (None, True),
+    "enable_thinking": (None,),
+    "thinking": (None,),
+    "regex": (None,),
+    "json_schema": (None,),
+    "ebnf": (None,),
+    "grammar": (None,),
+    "guided_decoding_backend": (None,),
+    "guided_whitespace_pattern": (None,),
+    "min_new_tokens": (None, 0),
+    "max_new_tokens": (None,),
+    "n_predict": (None, -1),
+    "stop_regex": (None, [], ""),
+    "no_stop_trim": (None, False),
+    "include_stop_str_in_output": (None, False),
+    "skip_special_tokens": (None, True),
+    "spaces_between_special_tokens": (None, True),
+    "typical_p": (None, 1),
+    "top_a": (None, 0),
+    "tfs": (None, 1),
+    "tfs_z": (None, 1),
+    "mirostat": (None, 0),
+    "dynatemp_range": (None, 0),
+    "xtc_probability": (None, 0),
+    "dry_multiplier": (None, 0),
+    "repeat_penalty": (None, 1),
+    "repeat_last_n": (None,),
+    "no_repeat_ngram_size": (None, 0),
+    "penalty_alpha": (None, 0),
+    "num_beams": (None, 1),
+    "do_sample": (None, True),
+    "samplers": (None, []),
+    "custom_logit_processor": (None,),
+    "custom_params": (None,),
+    "session_params": (None,),
+    "lora_path": (None,),
+    "input_ids": (None,),
+    "input_embeds": (None,),
+    "functions": (None, []),
+    "function_call": (None,),
+    "audio": (None,),
+    "modalities": (None, ["text"]),
+}
+"""Of chat completions."""
+
+SAMPLED: Final = (
+    "tokens must be sampled from the policy that is trained; leave it out, or set spec.agent.lenient: true"
+)
+MASKED: Final = (
+    "a grammar hides tokens from the sampler, and the learner would compare log-probabilities of two "
+    "distributions; offer a tool with this schema, or ask for the JSON in the prompt"
+)
+PROMPTED: Final = (
+    "every turn of a job is written by one chat template with one set of variables; leave it out, or set "
+    "spec.agent.lenient: true"
+)
+ONE: Final = "a request is answered by one sample; send the request again for another one"
+GRAMMARS: Final = (
+    *("response_format", "structured_outputs", "structural_tag", "guided_json", "guided_regex"),
+    *("guided_choice", "guided_grammar", "regex", "json_schema", "ebnf", "grammar"),
+    *("output_format", "output_config", "text.format"),
+)
+TEMPLATES: Final = (
+    *("reasoning_effort", "chat_template", "chat_template_kwargs", "documents", "enable_thinking"),
+    *("thinking", "thinking_token_budget", "reasoning.effort", "text.verbosity"),
+)
+WHY: Final[dict[str, str]] = (
+    dict.fromkeys(GRAMMARS, MASKED) | dict.fromkeys(TEMPLATES, PROMPTED) | {"n": ONE, "best_of": ONE}
+)
+"""Why a field is not applied, and what to do instead, where it is not `SAMPLED`."""
+
+
+def unapplied(body: Mapping[str, Any], table: Table, *, lenient: bool) -> tuple[str, ...]:
+    """The fields of a request that are ignored, by name.
+
+    Args:
+        body: the request.
+        table: what its protocol knows and does not apply.
+        lenient: ignore those fields.
+
+    Raises:
+        Refusal: 400 `unsupported_parameter`, of the first field, where `lenient` is false.
+    """
+    found = [name for name, neutral in table.items() if not _neutral(body.get(name), neutral)]
+    if found and not lenient:
+        name = found[0]
+        raise bad(
+            name, f"{shown(body[name])} is not applied: {WHY.get(name, SAMPLED)}", "unsupported_parameter"
+        )
+    return tuple(found)
+
+
+def _neutral(value: object, neutral: Sequence[object]) -> bool:
+    """Whether a value makes no difference. JSON's true is no 1."""
+    return any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in neutral)
+
+
+def shown(value: object) -> str:
+    """A value in a message: what is long is not written out first."""
+    if isinstance(value, list | dict):
+        return f"{type(value).__name__} of {len(value)}"
+    return repr(value[:100] if isinstance(value, str) else value)[:102]

@@ -1,0 +1,56 @@
+"""What scripts, and questions that are asked twice, cost at judges: kept, and on the bill.
+
+They belong to no episode, so no trajectory has them. A recount of the bill reads what is kept here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from headway_api.artifacts import JUDGEMENTS, Layout, written
+from headway_api.record import Record
+from headway_api.records import Judgement
+from headway_api.store import Store
+from headway_api.stored import read
+from headway_coordinator.ledger.segments import Ledger
+from headway_coordinator.one_at_a_time import OneAtATime
+
+
+class Spent(Record):
+    """What one try asked of judges."""
+
+    whose: str
+    """Its name, which no other try has."""
+    at: float
+    """Unix time, which decides the price."""
+    judgements: list[Judgement]
+
+
+@dataclass
+class JudgesBill:
+    """Of one job's preflight."""
+
+    store: Store
+    layout: Layout
+    ledger: Ledger
+    _blocking: OneAtATime = field(default_factory=OneAtATime)
+
+    async def add(self, whose: str, found: Sequence[Judgement]) -> None:
+        """Keep it, then write it into the ledger."""
+        await self._blocking(self._add, Spent(whose=whose, at=time.time(), judgements=[*found]))
+
+    async def restore(self) -> None:
+        """Write into the ledger what a predecessor kept, and had no time to write there."""
+        await self._blocking(self._restore)
+
+    def _add(self, spent: Spent) -> None:
+        self.store.put_new(self.layout.preflight_judgement(spent.whose), spent.model_dump_json().encode())
+        self.ledger.judgements(spent.whose, spent.judgements, spent.at)
+
+    def _restore(self) -> None:
+        folder = self.layout.preflight_judgements
+        for uri in written(self.store.list(folder), folder, JUDGEMENTS):
+            spent = read(self.store, uri, Spent)
+            self.ledger.judgements(spent.whose, spent.judgements, spent.at)

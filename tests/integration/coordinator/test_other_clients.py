@@ -1,0 +1,153 @@
+"""Clients that speak another protocol, or that send more than others: unmodified, through whole episodes.
+
+Anthropic's SDK speaks Messages, smolagents ends its turns with stop strings. Real are the clients, each with
+a python of its own, the gateway and the sandbox; only the model's words are written here.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gateway_rig import token_truth
+from guest_stage import Agents, play, stage
+from speaker import ANSWER, CALL, PADDED, THINKING, TWO_CALLS
+
+from headway_api.records import Outcome
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+MORE = {"more": ["Are you sure?"]}
+WAYS: list[dict[str, Any]] = [
+    {"style": "create"},
+    {"style": "create", "sync": True, "count": True},
+    {"style": "stream"},
+    {"style": "stream", "sync": True},
+]
+
+
+@pytest.mark.parametrize("row", WAYS, ids=str)
+async def test_anthropics_client_over_two_user_turns_is_one_row(
+    tok: Any, agents: Agents, tmp_path: Path, row: dict[str, Any]
+) -> None:
+    texts, service = [TWO_CALLS, CALL, PADDED, ANSWER], agents.get("anthropic_agent")
+    async with stage(tok, tmp_path, *texts) as (rig, leases):
+        record = await play(rig, leases, rig.http_agent(f"{service.url}/at-once"), **row, **MORE)
+    assert (record.outcome, record.error) == (Outcome.COMPLETED, None), service.log[-3000:]
+    assert (record.reward, len(record.turns)) == (1.0, len(texts))
+    token_truth(rig, record)
+    assert [message["role"] for message in record.messages] == [
+        *("system", "user", "assistant", "tool", "tool", "assistant", "tool", "assistant"),
+        *("user", "assistant"),
+    ]
+    assert rig.statuses("/v1/messages") == [200] * len(texts)
+
+
+async def test_anthropics_events_read_by_hand(tok: Any, agents: Agents, tmp_path: Path) -> None:
+    service = agents.get("anthropic_agent")
+    async with stage(tok, tmp_path, ANSWER) as (rig, leases):
+        agent = rig.http_agent(f"{service.url}/at-once")
+        record = await play(rig, leases, agent, style="events", sync=True)
+    assert (record.outcome, record.reward) == (Outcome.COMPLETED, 1.0), service.log[-3000:]
+    assert {drift.reason for drift in record.drifts} == {"again"}  # it asked each turn a second time
+
+
+@pytest.mark.parametrize("style", ["create", "stream"])
+async def test_anthropics_thoughts_come_back_and_fork_where_the_template_drops_them(
+    tok: Any, agents: Agents, tmp_path: Path, style: str
+) -> None:
+    service = agents.get("anthropic_agent")
+    row = {"style": style, "thinking": {"type": "enabled", "budget_tokens": 1024}} | MORE
+    async with stage(tok, tmp_path, THINKING, ANSWER, ANSWER) as (rig, leases):
+        record = await play(rig, leases, rig.http_agent(f"{service.url}/at-once"), **row)
+    assert (record.outcome, record.reward) == (Outcome.COMPLETED, 1.0), service.log[-3000:]
+    assert record.messages[2]["reasoning_content"] == "Which metal?"
+    assert [(drift.reason, drift.count) for drift in record.drifts] == [("thought", 1)]
+    spoken = rig.speaker.spoken[record.episode_id]
+    assert sum(sum(one.mask) for one in record.rows) == sum(len(turn.sampled) for turn in spoken)
+    assert record.ignored == {"thinking.budget_tokens": 3}
+
+
+async def test_anthropics_stop_sequences(tok: Any, agents: Agents, tmp_path: Path) -> None:
+    service = agents.get("anthropic_agent")
+    row = {"style": "create", "stop": ["END"]} | MORE
+    async with stage(tok, tmp_path, "It is gold. END of it.<|im_end|>", ANSWER) as (rig, leases):
+        record = await play(rig, leases, rig.http_agent(f"{service.url}/at-once"), **row)
+    assert (record.outcome, record.reward) == (Outcome.COMPLETED, 1.0), service.log[-3000:]
+    token_truth(rig, record)
+    assert record.messages[2]["content"].strip() == "It is gold."
+
+
+RESPONSES = [
+    ("responses_agent", {"style": style, "chained": chained})
+    for style in ("create", "stream")
+    for chained in (False, True)
+]
+AGENTS = [
+    ("openai_agents_agent", {"style": style, "api": "responses", "chained": chained})
+    for style in ("run", "streamed")
+    for chained in (False, True)
+]
+
+
+@pytest.mark.parametrize(("program", "row"), RESPONSES, ids=str)
+async def test_openais_responses_over_two_user_turns_are_one_row(
+    tok: Any, agents: Agents, tmp_path: Path, program: str, row: dict[str, Any]
+) -> None:
+    texts, service = [TWO_CALLS, CALL, PADDED, ANSWER], agents.get(program)
+    async with stage(tok, tmp_path, *texts) as (rig, leases):
+        record = await play(rig, leases, rig.http_agent(f"{service.url}/at-once"), **row)
+    assert (record.outcome, record.error) == (Outcome.COMPLETED, None), service.log[-3000:]
+    assert (record.reward, len(record.turns)) == (1.0, len(texts))
+    token_truth(rig, record)
+    assert rig.statuses("/v1/responses") == [200] * len(texts)
+
+
+@pytest.mark.parametrize(("program", "row"), AGENTS, ids=str)
+async def test_openais_agents_play_by_their_default(
+    tok: Any, agents: Agents, tmp_path: Path, program: str, row: dict[str, Any]
+) -> None:
+    texts, service = [THINKING, TWO_CALLS, CALL, PADDED], agents.get(program)
+    async with stage(tok, tmp_path, *texts) as (rig, leases):
+        record = await play(rig, leases, rig.http_agent(f"{service.url}/at-once"), **row)
+    assert (record.outcome, record.error) == (Outcome.COMPLETED, None), service.log[-3000:]
+    assert (record.reward, len(record.turns)) == (1.0, len(texts))
+    token_truth(rig, record)
+    assert rig.statuses("/v1/responses") == [200] * len(texts)
+    assert record.messages[2]["reasoning_content"] == "Which metal?"
+
+
+THOUGHT = "Thought: I look.\n<code>\nfound = look_up(key='x')\nprint(found)\n</code> and more<|im_end|>"
+LAST = "Thought: I know.\n<code>\nfinal_answer(found)\n</code><|im_end|>"
+
+
+async def test_smolagents_code_agent_is_one_row(tok: Any, agents: Agents, tmp_path: Path) -> None:
+    """It writes the stop string that ended a turn behind the answer again."""
+    service = agents.get("smolagents_agent")
+    async with stage(tok, tmp_path, THOUGHT, THOUGHT, LAST, context=40_000) as (rig, leases):
+        record = await play(rig, leases, rig.http_agent(f"{service.url}/at-once"), style="code")
+    assert (record.outcome, record.reward) == (Outcome.COMPLETED, 1.0), service.log[-3000:]
+    assert len(record.turns) == 3
+    row = token_truth(rig, record)
+    trained = tok.decode([token for token, mask in zip(row.tokens, row.mask, strict=True) if mask])
+    assert trained.count("</code>") == 3
+    assert "and more" not in trained
+
+
+BEGUN = '<tool_call>\n{"name": "'
+FINAL = CALL.replace("look_up", "final_answer").replace('{"key": "x"}', '{"answer": "it is gold"}')
+
+
+async def test_smolagents_tool_agent_forks_where_it_writes_calls_anew(
+    tok: Any, agents: Agents, tmp_path: Path
+) -> None:
+    """It sends its calls back as text, which is another history than the one that was sampled."""
+    service, texts = agents.get("smolagents_agent"), [CALL, CALL, FINAL]
+    said = [text.removeprefix(BEGUN) for text in texts]
+    async with stage(tok, tmp_path, *said, context=40_000) as (rig, leases):
+        record = await play(rig, leases, rig.http_agent(f"{service.url}/at-once"), style="tools")
+    assert (record.outcome, record.reward) == (Outcome.COMPLETED, 1.0), service.log[-3000:]
+    assert (len(record.turns), len(record.rows), record.forks) == (3, 3, 2)
+    assert {drift.reason for drift in record.drifts} <= {"calls", "content"}, record.drifts
+    spoken = rig.speaker.spoken[record.episode_id]
+    assert sum(sum(one.mask) for one in record.rows) == sum(len(turn.sampled) for turn in spoken)

@@ -1,0 +1,88 @@
+"""What jobs ask of a node, and what is left on it: whether so many jobs together fit is arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from kubernetes.utils.quantity import parse_quantity
+
+from provoked.provocation import Json, merged
+
+ENDED = ("Succeeded", "Failed")
+"""Phases of pods that hold nothing any more."""
+
+
+@dataclass(frozen=True)
+class Room:
+    """Of a node, as its scheduler counts."""
+
+    cpu: Decimal = Decimal(0)
+    """Cores."""
+    memory: Decimal = Decimal(0)
+    """Bytes."""
+
+    def __add__(self, other: Room) -> Room:
+        return Room(self.cpu + other.cpu, self.memory + other.memory)
+
+    def __sub__(self, other: Room) -> Room:
+        return Room(self.cpu - other.cpu, self.memory - other.memory)
+
+    def __mul__(self, times: int) -> Room:
+        return Room(self.cpu * times, self.memory * times)
+
+    def holds(self, other: Room) -> bool:
+        """Whether the other fits into it."""
+        return other.cpu <= self.cpu and other.memory <= self.memory
+
+    def larger(self, other: Room) -> Room:
+        """The larger of each."""
+        return Room(max(self.cpu, other.cpu), max(self.memory, other.memory))
+
+    def __str__(self) -> str:
+        return f"{self.cpu * 1000:.0f}m of CPU and {self.memory / 2**20:.0f} MiB"
+
+
+def room(quantities: Mapping[str, Any]) -> Room:
+    """Of requests, or of what a node has."""
+    return Room(parse_quantity(quantities.get("cpu", 0)), parse_quantity(quantities.get("memory", 0)))
+
+
+def asked(spec: Mapping[str, Any]) -> Room:
+    """What a pod asks for: all its containers together, or more where an init container before them does."""
+
+    def of(container: Mapping[str, Any]) -> Room:
+        return room(container.get("resources", {}).get("requests", {}))
+
+    before = spec.get("initContainers", [])
+    together = [*spec["containers"], *(each for each in before if each.get("restartPolicy") == "Always")]
+    found = sum((of(each) for each in together), Room())
+    for each in before:
+        found = found.larger(of(each))
+    return found
+
+
+def left(node: Json, pods: Iterable[Json]) -> Room:
+    """What the only node has left beside these pods, those included that still wait for it."""
+    found = room(node["status"]["allocatable"])
+    for pod in pods:
+        if pod["status"].get("phase") not in ENDED:
+            found -= asked(pod["spec"])
+    return found
+
+
+def of_a_job(spec: Mapping[str, Any], defaults: Mapping[str, Any]) -> Room:
+    """The most that a job asks for, with all sandboxes it may have. `defaults`: the chart's, role by role."""
+    sandbox = spec["environment"]["sandbox"]
+    wished = {role: spec.get(role, {}).get("resources", {}) for role in ("learner", "rollout")}
+    wished["sandbox"] = sandbox.get("resources", {})
+    ask = {role: room(_requests(base, wished.get(role, {}))) for role, base in defaults.items()}
+    ask["sandbox"] *= sandbox["warmPool"]["max"]
+    return sum(ask.values(), Room())
+
+
+def _requests(default: Json, wish: Mapping[str, Any]) -> Json:
+    """As the operator merges them: a wish for a limit alone is a wish for the request too."""
+    return merged(default["requests"], dict(wish.get("limits", {})) | dict(wish.get("requests", {})))

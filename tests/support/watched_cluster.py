@@ -1,0 +1,142 @@
+"""A real Prometheus on this machine that scrapes the pods of its cluster as the chart's PodMonitors say.
+
+The machine is the cluster's node, and a node reaches its pods. Debian builds Prometheus without discovery by
+Kubernetes: `Discovery` lists the pods in its place, and describes them by the same labels.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from api_reader import ApiReader
+from chart import render, rules_at_once
+from prometheus_server import Pod, Prometheus, prometheus_server, translated, watched
+
+from headway_dashboards.asking import Question, sent
+
+Json = dict[str, Any]
+SCRAPE_S = 1
+LIST_S = 1.0
+"""From one list of the pods to the next."""
+MOST_POINTS = 5000
+"""Of a curve. Prometheus refuses more than 11,000."""
+
+
+@dataclass(frozen=True)
+class Watched:
+    """Who watches a cluster, and since when."""
+
+    prometheus: Prometheus
+    begun: float
+    """Unix time."""
+
+    def returns_series(self, question: Question, chosen: dict[str, str]) -> bool:
+        """Whether the question had an answer at any time since.
+
+        Questions about now are asked of all that time too: the jobs have ended by now.
+        """
+        now = time.time()
+        step = max(SCRAPE_S, (now - self.begun) / MOST_POINTS)
+        expr = sent(question.expr, chosen, scrape_seconds=SCRAPE_S, step_seconds=step)
+        found = self.prometheus.ask(
+            "query_range", query=expr, start=f"{self.begun}", end=f"{now}", step=f"{step}"
+        )["result"]
+        return any(math.isfinite(float(value)) for each in found for _, value in each["values"])
+
+
+class Discovery:
+    """Writes down, again and again, which pods have a port of a name."""
+
+    def __init__(self, folder: Path, kubeconfig: Path, places: set[tuple[str, str]]) -> None:
+        """`places`: namespaces and names of ports."""
+        self._folder = folder
+        self._readers = {name: ApiReader(kubeconfig, name) for name in {name for name, _ in places}}
+        self._places = places
+        self._over = threading.Event()
+        self._failure: Exception | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def file(self, namespace: str, port: str) -> Path:
+        """Where the pods of a namespace are written down."""
+        return self._folder / f"{namespace}.{port}.json"
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """It goes on while the block lasts. Raises what it failed by."""
+        self._write()
+        self._thread.start()
+        try:
+            yield
+        finally:
+            self._over.set()
+            self._thread.join()
+            for reader in self._readers.values():
+                reader.close()
+        if self._failure is not None:
+            raise self._failure
+
+    def _run(self) -> None:
+        try:
+            while not self._over.wait(LIST_S):
+                self._write()
+        except Exception as error:  # raised where the block ends
+            self._failure = error
+
+    def _write(self) -> None:
+        pods = {name: reader.labelled("", ["Pod"]).values() for name, reader in self._readers.items()}
+        for namespace, port in self._places:
+            groups = [group for pod in pods[namespace] for group in targets(pod, port)]
+            made = self.file(namespace, port)
+            (partial := made.with_suffix(".partial")).write_text(json.dumps(groups))
+            partial.rename(made)
+
+
+def targets(pod: Json, port: str) -> Iterator[Json]:
+    """A running pod as Prometheus is told of it; nothing where it has no port of this name."""
+    status, meta = pod["status"], pod["metadata"]
+    if status.get("phase") != "Running" or "podIP" not in status or "deletionTimestamp" in meta:
+        return
+    ready = any(each["type"] == "Ready" and each["status"] == "True" for each in status.get("conditions", ()))
+    for container in pod["spec"]["containers"]:
+        for each in container.get("ports", ()):
+            if each.get("name") == port:
+                address = f"{status['podIP']}:{each['containerPort']}"
+                found = Pod(meta["namespace"], meta["name"], pod, address, ready)
+                yield {"targets": [address], "labels": found.discovered(port)}
+
+
+@contextmanager
+def watched_cluster(
+    folder: Path, kubeconfig: Path, *, system: str, namespaces: Sequence[str]
+) -> Iterator[Watched]:
+    """A cluster under watch, as long as the block lasts; `system` is the operator's namespace."""
+    often = f"{SCRAPE_S}s"
+    values: Json = {
+        "watchNamespaces": [*namespaces],
+        # A gate that is not met is told too, so that an alert fires.
+        "prometheusRule": {"enabled": True, "expectedFailures": []},
+        "podMonitor": {"enabled": True, "interval": often, "scrapeTimeout": often},
+    }
+    monitors = render("podmonitor.yaml", values, namespace=system)
+    ports = {endpoint["port"] for each in monitors for endpoint in each["spec"]["podMetricsEndpoints"]}
+    found = Discovery(folder, kubeconfig, {(name, port) for name in (system, *namespaces) for port in ports})
+    configs = [config for monitor in monitors for config in _configs(monitor, found)]
+    begun = time.time()
+    with found.running(), prometheus_server(folder, configs, rules_at_once(values, system)) as server:
+        yield Watched(server, begun)
+
+
+def _configs(monitor: Json, discovery: Discovery) -> Iterator[Json]:
+    def files(port: str) -> Json:
+        written = [str(discovery.file(name, port)) for name in watched(monitor)]
+        return {"file_sd_configs": [{"files": written, "refresh_interval": "1s"}]}
+
+    return translated(monitor, files)

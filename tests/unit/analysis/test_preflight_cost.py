@@ -1,0 +1,110 @@
+"""What training will cost, by the tokens of the baseline and the prices of the bill."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from a_baseline import a_baseline, a_sample, an_episode
+
+from headway_analysis.preflight.catalogue import BY_ID
+from headway_analysis.preflight.checks.throughput import usage
+from headway_analysis.preflight.definition import Finding
+from headway_analysis.preflight.evidence import Baseline, Sampled
+from headway_api.prices import DEFAULT, Prices
+from headway_api.records import GroupRecord, Judgement, UsageClass
+from headway_coordinator.ledger.events import of_group
+
+JUDGED = Judgement(judge="style", question="0" * 64, prompt_tokens=300, sampled_tokens=10)
+PRICES = DEFAULT.entries[0].prices
+
+
+def group(number: int, *rewards: float, judged: bool = False) -> list[Sampled]:
+    """Episodes of one group, each of one turn: 100 prompt tokens, 30 of them cached, and 20 sampled."""
+    asked = [JUDGED] if judged else []
+    episodes = []
+    for index, reward in enumerate(rewards):
+        episode = an_episode(group=number, index=index, reward=reward)
+        turn = episode.turns[0].model_copy(update={"cached_tokens": 30})
+        episodes.append(episode.model_copy(update={"turns": [turn], "judgements": asked}))
+    found = [a_sample(episode, row_tokens=120) for episode in episodes]
+    whole = found[0].group.model_copy(update={"episodes": episodes, "judgements": asked})
+    return [replace(one, group=whole) for one in found]
+
+
+def baseline(*groups: list[Sampled], prices: Prices | None = PRICES, **facts: object) -> Baseline:
+    """Of a job that trains as many episodes ten times over."""
+    found = [one for each in groups for one in each]
+    more = {
+        "group_size": 2,
+        "batch_size": len(groups),
+        "max_steps": 10,
+        "price_edition": "default@2026-01-01",
+    }
+    return a_baseline(found, prices=prices, **{**more, **facts})
+
+
+def said_of(of: Baseline) -> Finding:
+    return BY_ID["throughput"].judge(of, ())
+
+
+TEACHING = [group(number, 0.0, 1.0) for number in range(4)]
+ALIKE = [group(number, 1.0, 1.0) for number in range(4, 8)]
+
+
+def test_cost_is_that_of_the_bills_classes() -> None:
+    said = said_of(baseline(*TEACHING, *ALIKE))
+    figures = dict(said.figures)
+    assert figures["training_prefill_tokens"] == 160 * 70
+    assert figures["training_sampled_tokens"] == 160 * 20
+    assert figures["training_train_tokens"] == 80 * 120, "half of the groups have no gradient"
+    expected = (160 * 70 * 0.13 + 160 * 30 * 0.026 + 160 * 20 * 0.40 + 80 * 120 * 0.40) / 1e6
+    assert figures["training_cost_usd"] == pytest.approx(expected)
+    assert said.saw.endswith("They cost 0.0067 USD (default@2026-01-01).")
+
+
+def test_a_class_without_a_price_is_unknown_and_named() -> None:
+    judged = [group(number, 0.0, 1.0, judged=True) for number in range(4)]
+    said = said_of(baseline(*judged))
+    assert "and what judgePrompt, judgeSample cost is unknown." in said.saw
+    priced = PRICES.model_copy(update={"judge_prompt": "1000", "judge_sample": "0"})
+    known = said_of(baseline(*judged, prices=Prices.model_validate(priced.model_dump())))
+    assert "unknown" not in known.saw
+    more = dict(known.figures)["training_cost_usd"] - dict(said.figures)["training_cost_usd"]
+    assert more == pytest.approx(10 * (8 + 4) * 300 * 1000 / 1e6), "of episodes, and of whole groups"
+
+
+def test_every_group_is_trained_on_by_other_methods() -> None:
+    said = said_of(baseline(*TEACHING, *ALIKE, trains_alike=True))
+    assert dict(said.figures)["training_train_tokens"] == 160 * 120
+
+
+def test_without_prices_nothing_is_said_of_cost() -> None:
+    said = said_of(baseline(*TEACHING, prices=None))
+    assert "USD" not in said.saw
+    assert "training_cost_usd" not in dict(said.figures)
+
+
+def test_the_baseline_once_is_what_the_ledger_would_bill() -> None:
+    groups = [*TEACHING, *ALIKE, *(group(number, 0.0, 1.0, judged=True) for number in range(8, 12))]
+    of = baseline(*groups)
+    billed: Counter[UsageClass] = Counter()
+    for records in {one.group.group_id: one.group for one in of.sampled}.values():
+        assert isinstance(records, GroupRecord)
+        for event in of_group(records):
+            billed[event.usage_class] += event.quantity  # type: ignore[assignment]
+    used = usage(of, len(of.scored))
+    assert {name: used[name] for name in billed} == billed
+    assert set(used) - set(billed) == {UsageClass.TRAIN}
+
+
+def test_a_group_that_does_not_hold_its_episodes_is_counted_by_them() -> None:
+    """As that of an author's own tests."""
+    found = [
+        replace(one, group=one.group.model_copy(update={"episodes": []}))
+        for each in (*TEACHING, *ALIKE)
+        for one in each
+    ]
+    said = said_of(baseline(found, batch_size=8))
+    assert dict(said.figures)["training_train_tokens"] == 80 * 120

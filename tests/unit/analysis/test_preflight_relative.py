@@ -1,0 +1,59 @@
+"""Where `group_reward` pays, a script has no reward: what the score says stands, and the rest is unknown."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from a_baseline import play_all
+from desk import AnyTagDesk, Desk, GenerousDesk, LenientRewardDesk, desk_baseline
+
+from headway_analysis.preflight.catalogue import BY_ID
+from headway_analysis.preflight.definition import Finding
+from headway_sandbox.environment import Environment, Reward, Transcript
+
+NOT_KNOWN = "would earn is not known: group_reward pays"
+
+
+def found(check: str, make: type[Environment], relative: bool = True) -> Finding:
+    """What a check says of an environment whose scripts are really played."""
+    given = desk_baseline(make)
+    given = replace(given, facts=replace(given.facts, relative=relative))
+    return BY_ID[check].judge(given, play_all(lambda: make({}), BY_ID[check].scripts(given)))
+
+
+class SilencePayingDesk(Desk):
+    """An episode without an answer earns most of it, and scores nothing."""
+
+    def reward(self, transcript: Transcript) -> Reward | float:
+        return 0.1 * self.right(transcript) + 0.9 * (not transcript.answer)
+
+
+def test_what_a_guess_earns_alone_is_no_verdict() -> None:
+    assert found("constant-guess", SilencePayingDesk, relative=False).verdict == "Fail"
+    said = found("constant-guess", SilencePayingDesk)
+    assert said.verdict == "Unknown"
+    assert NOT_KNOWN in said.saw
+    assert not any(name.startswith("reward of") for name, _ in said.figures)
+
+
+def test_a_guess_that_succeeds_fails_all_the_same() -> None:
+    said = found("constant-guess", GenerousDesk)
+    assert said.verdict == "Fail"
+    assert "empty answer: success 8 of 8" in said.saw
+    assert "reward" not in said.saw
+
+
+def test_mutants_are_judged_by_the_score_alone() -> None:
+    assert found("scorer-mutants", LenientRewardDesk, relative=False).verdict == "Fail"
+    said = found("scorer-mutants", LenientRewardDesk)
+    assert said.verdict == "Unknown"
+    assert NOT_KNOWN in said.saw
+    lenient = found("scorer-mutants", AnyTagDesk)
+    assert lenient.verdict == "Fail"
+    assert "(the external score)" in lenient.saw
+
+
+def test_odd_answers_are_said_to_be_tried_with_reward_alone() -> None:
+    said = found("reward-range", Desk)
+    assert said.verdict == "Pass"
+    assert "not with group_reward" in said.saw

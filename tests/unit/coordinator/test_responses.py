@@ -1,0 +1,244 @@
+"""OpenAI's Responses: what a request asks for in chat's form, and what its clients are told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from episodes import version
+from open_rollout import rig
+from speaker import ANSWER, CALL
+from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
+
+from headway_api.records import Turn
+from headway_coordinator.gateway import responses, responses_answers
+from headway_coordinator.gateway.core import Completion, Force
+from headway_coordinator.gateway.refusals import Refusal, bad
+from headway_coordinator.gateway.rollouts import CONVERSATIONS
+from headway_coordinator.trajectory.linearize import linearize
+
+USER = {"role": "user", "content": "hello"}
+TOOL = {"type": "function", "name": "look_up", "parameters": {"type": "object"}, "strict": True}
+CALLED = {"type": "function_call", "call_id": "c", "name": "look_up", "arguments": '{"key":"x"}'}
+RESULT = {"type": "function_call_output", "call_id": "c", "output": "gold"}
+BEFORE = [USER, {"role": "assistant", "content": "hi"}]
+
+
+def earlier(response: str) -> Sequence[dict[str, Any]]:
+    if response != "resp_known":
+        raise bad("previous_response_id", "unknown")
+    return BEFORE
+
+
+def read(lenient: bool = False, **fields: Any) -> responses.ResponsesRequest:
+    return responses.read({"input": "hello"} | fields, lenient=lenient, earlier=earlier)
+
+
+def test_the_smallest_request() -> None:
+    found = read()
+    assert (found.ask.messages, found.stream, found.ignored) == ([USER], False, ())
+    assert not found.ask.instructed
+
+
+def test_items_between_two_words_are_one_message() -> None:
+    found = read(
+        instructions="Be brief.",
+        input=[
+            {"role": "user", "content": [{"type": "input_text", "text": "hello"}]},
+            {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]},
+            {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "I look."}]},
+            CALLED,
+            CALLED | {"call_id": "d"},
+            RESULT,
+            RESULT | {"call_id": "d", "output": [{"type": "input_text", "text": "lead"}]},
+            {"role": "developer", "content": "Go on."},
+        ],
+    )
+    call = {"id": "c", "type": "function", "function": {"name": "look_up", "arguments": '{"key": "x"}'}}
+    assert found.ask.messages == [
+        {"role": "system", "content": "Be brief."},
+        USER,
+        {
+            "role": "assistant",
+            "content": "I look.",
+            "reasoning_content": "hm",
+            "tool_calls": [call, call | {"id": "d"}],
+        },
+        {"role": "tool", "tool_call_id": "c", "content": "gold"},
+        {"role": "tool", "tool_call_id": "d", "content": "lead"},
+        {"role": "system", "content": "Go on."},
+    ]
+    assert found.ask.instructed
+
+
+def test_an_earlier_answer_goes_before_the_input() -> None:
+    found = read(previous_response_id="resp_known", instructions="Be brief.")
+    assert found.ask.messages == [{"role": "system", "content": "Be brief."}, *BEFORE, USER]
+
+
+@pytest.mark.parametrize(
+    ("choice", "may_call", "force"),
+    [
+        (None, True, None),
+        ("auto", True, None),
+        ("none", False, None),
+        ("required", True, Force("look_up")),
+        ({"type": "function", "name": "look_up"}, True, Force("look_up")),
+    ],
+)
+def test_tool_choice(choice: Any, may_call: bool, force: Force | None) -> None:
+    ask = read(tools=[TOOL], tool_choice=choice).ask
+    assert (ask.may_call, ask.force) == (may_call, force)
+    function = {"name": "look_up", "parameters": {"type": "object"}}
+    assert ask.tools == [{"type": "function", "function": function}]
+
+
+@pytest.mark.parametrize(
+    ("param", "fields"),
+    [
+        ("input", {"input": None}),
+        ("input", {"input": []}),
+        ("input", {"input": "\ud83d"}),
+        ("input.0.type", {"input": [{"type": "item_reference", "id": "a"}]}),
+        ("input.0.role", {"input": [{"content": "a"}]}),
+        ("input.0.content.0.type", {"input": [{"role": "user", "content": [{"type": "input_image"}]}]}),
+        ("input.0.call_id", {"input": [CALLED | {"call_id": None}]}),
+        ("input.0.name", {"input": [CALLED | {"name": None}]}),
+        ("input.0.arguments", {"input": [CALLED | {"arguments": "{oops"}]}),
+        ("input.0.arguments", {"input": [CALLED | {"arguments": "[1]"}]}),
+        ("input.0.call_id", {"input": [RESULT | {"call_id": None}]}),
+        ("input.0.output", {"input": [RESULT | {"output": None}]}),
+        ("previous_response_id", {"previous_response_id": "resp_other"}),
+        ("previous_response_id", {"previous_response_id": 7}),
+        ("max_output_tokens", {"max_output_tokens": "5"}),
+        ("max_output_tokens", {"max_output_tokens": True}),
+        ("temperature", {"temperature": "1"}),
+        ("stream", {"stream": 1}),
+        ("background", {"background": True}),
+        ("conversation", {"conversation": "c"}),
+        ("prompt", {"prompt": {"id": "p"}}),
+        ("truncation", {"truncation": "auto"}),
+        ("top_logprobs", {"top_logprobs": 5}),
+        ("max_tool_calls", {"max_tool_calls": 1}),
+        ("reasoning.effort", {"reasoning": {"effort": "low"}}),
+        ("text.format", {"text": {"format": {"type": "json_schema"}}}),
+        ("text.verbosity", {"text": {"verbosity": "low"}}),
+        ("tools.0.type", {"tools": [{"type": "web_search"}]}),
+        ("tool_choice", {"tool_choice": "required"}),
+        ("tool_choice", {"tools": [TOOL], "tool_choice": {"type": "function", "name": "no"}}),
+    ],
+)
+def test_what_would_not_be_done_is_refused_by_name(param: str, fields: dict[str, Any]) -> None:
+    with pytest.raises(Refusal) as caught:
+        read(**fields)
+    assert (caught.value.status, caught.value.param) == (400, param)
+    assert str(caught.value).startswith(param)
+
+
+@pytest.mark.parametrize("document", [None, [], "text", 7])
+def test_a_body_is_an_object(document: object) -> None:
+    with pytest.raises(Refusal):
+        responses.read(document, earlier=earlier)
+
+
+def test_a_lenient_job_ignores_and_lists() -> None:
+    found = read(lenient=True, reasoning={"effort": "low"}, truncation="auto")
+    assert sorted(found.ignored) == ["reasoning.effort", "truncation"]
+    assert found.ask == read().ask
+
+
+def answered(**fields: Any) -> Completion:
+    function = {"name": "look_up", "arguments": '{"key": "x"}'}
+    calls = [{"id": f"call-0-{i}", "type": "function", "function": function} for i in (0, 1)]
+    said = {"role": "assistant", "content": "I look.", "reasoning_content": "hm", "tool_calls": calls}
+    turn = Turn(
+        index=0,
+        prompt_tokens=10,
+        cached_tokens=4,
+        sampled_tokens=3,
+        finish_reason="stop",
+        policy_version=version(5),
+    )
+    return replace(Completion(0, said, [], "tool_calls", turn, 1), **fields)
+
+
+def test_an_answer_says_thought_text_and_calls() -> None:
+    answer = read(tools=[TOOL], model="gpt").whole(answered(), "t0-1")
+    assert [item["type"] for item in answer["output"]] == [
+        *("reasoning", "message", "function_call", "function_call")
+    ]
+    assert [item.get("call_id") for item in answer["output"][2:]] == ["call-0-0", "call-0-1"]
+    assert (answer["status"], answer["model"], answer["tools"]) == ("completed", "gpt", [TOOL])
+    assert (answer["usage"]["input_tokens"], answer["usage"]["output_tokens"]) == (10, 3)
+    assert answer["usage"]["input_tokens_details"]["cached_tokens"] == 4
+
+
+@pytest.mark.parametrize(
+    ("finish", "reason"), [("length", "max_output_tokens"), ("content_filter", "content_filter")]
+)
+def test_a_turn_that_was_cut_off_is_incomplete(finish: str, reason: str) -> None:
+    whole = read().whole(answered(finish_reason=finish), "t0-1")
+    assert (whole["status"], whole["incomplete_details"]) == ("incomplete", {"reason": reason})
+    assert [*responses_answers.events(whole)][-1] == {"type": "response.incomplete", "response": whole}
+
+
+def test_a_stream_adds_up_to_the_answer() -> None:
+    whole = read().whole(answered(), "t0-1")
+    events = list(responses_answers.events(whole))
+    done = [event["item"] for event in events if event["type"] == "response.output_item.done"]
+    assert done == whole["output"] == events[-1]["response"]["output"]
+    assert events[0]["response"]["output"] == []
+    texts = {"response.reasoning_text.delta": "hm", "response.output_text.delta": "I look."}
+    for kind, text in texts.items():
+        assert [event["delta"] for event in events if event["type"] == kind] == [text]
+    calls = [e for e in events if e["type"] == "response.function_call_arguments.delta"]
+    assert [call["delta"] for call in calls] == ['{"key": "x"}'] * 2
+    numbered = b"".join(read().events(answered(), "t0-1")).decode()
+    assert [f'"sequence_number": {n}}}' in numbered for n in range(len(events))] == [True] * len(events)
+
+
+@pytest.fixture(scope="module")
+def tok(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return tokenizer(tmp_path_factory.mktemp("tok"), QWEN3_TEMPLATE)
+
+
+async def test_a_chain_of_answers_is_one_row(tok: Any) -> None:
+    async with rig(tok, CALL, ANSWER, ANSWER) as r:
+        said = {"instructions": "Be brief.", "tools": [TOOL]}
+        _, first = await r.post("/v1/responses", said | {"input": "hello"})
+        result = [RESULT | {"call_id": first["output"][0]["call_id"]}]
+        _, second = await r.post(
+            "/v1/responses", said | {"input": result, "previous_response_id": first["id"]}
+        )
+        _, third = await r.post(
+            "/v1/responses", said | {"input": "sure?", "previous_response_id": second["id"]}
+        )
+        session = r.rollout.session
+    assert third["previous_response_id"] == second["id"]
+    assert session.forks == 0
+    assert len(linearize(session.graph, session.unseen)) == 1
+    assert [one["role"] for one in r.rollout.conversation] == [
+        *("system", "user", "assistant", "tool", "assistant", "user", "assistant")
+    ]
+
+
+async def test_instructions_are_of_one_turn_alone(tok: Any) -> None:
+    async with rig(tok, ANSWER) as r:
+        _, first = await r.post("/v1/responses", {"instructions": "Be brief.", "input": "hello"})
+        await r.post("/v1/responses", {"input": "sure?", "previous_response_id": first["id"]})
+        assert [one["role"] for one in r.rollout.conversation] == ["user", "assistant", "user", "assistant"]
+        assert r.rollout.session.forks == 1
+
+
+async def test_an_answer_that_is_too_old_or_none_is_refused(tok: Any) -> None:
+    async with rig(tok, ANSWER) as r:
+        _, first = await r.post("/v1/responses", {"input": "hello"})
+        for n in range(CONVERSATIONS):
+            await r.post("/v1/responses", {"input": f"hello {n}"})
+        for response in (first["id"], "resp_none"):
+            status, answer = await r.post(
+                "/v1/responses", {"input": "sure?", "previous_response_id": response}
+            )
+            assert (status, answer["error"]["param"]) == (400, "previous_response_id")
