@@ -23,7 +23,8 @@ def test_deleting_a_job_at_work_leaves_nothing(bench: Any) -> None:
     assert bench.owned(name) == []
 
 
-@pytest.mark.ci
+@pytest.mark.long
+@pytest.mark.chaos  # two minutes: `make test-long` alone runs it
 def test_a_job_begun_with_one_token_for_all_goes_on(bench: Any) -> None:
     """Also after it was suspended, from its checkpoint; and its token goes with it."""
     name = "older"

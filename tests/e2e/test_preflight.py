@@ -95,7 +95,8 @@ def test_warn_goes_on_and_says_so(bench: Any, jobs: list[str]) -> None:
     assert CUT in events(bench, name)["PreflightWarned"]
 
 
-@pytest.mark.ci
+@pytest.mark.long
+@pytest.mark.chaos  # two minutes: `make test-long` alone runs it
 def test_an_equal_job_of_an_unpinned_image_samples_for_itself(bench: Any, jobs: list[str]) -> None:
     changes = {"schedule": {"maxSteps": 1}, "preflight": only(FOOTHOLD)}
     for name in ("sound", "sound-again"):
