@@ -49,6 +49,7 @@ def test_clean_runs_raise_no_alarm_but_those_that_are_known() -> None:
     assert Counter(found) == Counter(FALSE.keys())
 
 
+@pytest.mark.ci
 @pytest.mark.timeout(600)
 def test_the_page_of_results_is_what_the_runs_come_to() -> None:
     made = page.page(page.recorded())

@@ -136,6 +136,7 @@ def test_a_provoked_symptom_shows_in_the_raw_figures() -> None:
     assert unseen == []
 
 
+@pytest.mark.ci
 def test_most_clean_runs_show_no_symptom() -> None:
     runs = read.clean()
     for signal in SignalName:
@@ -151,6 +152,7 @@ def test_every_step_is_there_once_and_in_order() -> None:
         assert s.steps[-1].validation, s.name
 
 
+@pytest.mark.ci
 def test_what_is_said_of_the_recorded_runs_is_what_makes_them() -> None:
     made = {run.name: run for run in record.every_run()}
     for s in read.all_series():

@@ -60,6 +60,7 @@ def anew(served: list[Rig], seen: list[tuple[str, int]]) -> Any:
     return middleware
 
 
+@pytest.mark.ci
 async def test_the_gateway_keeps_to_its_own_document(tok: Any, tmp_path: Path) -> None:
     python = await asyncio.to_thread(guest, "schemathesis")
     served: list[Rig] = []
