@@ -6,6 +6,7 @@ a python of its own, the gateway and the sandbox; only the model's words are wri
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,7 @@ async def test_anthropics_events_read_by_hand(tok: Any, agents: Agents, tmp_path
 
 
 @pytest.mark.parametrize("style", ["create", "stream"])
-async def test_anthropics_thoughts_come_back_and_fork_where_the_template_drops_them(
+async def test_anthropics_thoughts_fork_where_the_template_drops_them(
     tok: Any, agents: Agents, tmp_path: Path, style: str
 ) -> None:
     service = agents.get("anthropic_agent")
@@ -90,17 +91,25 @@ AGENTS = [
 ]
 
 
-@pytest.mark.parametrize(("program", "row"), RESPONSES, ids=str)
-async def test_openais_responses_over_two_user_turns_are_one_row(
-    tok: Any, agents: Agents, tmp_path: Path, program: str, row: dict[str, Any]
-) -> None:
-    texts, service = [TWO_CALLS, CALL, PADDED, ANSWER], agents.get(program)
-    async with stage(tok, tmp_path, *texts) as (rig, leases):
+async def one_row_of_responses(
+    tok: Any, folder: Path, service: Any, texts: Sequence[str], row: dict[str, Any]
+) -> Any:
+    """The record of an episode that asked for Responses alone, each turn of it in one row."""
+    async with stage(tok, folder, *texts) as (rig, leases):
         record = await play(rig, leases, rig.http_agent(f"{service.url}/at-once"), **row)
     assert (record.outcome, record.error) == (Outcome.COMPLETED, None), service.log[-3000:]
     assert (record.reward, len(record.turns)) == (1.0, len(texts))
     token_truth(rig, record)
     assert rig.statuses("/v1/responses") == [200] * len(texts)
+    return record
+
+
+@pytest.mark.parametrize(("program", "row"), RESPONSES, ids=str)
+async def test_openais_responses_over_two_user_turns_are_one_row(
+    tok: Any, agents: Agents, tmp_path: Path, program: str, row: dict[str, Any]
+) -> None:
+    texts, service = [TWO_CALLS, CALL, PADDED, ANSWER], agents.get(program)
+    await one_row_of_responses(tok, tmp_path, service, texts, row)
 
 
 @pytest.mark.parametrize(("program", "row"), AGENTS, ids=str)
@@ -108,12 +117,7 @@ async def test_openais_agents_play_by_their_default(
     tok: Any, agents: Agents, tmp_path: Path, program: str, row: dict[str, Any]
 ) -> None:
     texts, service = [THINKING, TWO_CALLS, CALL, PADDED], agents.get(program)
-    async with stage(tok, tmp_path, *texts) as (rig, leases):
-        record = await play(rig, leases, rig.http_agent(f"{service.url}/at-once"), **row)
-    assert (record.outcome, record.error) == (Outcome.COMPLETED, None), service.log[-3000:]
-    assert (record.reward, len(record.turns)) == (1.0, len(texts))
-    token_truth(rig, record)
-    assert rig.statuses("/v1/responses") == [200] * len(texts)
+    record = await one_row_of_responses(tok, tmp_path, service, texts, row)
     assert record.messages[2]["reasoning_content"] == "Which metal?"
 
 

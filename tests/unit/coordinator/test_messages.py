@@ -7,14 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from episodes import version
+from completions import answered
 from open_rollout import rig
 from speaker import ANSWER, CALL
 from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 
-from headway_api.records import Turn
 from headway_coordinator.gateway import messages, messages_answers
-from headway_coordinator.gateway.core import Completion, Force
+from headway_coordinator.gateway.core import Force
 from headway_coordinator.gateway.refusals import Refusal
 
 USER = {"role": "user", "content": "hello"}
@@ -183,21 +182,6 @@ def test_what_changes_nothing_is_listed_and_a_lenient_job_lists_more() -> None:
     listed = ("thinking.budget_tokens", "tool_choice.disable_parallel_tool_use")
     assert messages.read(asked).ignored == listed
     assert messages.read(asked | {"top_k": 5}, lenient=True).ignored == ("top_k", *listed)
-
-
-def answered(**fields: Any) -> Completion:
-    function = {"name": "look_up", "arguments": '{"key": "x"}'}
-    calls = [{"id": f"call-0-{i}", "type": "function", "function": function} for i in (0, 1)]
-    said = {"role": "assistant", "content": "I look.", "reasoning_content": "hm", "tool_calls": calls}
-    turn = Turn(
-        index=0,
-        prompt_tokens=10,
-        cached_tokens=4,
-        sampled_tokens=3,
-        finish_reason="stop",
-        policy_version=version(5),
-    )
-    return replace(Completion(0, said, [], "tool_calls", turn, 1), **fields)
 
 
 def test_an_answer_with_calls() -> None:

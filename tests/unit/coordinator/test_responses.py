@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
-from episodes import version
+from completions import answered
 from open_rollout import rig
 from speaker import ANSWER, CALL
 from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 
-from headway_api.records import Turn
 from headway_coordinator.gateway import responses, responses_answers
-from headway_coordinator.gateway.core import Completion, Force
+from headway_coordinator.gateway.core import Force
 from headway_coordinator.gateway.refusals import Refusal, bad
 from headway_coordinator.gateway.rollouts import CONVERSATIONS
 from headway_coordinator.trajectory.linearize import linearize
@@ -147,21 +145,6 @@ def test_a_lenient_job_ignores_and_lists() -> None:
     found = read(lenient=True, reasoning={"effort": "low"}, truncation="auto")
     assert sorted(found.ignored) == ["reasoning.effort", "truncation"]
     assert found.ask == read().ask
-
-
-def answered(**fields: Any) -> Completion:
-    function = {"name": "look_up", "arguments": '{"key": "x"}'}
-    calls = [{"id": f"call-0-{i}", "type": "function", "function": function} for i in (0, 1)]
-    said = {"role": "assistant", "content": "I look.", "reasoning_content": "hm", "tool_calls": calls}
-    turn = Turn(
-        index=0,
-        prompt_tokens=10,
-        cached_tokens=4,
-        sampled_tokens=3,
-        finish_reason="stop",
-        policy_version=version(5),
-    )
-    return replace(Completion(0, said, [], "tool_calls", turn, 1), **fields)
 
 
 def test_an_answer_says_thought_text_and_calls() -> None:

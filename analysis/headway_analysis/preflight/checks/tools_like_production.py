@@ -141,12 +141,10 @@ def _objection(contract: Contract, result: ToolResult) -> str | None:
 CHECK: Final = Check(
     id=ID,
     meaning="Tools differ from production's.",
-    number="Differences between the tools on offer and spec.environment.contract: a tool or "
-    "parameter that it "
-    "does not have, one that it requires and the tool lacks, another type; and answers of the "
-    "baseline's tool "
-    f"calls that its schemas refuse, {ANSWERS} of each tool. `pattern`, `patternProperties` and "
-    "`uniqueItems` are not read.",
+    number="Differences between the tools on offer and spec.environment.contract. A tool or parameter "
+    "that it does not have, one that it requires and the tool lacks, another type. And answers of the "
+    f"baseline's tool calls that its schemas refuse, {ANSWERS} of each tool. `pattern`, "
+    "`patternProperties` and `uniqueItems` are not read.",
     threshold="Fails with one. Unknown without a contract.",
     reason="What is learnt with other tools is not used in production.",
     source=f"{GUIDE}: tools and their request and response schemas equal production's.",
