@@ -14,6 +14,7 @@ from headway_demo.settings import NAMESPACE
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
 
 
+@pytest.mark.ci
 def test_deleting_a_job_at_work_leaves_nothing(bench: Any) -> None:
     name = "short-lived"
     bench.kube.apply(bench.job(name))

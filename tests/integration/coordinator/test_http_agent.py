@@ -64,7 +64,7 @@ async def test_a_service_may_think_about_its_reward_for_longer_than_it_may_be_si
             turn = {"messages": [{"role": "user", "content": told["prompt"]}]}
             await rig.http.post(f"{endpoint}/v1/chat/completions", json=turn)
             await rig.http.post(f"{endpoint}/complete-rollout", json={"Status": "ready"})
-            await asyncio.sleep(3.0)
+            await asyncio.sleep(6.0)
             await rig.http.post(f"{endpoint}/update-reward", json={"Rewards": [0.5]})
 
         def take(told: dict[str, Any]) -> dict[str, Any]:
@@ -72,7 +72,7 @@ async def test_a_service_may_think_about_its_reward_for_longer_than_it_may_be_si
             return {}
 
         async with serving(Scripted({"POST /": take})) as service:
-            agent = rig.http_agent(f"{service.url}/", idle_seconds=2.0)
+            agent = rig.http_agent(f"{service.url}/", idle_seconds=5.0)
             record = await play(rig, leases, agent)
             await asyncio.gather(*work)
     assert (record.outcome, record.reward) == (Outcome.COMPLETED, 0.5)

@@ -81,6 +81,7 @@ def test_a_job_that_was_deep_runs_once_it_is_mended(rig: Rig) -> None:
     rig.run("mended")
 
 
+@pytest.mark.ci
 def test_fat_jobs_fill_no_memory(rig: Rig) -> None:
     process = rig.start()
     rig.run("neighbour")

@@ -19,7 +19,7 @@ from headway_api.in_force import InForce
 from headway_api.records import StepReport
 from headway_trainer import model as models
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.ci, pytest.mark.timeout(600)]
 
 WIDER = {"directive": {"in_force": {"adapter": WIDE}}}
 PLAIN = [{"train": 1}, {"train": 2}, {"train": 3}]
@@ -211,7 +211,6 @@ def test_a_wider_adapter_computes_the_same(few: Tell, name: str) -> None:
     widened_alike(few(name), exact="bfloat16" not in name)
 
 
-@pytest.mark.ci
 @pytest.mark.parametrize("name", SETTINGS)
 def test_a_wider_adapter_computes_and_trains_alike_at_every_stage(more: Tell, name: str) -> None:
     widened_alike(more(name), exact="bfloat16" not in name)
@@ -219,7 +218,6 @@ def test_a_wider_adapter_computes_and_trains_alike_at_every_stage(more: Tell, na
         close(more(name).adapter(4), more("stage0").adapter(4))
 
 
-@pytest.mark.ci
 def test_ranks_widen_as_one_does(together: Tell, few: Tell) -> None:
     """Each has a part of the optimizer, of other parameters afterwards than before."""
     case, alone = together("stage2"), few("back-and-wide")
@@ -230,7 +228,6 @@ def test_ranks_widen_as_one_does(together: Tell, few: Tell) -> None:
     close(case.adapter(6), few("plain").adapter(3))
 
 
-@pytest.mark.ci
 def test_one_rank_without_room_is_reason_enough(together: Tell) -> None:
     case = together("short")
     assert case[2].refused is not None
@@ -238,7 +235,6 @@ def test_one_rank_without_room_is_reason_enough(together: Tell) -> None:
     assert case[3].refused is None
 
 
-@pytest.mark.ci
 def test_another_number_of_ranks_goes_on_with_the_wider_adapter(resized: Tell, more: Tell) -> None:
     """And goes back to a checkpoint of the narrow one, which so many ranks as before have written."""
     case, before = resized("stage3-alone"), more("stage3")
@@ -248,7 +244,6 @@ def test_another_number_of_ranks_goes_on_with_the_wider_adapter(resized: Tell, m
     close(case.adapter(7), before.adapter(4))
 
 
-@pytest.mark.ci
 @pytest.mark.parametrize("name", ["stage0", "stage1-bfloat16"])
 def test_ranks_widen_whatever_is_spread(resized: Tell, more: Tell, name: str) -> None:
     case = resized(name)
@@ -307,7 +302,6 @@ def test_moments_of_the_old_part_are_kept_and_those_of_the_new_are_zero(few: Tel
     close(case.adapter(4), {name.replace(".default.", "."): p.data for name, p in after.items()})
 
 
-@pytest.mark.ci
 @pytest.mark.parametrize(
     ("name", "restored", "last"), [("back", 2, 3), ("back-full", 1, 2), ("back-bfloat16", 2, 3)]
 )
@@ -323,7 +317,6 @@ def test_a_learner_goes_back_bit_for_bit_and_its_steps_go_on(
     assert again.metrics["training/learning_rate"] == case[last].metrics["training/learning_rate"]
 
 
-@pytest.mark.ci
 def test_weights_that_travel_as_deltas_begin_anew_after_going_back(more: Tell) -> None:
     case = more("back-delta")
     assert [case[step].weights.kind for step in range(5)] == ["full", "delta", "delta", "full", "delta"]
@@ -331,7 +324,6 @@ def test_weights_that_travel_as_deltas_begin_anew_after_going_back(more: Tell) -
     assert case[4].weights.canary == case[2].weights.canary != case[1].weights.canary
 
 
-@pytest.mark.ci
 def test_a_wider_adapter_is_undone_by_going_back_before_it(more: Tell) -> None:
     case = more("back-to-narrow")
     assert case[4].in_force == InForce(number=2)
@@ -347,7 +339,6 @@ def test_a_second_remedy_goes_back_before_the_first_and_keeps_it(few: Tell) -> N
     assert case.digests(6) == case.digests(4)
 
 
-@pytest.mark.ci
 @pytest.mark.parametrize("name", ["restarted", "behind"])
 def test_one_that_starts_again_has_what_is_in_force(more: Tell, name: str) -> None:
     """From a checkpoint with the wider adapter; and from one before it, by the next batch's word."""
@@ -357,7 +348,6 @@ def test_one_that_starts_again_has_what_is_in_force(more: Tell, name: str) -> No
     assert case.digests(last) == expected.digests(4)
 
 
-@pytest.mark.ci
 def test_loss_rate_and_penalty_are_as_if_the_spec_had_them(more: Tell) -> None:
     found, expected = more("otherwise"), more("as-spec")
     assert found[2].in_force == InForce.model_validate({"number": 1, **OTHERWISE})
@@ -367,7 +357,6 @@ def test_loss_rate_and_penalty_are_as_if_the_spec_had_them(more: Tell) -> None:
     assert found[3].metrics["training/learning_rate"] == 5e-4
 
 
-@pytest.mark.ci
 def test_a_penalty_is_taken_back(more: Tell) -> None:
     case = more("full-and-undone")
     assert case[3].in_force == InForce(number=2)
