@@ -146,7 +146,14 @@ def conduct(prefix: str, rates: str, when: str) -> tuple[Family, ...]:
             "ratio",
         ),
         Family(
-            f"{rates}/max_tokens_rate", f"Share of episodes {when} with a turn cut at maxTokens.", "ratio"
+            f"{rates}/max_tokens_rate",
+            f"Share of episodes {when} with a turn cut at maxTokens, or that reached episodeTokenLimit.",
+            "ratio",
+        ),
+        Family(
+            f"{rates}/episode_token_limit_rate",
+            f"Share of episodes {when} that reached rollout.episodeTokenLimit.",
+            "ratio",
         ),
         Family(
             f"{rates}/context_limit_rate",

@@ -214,6 +214,8 @@ class EpisodeRecord(Record):
     """Reason, where what failed is of the job's own parts: `ResetFailed`, `RewardFailed`, `JudgeSlow`."""
     timed_out: bool = False
     """Whether it had not ended within rollout.timeoutSeconds: lost for it, or Truncated and judged."""
+    token_limited: bool = False
+    """Whether it is Truncated since it had sampled the tokens of rollout.episodeTokenLimit."""
     reward: float | None = None
     """What the model is trained on; None exactly when outcome is InfraError."""
     turn_rewards: list[float] | None = None

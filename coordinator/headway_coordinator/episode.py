@@ -306,6 +306,7 @@ class Episodes:
             attempt=task.attempt,
             outcome=ending.outcome,
             timed_out=ending.timed_out,
+            token_limited=ending.outcome is Outcome.TRUNCATED and progress.session.allowance.reached,
             error=_storable(ending.error),
             cause=ending.cause.reason if ending.cause else None,
             reward=reply.reward if reply else None,

@@ -207,6 +207,7 @@ def _rates(prefix: str, groups: Sequence[GroupRecord], max_turns: int | None) ->
         f"{prefix}/fork_rate": _share(episode.forks > 0 for episode in episodes),
         f"{prefix}/token_limit_rate": _share(at_token_limit(e, max_turns) for e in episodes),
         f"{prefix}/max_tokens_rate": _share(map(at_max_tokens, episodes)),
+        f"{prefix}/episode_token_limit_rate": _share(e.token_limited for e in episodes),
         f"{prefix}/context_limit_rate": _share(at_context_limit(e, max_turns) for e in episodes),
         f"{prefix}/time_limit_rate": _share(e.timed_out for e in ended),
         **{f"{prefix}/outcome_{o.value}_rate": _share(e.outcome is o for e in ended) for o in Outcome},

@@ -293,8 +293,8 @@ def at_token_limit(episode: EpisodeRecord, max_turns: int | None) -> bool:
 
 
 def at_max_tokens(episode: EpisodeRecord) -> bool:
-    """Whether a turn was cut at maxTokens."""
-    return any(turn.finish_reason == "length" for turn in episode.turns)
+    """Whether a turn was cut at maxTokens, or the episode at episodeTokenLimit."""
+    return episode.token_limited or any(turn.finish_reason == "length" for turn in episode.turns)
 
 
 def at_context_limit(episode: EpisodeRecord, max_turns: int | None) -> bool:

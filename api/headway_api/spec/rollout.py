@@ -6,7 +6,7 @@ from typing import Annotated, Final
 from pydantic import Field
 
 from headway_api.base import SpecModel
-from headway_api.rules import Rule, cel_literal, not_yet
+from headway_api.rules import Rule, cel_literal
 from headway_api.spec.types import Argument, PodTemplate, Resources, sampled_as_asked
 
 
@@ -145,12 +145,19 @@ class ServersSpec(SpecModel):
 class RolloutSpec(ServersSpec):
     """How training episodes are sampled."""
 
+    validations = (
+        Rule(
+            "!has(self.episodeTokenLimit) || self.episodeTokenLimit >= self.sampling.maxTokens",
+            "spec.rollout.episodeTokenLimit is less than spec.rollout.sampling.maxTokens, so no turn could "
+            "use them; raise the first, or lower the second",
+            lambda self: (
+                self.episode_token_limit is None or self.episode_token_limit >= self.sampling.max_tokens
+            ),
+        ),
+    )
+
     sampling: Sampling = Sampling()
     """How tokens are drawn in training."""
-    episode_token_limit: Annotated[
-        Annotated[int, Field(ge=1, le=2097152)] | None,
-        not_yet(
-            "spec.rollout.episodeTokenLimit is not applied by this version; use spec.model.contextLength"
-        ),
-    ] = None
-    """Most tokens sampled in one episode, over all its turns. Not applied yet."""
+    episode_token_limit: Annotated[int, Field(ge=1, le=2097152)] | None = None
+    """Most tokens sampled in one episode, over all its turns, in training, preflight and validation. An
+    episode that reaches it is Truncated and judged. At least sampling.maxTokens. Absent: no limit."""

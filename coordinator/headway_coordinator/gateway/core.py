@@ -20,6 +20,7 @@ from headway_api.bounds import shortened
 from headway_api.records import Drift, ForkReason, Turn
 from headway_coordinator.engines.vllm import Request, Sampled
 from headway_coordinator.gateway import drift, stops
+from headway_coordinator.gateway.allowance import NoTokensLeft, TokenAllowance
 from headway_coordinator.gateway.conversations import Said, continued, meaning
 from headway_coordinator.seeds import seed
 from headway_coordinator.trajectory.calls import Call, Message, Parsed, Tool, kinds
@@ -39,8 +40,8 @@ class Engine(Protocol):
     async def generate(self, session: str, request: Request, timeout: float) -> Sampled: ...
 
 
-class ContextFull(Exception):
-    """The conversation leaves no room for another token: the episode is truncated, not failed."""
+class ContextFull(NoTokensLeft):
+    """The conversation leaves no room for another token."""
 
 
 class CannotForce(Exception):
@@ -58,6 +59,8 @@ class Sampling:
     temperature: float
     top_p: float
     max_tokens: int
+    episode_tokens: int | None = None
+    """Most tokens of an episode, over all its turns; None: no limit."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +117,11 @@ class Session:
     """Fields of requests that were not applied, and in how many."""
     answered_at: list[float] = field(default_factory=list)
     """When each turn was recorded, monotonic."""
+    allowance: TokenAllowance = field(init=False)
+    """Tokens that it may still sample."""
+
+    def __post_init__(self) -> None:
+        self.allowance = TokenAllowance(self.sampling.episode_tokens)
 
     @property
     def record(self) -> list[Turn]:
@@ -131,6 +139,11 @@ class Session:
         """A turn begins a row of its own."""
         self.forks += 1
         self.drifts[found.reason] = drift.counted(self.drifts, found, turn, messages)
+
+    @property
+    def cut(self) -> str:
+        """Why a turn that ended by `length` did, whose agent asked for more."""
+        return str(self.allowance) if self.allowance.reached else "a turn reached its most tokens"
 
     @property
     def taken(self) -> int:
@@ -176,7 +189,7 @@ class Chat(Protocol):
         """Answer one turn, and record it in `session`.
 
         Raises:
-            ContextFull: no token fits any more.
+            NoTokensLeft: no token fits the context, or the episode's limit, any more.
             CannotForce: `ask.force` is not possible with this model.
             CannotRender: nor is this conversation.
             InfraFault: the servers failed.
@@ -200,7 +213,7 @@ class Gateway:
         """Sample the next assistant message.
 
         Raises:
-            ContextFull: no token fits any more.
+            NoTokensLeft: no token fits the context, or the episode's limit, any more.
             CannotForce: `ask.force` is not possible with this model.
             CannotRender: nor is this conversation.
             InfraFault: the engine failed.
@@ -215,17 +228,23 @@ class Gateway:
         room = self._context_length - len(prompt)
         if room < 1:
             raise ContextFull(f"{len(prompt)} tokens fill the context of {self._context_length}")
-        request = Request(
+        wanted = min(room, session.sampling.max_tokens, ask.max_tokens or room)
+        async with session.allowance.reserved(wanted) as held:
+            request = self._request(session, ask, prompt, held.tokens, number)
+            sampled = await self._engine.generate(session.episode_id, request, self._timeout)
+            held.used = len(sampled.tokens)
+        return self._record(session, ask, meanings, before, number, prompt, forced, sampled)
+
+    def _request(self, session: Session, ask: Ask, prompt: list[int], tokens: int, number: int) -> Request:
+        return Request(
             prompt=prompt,
-            max_tokens=min(room, session.sampling.max_tokens, ask.max_tokens or room),
+            max_tokens=tokens,
             temperature=session.sampling.temperature,
             top_p=session.sampling.top_p,
             seed=seed(session.seed, number),
             stop_token_ids=self._renderer.stop_token_ids,
             stop=ask.stop,
         )
-        sampled = await self._engine.generate(session.episode_id, request, self._timeout)
-        return self._record(session, ask, meanings, before, number, prompt, forced, sampled)
 
     async def count(self, session: Session, ask: Ask) -> int:
         """How many tokens the prompt of a turn has. Nothing is sampled or recorded.

@@ -33,7 +33,8 @@ from headway_api import bounds, logs
 from headway_api.bounds import shortened
 from headway_coordinator.faults import CandidateFault, InfraFault
 from headway_coordinator.gateway import bodies, messages, openai, openapi, responses
-from headway_coordinator.gateway.core import Ask, CannotForce, CannotRender, Completion, ContextFull
+from headway_coordinator.gateway.allowance import AllowanceSpent, NoTokensLeft
+from headway_coordinator.gateway.core import Ask, CannotForce, CannotRender, Completion
 from headway_coordinator.gateway.dialect import Asked, Read
 from headway_coordinator.gateway.refusals import Refusal, bad
 from headway_coordinator.gateway.rollouts import Rollout, Rollouts, token_in
@@ -196,7 +197,7 @@ class GatewayServer:
         with rollout.call():
             try:
                 tokens = await chat.count(rollout.session, asked.ask)
-            except (ContextFull, CannotForce, CannotRender) as error:
+            except (NoTokensLeft, CannotForce, CannotRender) as error:
                 raise _impossible(error) from error
         return web.json_response({"input_tokens": tokens})
 
@@ -276,8 +277,8 @@ async def _outcome(rollout: Rollout, ask: Ask, turn: Turn) -> Completion:
     """The turn, and what it means for the episode; its faults as refusals."""
     try:
         found = await asyncio.shield(turn.task)
-    except (ContextFull, CannotForce, CannotRender) as error:
-        if isinstance(error, ContextFull):
+    except (NoTokensLeft, CannotForce, CannotRender) as error:
+        if isinstance(error, NoTokensLeft):
             rollout.truncated = str(error)
         raise _impossible(error) from error
     except Refusal as refusal:
@@ -290,13 +291,15 @@ async def _outcome(rollout: Rollout, ask: Ask, turn: Turn) -> Completion:
         raise
     except Exception as error:
         raise _faulted(rollout, turn.request, error) from error
-    rollout.truncated = "a turn reached its most tokens" if _cut_off(rollout, ask, found) else None
+    rollout.truncated = rollout.session.cut if _cut_off(rollout, ask, found) else None
     return found
 
 
-def _impossible(error: ContextFull | CannotForce | CannotRender) -> Refusal:
+def _impossible(error: NoTokensLeft | CannotForce | CannotRender) -> Refusal:
     """Why a turn cannot be had from this model."""
-    if isinstance(error, ContextFull):
+    if isinstance(error, AllowanceSpent):
+        return Refusal(400, "episode_token_limit_reached", str(error), param="max_tokens")
+    if isinstance(error, NoTokensLeft):
         return Refusal(400, "context_length_exceeded", str(error), param="messages")
     if isinstance(error, CannotForce):
         said = f"{error}; use auto, and ask for the call in the prompt"
