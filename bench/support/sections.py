@@ -30,6 +30,8 @@ class Benchmark:
     intro: Sequence[str]
     sections: Mapping[str, Callable[[Path], Section]]
     """Each measured in an empty folder, which is deleted after it."""
+    described: Callable[[], str] = machine.described
+    """The machine in words."""
     told: Mapping[str, Callable[[list[Row]], Section]] = field(default_factory=dict)
     """What makes a section of the rows of its one table, for those whose words and goals follow from
     them alone: where such a section is not run, it is told anew from the rows on record."""
@@ -49,7 +51,7 @@ class Benchmark:
             self.write(options.out, found)
         for name in names:
             print(f"{name} ...", flush=True)
-            measured = {"on": machine.described(), "at commit": machine.commit()}
+            measured = {"on": self.described(), "at commit": machine.commit()}
             measured["load before"] = f"{machine.load():.1f}"
             started = time.monotonic()
             with tempfile.TemporaryDirectory(prefix="headway-bench-") as folder:
