@@ -44,9 +44,9 @@ READ = prose(f"""
     durable, started again, and goes on. Compared is what the last version changed since the first.
 
     *Canary* is the difference, in nats, between the log-probabilities that the learner publishes with its
-    last weights and those that transformers computes of the published files on the CPU in float32, beside what is
-    tolerated of a rollout server. Weights that travel as deltas are taken as a server takes them, so that
-    every tensor is proven by its digest. *Start* is from the start of the process to its first report.
+    last weights and those that transformers computes of the published files on the CPU in float32, beside
+    what is tolerated of a rollout server. Weights that travel as deltas are taken as a server takes them, so
+    that every tensor is proven by its digest. *Start* is from the start of the process to its first report.
 """)
 
 

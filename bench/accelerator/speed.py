@@ -34,8 +34,8 @@ READ = """
 
     *Bare PyTorch* runs the very micro-batches that the learner plans, with its attention, layers recomputed
     too, and the head only where a token is trained. Gradients and AdamW are in bfloat16 there, the learner's
-    in float32, and it has no objective and no statistics. *TRL* is `GRPOTrainer._compute_loss` on the same rows
-    as TRL lays them out (8 a device batch, padded, PyTorch's attention), with its fused head.
+    in float32, and it has no objective and no statistics. *TRL* is `GRPOTrainer._compute_loss` on the same
+    rows as TRL lays them out (8 a device batch, padded, PyTorch's attention), with its fused head.
 
     *Of the product* is the share of the rate of a large matrix product in bfloat16, measured in the same
     process. It counts the operations that the mathematics need: nothing that is computed again, no padding,
@@ -67,7 +67,7 @@ def turns(folder: Path) -> Section:
         title="One row against one row a turn",
         read=prose(f"""
             {found["shape"]}, every weight trained: episodes of 128 sampled tokens a turn, after 512 tokens
-            of a prompt or 96 of a tool's result, as one row each, and as a row a turn that holds all before it.
+            of a prompt or 96 of a tool's result, as one row each, and as a row a turn that holds all before.
             Both train the same tokens. Seconds are of a whole optimizer step, the two sides taken in turns.
         """),
         tables=[Table("Seconds of a step", rows)],
@@ -143,8 +143,8 @@ def _section(way: str, title: str, bytes_each: str, found: dict[str, Any]) -> Se
     left_out = [f"{NAMES[name]} did not run: {why}." for name, why in found["failed"].items()]
     work = (
         f"{found['shape']}: {found['trained']:,} of {found['parameters']:,} weights trained; "
-        f"{found['episodes']} episodes, {found['tokens']:,} tokens, {found['action tokens']:,} of them trained, in "
-        f"{found['micro-batches']} micro-batches; attention {found['attention']}"
+        f"{found['episodes']} episodes, {found['tokens']:,} tokens, {found['action tokens']:,} of them trained, "
+        f"in {found['micro-batches']} micro-batches; attention {found['attention']}"
     )
     return Section(
         title=f"{title}: {found['shape']}",

@@ -9,7 +9,8 @@ NAME.safetensors (the trained weights) of each. Starting a process costs more th
 A variant with `save` leaves the learner's state before its last step in NAME.state, and the weights in
 NAME.before; one with `load` begins at such a state, of so many processes, and takes the last step alone. One
 with `state` leaves what the optimizer holds, in float32: before the first of its steps in NAME.start, before
-the last in NAME.last, after it in NAME.end. One with `sum` takes no rows: its gradients are given (see `_sum`).
+the last in NAME.last, after it in NAME.end. One with `sum` takes no rows: its gradients are given
+(see `_sum`).
 """
 
 from __future__ import annotations

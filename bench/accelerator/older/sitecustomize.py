@@ -1,7 +1,8 @@
 """Has torch 2.11 take the product's call of variable-length attention.
 
-Python imports this in every process that has the folder on its path. Torch 2.11 takes grouped heads without being told of them; the pinned 2.13 wants `enable_gqa`. The kernel
-below both is the same. Another torch that knows the argument is left as it is.
+Python imports this in every process that has the folder on its path. Torch 2.11 takes grouped heads without
+being told of them, and the pinned 2.13 wants `enable_gqa`; the kernel below both is the same. A torch that
+knows the argument is left as it is.
 """
 
 from __future__ import annotations
