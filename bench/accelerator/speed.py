@@ -143,7 +143,7 @@ def _section(way: str, title: str, bytes_each: str, found: dict[str, Any]) -> Se
     left_out = [f"{NAMES[name]} did not run: {why}." for name, why in found["failed"].items()]
     work = (
         f"{found['shape']}: {found['trained']:,} of {found['parameters']:,} weights trained; "
-        f"{found['episodes']} episodes, {found['tokens']:,} tokens, {found['action tokens']:,} of them trained, "
+        f"{found['episodes']} episodes, {found['tokens']:,} tokens, {found['action tokens']:,} trained, "
         f"in {found['micro-batches']} micro-batches; attention {found['attention']}"
     )
     return Section(
