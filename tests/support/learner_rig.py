@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
+import torch
 from aiohttp import web
 from role_keys import TO_COORDINATOR, written
 
@@ -245,6 +247,13 @@ async def reached(
         await asyncio.wait_for(served.acknowledged.wait(), timeout)
 
 
+def require_accelerators(processes: int) -> None:
+    """Skip a test of more ranks than there are GPUs, where there are any: NCCL has one rank a GPU."""
+    there = torch.cuda.device_count()
+    if 0 < there < processes:
+        pytest.skip(f"{processes} ranks need a GPU each, and this machine has {there}")
+
+
 def free_port() -> int:
     """A port of the loopback interface that nothing listened on a moment ago."""
     with socket.socket() as probe:
@@ -256,6 +265,7 @@ class LearnerProcess:
     """`python -m headway_trainer.launch` on a job in a folder; `place` is that of one of several nodes."""
 
     def __init__(self, config: JobConfig, folder: Path, url: str, place: Mapping[str, str]) -> None:
+        require_accelerators(int(place.get("NNODES", "1")) * config.spec.learner.processes_per_node)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "job.json").write_text(config.model_dump_json(by_alias=True, exclude_none=True))
         self._log = (folder / "learner.log").open("ab")

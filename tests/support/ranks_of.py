@@ -26,6 +26,7 @@ def run(
     Raises:
         AssertionError: with the log of the rank that failed.
     """
+    rig.require_accelerators(processes)
     folder.mkdir(parents=True, exist_ok=True)
     shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(rig.free_port()), "OMP_NUM_THREADS": "1"}
     running = []
