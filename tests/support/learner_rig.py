@@ -20,8 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import pytest
-import torch
 from aiohttp import web
 from role_keys import TO_COORDINATOR, written
 
@@ -43,6 +41,8 @@ from headway_api.records import (
 )
 
 VOCABULARY = 512
+DRIVER = Path("/dev/nvidiactl")
+"""There where NVIDIA's driver is."""
 
 
 def episode(
@@ -249,6 +249,11 @@ async def reached(
 
 def require_accelerators(processes: int) -> None:
     """Skip a test of more ranks than there are GPUs, where there are any: NCCL has one rank a GPU."""
+    if not DRIVER.exists():
+        return
+    import pytest
+    import torch
+
     there = torch.cuda.device_count()
     if 0 < there < processes:
         pytest.skip(f"{processes} ranks need a GPU each, and this machine has {there}")
