@@ -168,11 +168,13 @@ def _canary(base: Path, life: Life) -> float:
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
-    files = life.files(STEPS)
-    lora = life.config.spec.model.effective_lora is not None
-    model: Any = AutoModelForCausalLM.from_pretrained(base if lora else files, dtype=torch.float32)
-    if lora:
-        model = PeftModel.from_pretrained(model, files)
+    model: Any = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+    if life.config.spec.model.effective_lora is None:
+        left = model.load_state_dict(life.weights(STEPS), strict=False)
+        assert set(left.missing_keys) <= {"lm_head.weight"}, left
+        assert not left.unexpected_keys, left
+    else:
+        model = PeftModel.from_pretrained(model, life.files(STEPS))
     canary = life.reports[STEPS].weights.canary
     tokens = torch.tensor([canary.tokens])
     with torch.no_grad():

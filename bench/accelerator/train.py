@@ -42,7 +42,8 @@ from headway_trainer.publish.lora import WEIGHTS
 from headway_trainer.step import StepResult, optimizer_step
 
 REPEATS = 3
-VERSIONS = 3
+VERSIONS = 2
+STARTED = time.monotonic()
 ADAPTER: dict[str, Any] = {"rank": 32, "alpha": 64}
 FEW = 256
 """Tokens of a micro-batch of a rehearsal."""
@@ -132,10 +133,12 @@ def speed(way: str, folder: Path) -> dict[str, Any]:
     """Everything about one model."""
     shape = shapes.scaled(shapes.LORA if way == "lora" else shapes.FULL)
     rows = shapes.episodes(shape)
+    _say("model")
     ours = Ours(shape, way, folder)
     device = ours.ranks.device
     adapter = sum(p.numel() for p in ours.model.parameters() if p.requires_grad) if way == "lora" else 0
     before = _allocated()
+    _say("steps")
     _reset()
     first = ours.step(rows)
     ours.step(rows)
@@ -158,9 +161,12 @@ def speed(way: str, folder: Path) -> dict[str, Any]:
         "peak bytes": _peak(),
         "rate": product(256 if hardware.rehearsing() else 8192),
     }
-    found["publish"] = published(ours, rows, folder / "published")
-    found["checkpoint"] = checkpoint(ours, folder / "checkpoint")
     found |= sides(ours, shape, rows, device)
+    _say("publish")
+    found["publish"] = published(ours, rows, folder / "published")
+    if way == "lora":  # that of full weights is 14 bytes a weight: minutes on a slow disk
+        _say("checkpoint")
+        found["checkpoint"] = checkpoint(ours, folder / "checkpoint")
     return found
 
 
@@ -177,6 +183,7 @@ def sides(ours: Ours, shape: Shape, rows: Sequence[TrainingRow], device: torch.d
     steps: dict[str, Callable[[], Any]] = {}
     for name, make in made.items():
         try:
+            _say(name)
             steps[name] = make()
             steps[name]()
             seconds[name] = []
@@ -245,18 +252,13 @@ def _equal(model: Any, manifest: WeightsManifest, taken: Path) -> bool:
 
 
 def checkpoint(ours: Ours, folder: Path) -> dict[str, Any]:
-    """How long a snapshot on the local disk stops training, and, of an adapter, whether the engine that loads
-    it has its bits."""
-    lora = ours.spec.model.effective_lora is not None
-    before = ours.parts.engine.state() if lora else None
+    """How long a snapshot in a folder stops training, and whether the engine that loads it has its bits."""
+    before = ours.parts.engine.state()
     _wait()
     began = time.perf_counter()
     taken = state.snapshot(ours.parts.engine, 0, folder, ours.ranks)
     seconds = time.perf_counter() - began
     size = sum(file.stat().st_size for file in taken.files.rglob("*") if file.is_file())
-    if before is None:
-        shutil.rmtree(folder)
-        return {"bytes": size, "stops": seconds, "equal": None}
     ours.parts.engine.load(folder)
     after = ours.parts.engine.state()
     shutil.rmtree(folder)
@@ -296,6 +298,10 @@ def turns(folder: Path) -> dict[str, Any]:
         tokens = {name: sum(one.length for one in rows) for name, rows in each.items()}
         found.append({"turns": count, "episodes": shape.episodes, "tokens": tokens, "seconds": taken})
     return {"shape": shape.name, "found": found}
+
+
+def _say(what: str) -> None:
+    print(f"{time.monotonic() - STARTED:.0f} s: {what}", flush=True)
 
 
 def _checkpointed(model: Any) -> Any:

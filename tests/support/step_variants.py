@@ -129,6 +129,7 @@ def _keep_state(engine: Any, file: Path, settings: dict[str, Any], ranks: Any) -
 
 def _made(base: Path, target: Path, settings: dict[str, Any], ranks: Any) -> tuple[Any, Any, Any, str]:
     """Engine, policy and objective of a variant, and how the policy runs its head."""
+    from headway_api.objective import episode_tokens
     from headway_trainer import layout
     from headway_trainer import model as models
     from headway_trainer import policy as policies
@@ -154,7 +155,7 @@ def _made(base: Path, target: Path, settings: dict[str, Any], ranks: Any) -> tup
     choice = layout.choose(policy, ranks.device, quadratic=0.001)
     if not settings.get("packed", True):
         policy.layout = Layout(packed=False)
-    return engine, policy, Objective.of(spec.algorithm), choice.head
+    return engine, policy, Objective.of(spec.algorithm, episode_tokens(spec)), choice.head
 
 
 def _deepspeed(settings: dict[str, Any]) -> Any:
