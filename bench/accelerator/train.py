@@ -176,7 +176,9 @@ def sides(ours: Ours, shape: Shape, rows: Sequence[TrainingRow], device: torch.d
     made: dict[str, Callable[[], Callable[[], Any]]] = {
         "ours": lambda: lambda: ours.step(rows),
         "packed": lambda: Packed(_checkpointed(trained(shape, ours.spec, device)), rows, ours).step,
-        "trl": lambda: Trl(_checkpointed(trained(shape, ours.spec, device)), rows, str(device)).step,
+        "trl": lambda: (
+            Trl(without_adapter(_checkpointed(trained(shape, ours.spec, device))), rows, str(device)).step
+        ),
     }
     seconds: dict[str, list[float]] = {}
     failed: dict[str, str] = {}
