@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,6 @@ from torch import Tensor
 
 from bench.accelerator import apart, hardware
 from bench.support.report import Goal, Row, Section, Table, prose
-from bench.support.stats import shown
 from headway_api.config import JobConfig
 from headway_api.records import StepReport
 from headway_api.store import FileStore
@@ -46,7 +44,7 @@ READ = prose(f"""
     *Canary* is the difference, in nats, between the log-probabilities that the learner publishes with its
     last weights and those that transformers computes of the published files on the CPU in float32, beside
     what is tolerated of a rollout server. Weights that travel as deltas are taken as a server takes them, so
-    that every tensor is proven by its digest. *Start* is from the start of the process to its first report.
+    that every tensor is proven by its digest.
 """)
 
 
@@ -58,8 +56,6 @@ class Life:
     reports: Mapping[int, StepReport]
     folder: Path
     log: str
-    start: float
-    """Seconds until its first report."""
 
     def weights(self, step: int) -> dict[str, Tensor]:
         """As published for `step`."""
@@ -125,10 +121,7 @@ async def _life(folder: Path, base: Path, name: str, *, kill: bool) -> Life:
     config = rig.job(folder, base, **KINDS[name], checkpoints={"everySteps": 1, "keepLast": STEPS})
     served = rig.ScriptedCoordinator([rig.batch(n, groups=3, seed=5) for n in range(1, STEPS + 1)])
     async with served.serving() as url:
-        began = time.monotonic()
         async with rig.learner(config, folder, url) as process:
-            await rig.reached(served, 0, 300)
-            start = time.monotonic() - began
             if kill:
                 await rig.reached(served, KILLED_AT, 300, durable=True)
                 process.kill()
@@ -138,7 +131,7 @@ async def _life(folder: Path, base: Path, name: str, *, kill: bool) -> Life:
             async with rig.learner(config, folder, url) as process:
                 assert await process.exit(300) == 0, process.log.read_text()[-4000:]
     reports = {report.step: report for report in served.reports}
-    return Life(config, reports, folder, (folder / "learner.log").read_text(), start)
+    return Life(config, reports, folder, (folder / "learner.log").read_text())
 
 
 def _row(name: str, base: Path, calm: Life, killed: Life) -> Row:
@@ -159,7 +152,6 @@ def _row(name: str, base: Path, calm: Life, killed: Life) -> Row:
         "apart": float(f"{apart.relative(changed(other), changed(last)):.2g}"),
         "canary": float(f"{_canary(base, calm):.2g}"),
         "tolerated": TOLERANCE[dtype],
-        "start s": shown(calm.start),
     }
 
 
