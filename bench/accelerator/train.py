@@ -31,6 +31,7 @@ from headway_rollout.weights import chain
 from headway_rollout.weights.chain import Held
 from headway_trainer import attention, memory
 from headway_trainer import model as models
+from headway_trainer.adapter import TrainedState
 from headway_trainer.assembly import Assembly
 from headway_trainer.batch import TrainingRow, weighted
 from headway_trainer.checkpoint import state
@@ -129,13 +130,13 @@ def trained(shape: Shape, spec: RLTrainingJobSpec, device: torch.device) -> Any:
     return model if lora is None else models.with_adapter(model, lora, spec.seed)
 
 
-def speed(way: str, folder: Path) -> dict[str, Any]:
-    """Everything about one model."""
+def speed(way: str, folder: Path, target: Path) -> None:
+    """Everything about one model; what is found so far lies in `target` before TRL has its turn, which may
+    take longer than there is time."""
     shape = shapes.scaled(shapes.LORA if way == "lora" else shapes.FULL)
     rows = shapes.episodes(shape)
     _say("model")
     ours = Ours(shape, way, folder)
-    device = ours.ranks.device
     adapter = sum(p.numel() for p in ours.model.parameters() if p.requires_grad) if way == "lora" else 0
     before = _allocated()
     _say("steps")
@@ -161,32 +162,38 @@ def speed(way: str, folder: Path) -> dict[str, Any]:
         "peak bytes": _peak(),
         "rate": product(256 if hardware.rehearsing() else 8192),
     }
-    found |= sides(ours, shape, rows, device)
     _say("publish")
     found["publish"] = published(ours, rows, folder / "published")
     if way == "lora":  # that of full weights is 14 bytes a weight: minutes on a slow disk
         _say("checkpoint")
-        found["checkpoint"] = checkpoint(ours, folder / "checkpoint")
-    return found
+        found["checkpoint"] = checkpoint(ours, rows, folder / "checkpoint")
+    late = {"failed": {"trl": "it was not done when the time was over"}}
+    found |= sides(("ours", "packed"), ours, shape, rows)
+    target.write_text(json.dumps(found | late))
+    memory.release()
+    # A pair of its own: its first step alone may take a minute.
+    compared = sides(("ours", "trl"), ours, shape, rows)
+    found["beside"] = compared["seconds"]
+    found["failed"] |= compared["failed"]
+    target.write_text(json.dumps(found))
 
 
-def sides(ours: Ours, shape: Shape, rows: Sequence[TrainingRow], device: torch.device) -> dict[str, Any]:
+def sides(names: Sequence[str], ours: Ours, shape: Shape, rows: Sequence[TrainingRow]) -> dict[str, Any]:
     """Seconds of a step of each side, turn and turn about after one that is not counted; a side that does not
     fit into memory has none."""
+    device = ours.ranks.device
     made: dict[str, Callable[[], Callable[[], Any]]] = {
         "ours": lambda: lambda: ours.step(rows),
         "packed": lambda: Packed(_checkpointed(trained(shape, ours.spec, device)), rows, ours).step,
-        "trl": lambda: (
-            Trl(without_adapter(_checkpointed(trained(shape, ours.spec, device))), rows, str(device)).step
-        ),
+        "trl": lambda: _theirs(ours, shape, rows),
     }
     seconds: dict[str, list[float]] = {}
     failed: dict[str, str] = {}
     steps: dict[str, Callable[[], Any]] = {}
-    for name, make in made.items():
+    for name in names:
         try:
             _say(name)
-            steps[name] = make()
+            steps[name] = made[name]()
             steps[name]()
             seconds[name] = []
         except (torch.OutOfMemoryError, ImportError, RuntimeError) as error:
@@ -201,6 +208,22 @@ def sides(ours: Ours, shape: Shape, rows: Sequence[TrainingRow], device: torch.d
             _wait()
             seconds[name].append(time.perf_counter() - began)
     return {"seconds": seconds, "failed": failed}
+
+
+def _theirs(ours: Ours, shape: Shape, rows: Sequence[TrainingRow]) -> Callable[[], Any]:
+    """A step of TRL's, with all of torch's attention: the learner forbids cuDNN's in its process."""
+    device = ours.ranks.device
+    model = without_adapter(_checkpointed(trained(shape, ours.spec, device)))
+    theirs = Trl(model, rows, str(device))
+
+    def step() -> None:
+        torch.backends.cuda.enable_cudnn_sdp(True)
+        try:
+            theirs.step()
+        finally:
+            torch.backends.cuda.enable_cudnn_sdp(False)
+
+    return step
 
 
 def published(ours: Ours, rows: Sequence[TrainingRow], folder: Path) -> list[dict[str, Any]]:
@@ -253,8 +276,9 @@ def _equal(model: Any, manifest: WeightsManifest, taken: Path) -> bool:
     return files.keys() == expected.keys() and all(torch.equal(files[n], expected[n]) for n in files)
 
 
-def checkpoint(ours: Ours, folder: Path) -> dict[str, Any]:
-    """How long a snapshot in a folder stops training, and whether the engine that loads it has its bits."""
+def checkpoint(ours: Ours, rows: Sequence[TrainingRow], folder: Path) -> dict[str, Any]:
+    """How long a snapshot in a folder stops training, whether the engine that loads it has its bits, and
+    whether the same step, taken twice from there, ends with the same ones."""
     before = ours.parts.engine.state()
     _wait()
     began = time.perf_counter()
@@ -262,14 +286,23 @@ def checkpoint(ours: Ours, folder: Path) -> dict[str, Any]:
     seconds = time.perf_counter() - began
     size = sum(file.stat().st_size for file in taken.files.rglob("*") if file.is_file())
     ours.parts.engine.load(folder)
-    after = ours.parts.engine.state()
+    equal = _alike(before, ours.parts.engine.state())
+    ours.step(rows)
+    first = ours.parts.engine.state()
+    ours.parts.engine.load(folder)
+    ours.step(rows)
+    twice = _alike(first, ours.parts.engine.state())
     shutil.rmtree(folder)
-    equal = all(
-        torch.equal(one.weight, after.parameters[name].weight)
-        and all(torch.equal(one.moments[key], after.parameters[name].moments[key]) for key in one.moments)
-        for name, one in before.parameters.items()
+    return {"bytes": size, "stops": seconds, "equal": equal, "twice": twice}
+
+
+def _alike(one: TrainedState, other: TrainedState) -> bool:
+    """Whether weights and moments have the same bits."""
+    return all(
+        torch.equal(mine.weight, other.parameters[name].weight)
+        and all(torch.equal(mine.moments[key], other.parameters[name].moments[key]) for key in mine.moments)
+        for name, mine in one.parameters.items()
     )
-    return {"bytes": size, "stops": seconds, "equal": equal}
 
 
 def turns(folder: Path) -> dict[str, Any]:
@@ -278,7 +311,7 @@ def turns(folder: Path) -> dict[str, Any]:
     ours = Ours(shape, "full", folder)
     low = 16 if hardware.rehearsing() else 1
     found = []
-    for count in (4, 8, 16):
+    for count in (4, 16):
         made: list[Turn] = [((512 if turn == 0 else 96) // low, 128 // low) for turn in range(count)]
         each: dict[str, list[TrainingRow]] = {
             "one": [row(made, shape.vocabulary, seed=n, episode=n) for n in range(shape.episodes)],
@@ -340,8 +373,10 @@ def _peak() -> int:
 def main() -> None:
     """One of them."""
     way, folder, target = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
-    found = turns(folder) if way == "turns" else speed(way, folder)
-    target.write_text(json.dumps(found))
+    if way == "turns":
+        target.write_text(json.dumps(turns(folder)))
+    else:
+        speed(way, folder, target)
 
 
 if __name__ == "__main__":
