@@ -36,7 +36,7 @@ class Shape:
 QWEN = 151936
 SMALL = Shape("Qwen3-0.6B", Size(1024, 28, 16, 8, 128, 3072), QWEN, tied=True, episodes=8)
 FULL = Shape("Qwen3-1.7B", Size(2048, 28, 16, 8, 128, 6144), QWEN, tied=True, episodes=24)
-LORA = Shape("Qwen3-8B", Size(4096, 36, 32, 8, 128, 12288), QWEN, tied=False, episodes=16)
+LORA = Shape("Qwen3-8B", Size(4096, 36, 32, 8, 128, 12288), QWEN, tied=False, episodes=8)
 
 
 def scaled(shape: Shape) -> Shape:

@@ -162,15 +162,17 @@ def speed(way: str, folder: Path, target: Path) -> None:
         "peak bytes": _peak(),
         "rate": product(256 if hardware.rehearsing() else 8192),
     }
+    found |= sides(("ours", "packed"), ours, shape, rows)
+    late = {"failed": {"trl": "it was not done when the time was over"}}
+    target.write_text(json.dumps(found | late))
+    memory.release()
     _say("publish")
     found["publish"] = published(ours, rows, folder / "published")
+    target.write_text(json.dumps(found | late))
     if way == "lora":  # that of full weights is 14 bytes a weight: minutes on a slow disk
         _say("checkpoint")
         found["checkpoint"] = checkpoint(ours, rows, folder / "checkpoint")
-    late = {"failed": {"trl": "it was not done when the time was over"}}
-    found |= sides(("ours", "packed"), ours, shape, rows)
-    target.write_text(json.dumps(found | late))
-    memory.release()
+        target.write_text(json.dumps(found | late))
     # A pair of its own: its first step alone may take a minute.
     compared = sides(("ours", "trl"), ours, shape, rows)
     found["beside"] = compared["seconds"]
