@@ -25,6 +25,8 @@ IN ?= tests
 SOURCES = api analysis coordinator operator rollout trainer sandbox wire tests examples bench hack
 LOCAL_CLUSTER = $(SYSTEM_PYTHON) hack/cluster/cluster.py
 IMAGES = $(SYSTEM_PYTHON) hack/images/build.py
+GPU_PYTHON ?= python3
+GPU_PATH = bench/accelerator/older:api:trainer:rollout:wire:tests/support:.
 
 .PHONY: help
 help: ## list these targets
@@ -111,11 +113,13 @@ test-remedies: venv ## each remedy ordered of a running job on a cluster, and a 
 test-faults: venv ## every fault of docs/troubleshooting.md on a cluster, those too that episodes show (a quarter of an hour)
 	$(PYTEST) tests/e2e/test_faults.py
 
-.PHONY: bench-rollout bench-learner bench-learning bench-eval bench-remedies bench-preflight
+.PHONY: bench-rollout bench-learner bench-learning bench-eval bench-remedies bench-preflight bench-gpu
 bench-rollout: venv ## what the gateway, asynchrony and weight updates cost and gain: bench/results/rollout.md (half an hour; ONLY=gateway: a section)
 	PYTHONPATH=.:tests/support $(PY) -m bench.rollout $(if $(ONLY),--only $(ONLY))
 bench-learner: oracles venv ## an optimizer step against TRL's and bare PyTorch, one row against one a turn, memory, deltas: bench/results/learner.md (a quarter of an hour; ONLY=memory: a section)
 	PYTHONPATH=.:tests/support $(PY) -m bench.learner $(if $(ONLY),--only $(ONLY))
+bench-gpu: ## the learner on one NVIDIA GPU, right and fast: bench/results/accelerator.md (5 minutes; GPU_PYTHON: one with torch for CUDA and requirements/trainer.txt, TRL if it is to be compared; ONLY=steps: a section)
+	PYTHONPATH=$(GPU_PATH) $(GPU_PYTHON) -m bench.accelerator $(if $(ONLY),--only $(ONLY)) $(if $(OUT),--out $(OUT))
 bench-learning: venv ## the demo's job with three losses and three seeds each: bench/results/learning.md (over two hours; ONLY=cispo: one loss; ONLY=page: the page again from the figures on record)
 	PYTHONPATH=.:tests/support $(PY) -m bench.learning $(if $(ONLY),--only $(ONLY))
 bench-eval: export SYSTEM_PYTHON := $(SYSTEM_PYTHON)

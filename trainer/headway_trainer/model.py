@@ -59,7 +59,7 @@ def load(folder: Path, spec: ModelSpec, seed: int) -> nn.Module:
     model.config.use_cache = False
     rope.fix(model, spec.context_length)
     lora = spec.effective_lora
-    trained: nn.Module = model if lora is None else _with_adapter(model, lora, seed)
+    trained: nn.Module = model if lora is None else with_adapter(model, lora, seed)
     return trained
 
 
@@ -167,7 +167,12 @@ def _linear(model: Any) -> tuple[list[str], list[str]]:
     return lora_targets.chosen(linear.keys() - head, tensors), head
 
 
-def _with_adapter(model: nn.Module, lora: Lora, seed: int) -> nn.Module:
+def with_adapter(model: nn.Module, lora: Lora, seed: int) -> nn.Module:
+    """`model`, frozen, with an adapter whose first weights are a function of `seed`.
+
+    Raises:
+        JobError: `LoraTargetsUnusable`.
+    """
     with lean():
         from peft import LoraConfig, get_peft_model
 
