@@ -111,7 +111,7 @@ class Signals:
     def figures(self, clock: Literal["step", "validation"]) -> Figures:
         """The states as MLflow gets them, by `signal/state/<name>`, of signals that are judged by `clock`.
 
-        What a validation says is logged with it, for no step may follow. So MLflow has each signal's last state.
+        What a validation says is logged with it, for no step may follow. So MLflow has every last state.
         """
         return {
             f"signal/state/{verdict.signal.name.value}": STATE_VALUES[verdict.standing.state]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any
 
 import pytest
 from api_reader import ApiReader
+from record import About, keep
 from watched_cluster import Watched, watched_cluster
 
 from headway_api.names import API_VERSION
@@ -99,17 +102,24 @@ class Bench:
             )  # fmt: skip
 
 
+SHARED = "shared"
+"""The training job that tests share."""
 STEPS = 12
-"""Of the job that tests share: enough to look into it while it trains."""
+"""Of that job: enough to look into it while it trains."""
 
 
 @pytest.fixture(scope="session")
 def watched(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
-    """A Prometheus that scrapes Headway and all jobs, from before the shared one begins."""
+    """A Prometheus that scrapes Headway and all jobs, from before the shared one begins.
+
+    KEEP_RECORD names a folder for what it has scraped: the pictures of the dashboards are drawn from it.
+    """
     folder, kubeconfig = tmp_path_factory.mktemp("prometheus"), bench.platform.kube.kubeconfig
     assert kubeconfig is not None
     with watched_cluster(folder, kubeconfig, system=SYSTEM_NAMESPACE, namespaces=[NAMESPACE]) as found:
         yield found
+    if (record := os.environ.get("KEEP_RECORD")) is not None:
+        keep(folder, Path(record), About(found.begun, time.time(), SHARED, JUDGED))
 
 
 @pytest.fixture(scope="session")
@@ -118,7 +128,7 @@ def shared_job(bench: Bench, watched: Watched) -> Iterator[str]:
 
     Four held-out rows, so that there are figures of validations to watch.
     """
-    name = "shared"
+    name = SHARED
     spec = {
         "schedule": {"maxSteps": STEPS},
         "checkpoints": {"everySteps": 1, "keepLast": 2},

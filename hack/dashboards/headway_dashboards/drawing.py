@@ -8,15 +8,17 @@ from typing import Final
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullFormatter
+from matplotlib.ticker import MultipleLocator, NullFormatter
 
 from headway_dashboards.asking import Json
 
 WIDTH_INCHES: Final = 13.0
-STEP_SECONDS: Final = 1.0
-"""Between two points of a curve."""
 MOST_NAMED: Final = 5
 """Curves that a legend names."""
+MOST_SECONDS: Final = 180
+"""Of a time axis in seconds. A longer one has minutes."""
+MOST_MINUTES: Final = 6
+"""That a time axis names."""
 CELL_GAP: Final = 3
 """Letters between two columns of a table."""
 COLORS: Final = {
@@ -46,6 +48,15 @@ class Curve:
     def legend(self, unit: str) -> str:
         """Its name and its newest value."""
         return f"{self.name}   {shown(self.last, unit)}"
+
+
+@dataclass(frozen=True)
+class Span:
+    """The time that curves are of."""
+
+    seconds: float
+    step: float
+    """Seconds between two points."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +104,7 @@ def heading(figure: Figure, panel: Json, box: Box) -> None:
     figure.text(*where, text, fontsize=9.5, weight="bold", va="center")
 
 
-def draw(figure: Figure, panel: Json, box: Box, told: list[list[Curve]]) -> None:
+def draw(figure: Figure, panel: Json, box: Box, told: list[list[Curve]], span: Span) -> None:
     """A panel; `told` has what each of its queries returned."""
     frame = figure.add_axes(box.without(left=0.03, right=0.03, top=0.06, bottom=0.06))
     frame.set(xticks=[], yticks=[], facecolor="white")
@@ -101,22 +112,29 @@ def draw(figure: Figure, panel: Json, box: Box, told: list[list[Curve]]) -> None
     above = box.bottom + box.tall - 0.12 / box.height
     figure.text(box.left + 0.007, above, panel["title"], fontsize=8, weight="bold", va="top", zorder=5)
     curves = [curve for found in told for curve in found]
-    if panel["type"] == "stat":
+    if not any(math.isfinite(value) for curve in curves for value in curve.values):
+        frame.text(0.5, 0.45, "No data", fontsize=9, color="#888", ha="center", va="center")
+    elif panel["type"] == "stat":
         _number(frame, panel, curves)
     elif panel["type"] == "table":
         _table(frame, panel, told)
     elif panel["type"] == "state-timeline":
-        _states(_axes(figure, box, left=1.6, bottom=0.35), panel, curves)
+        _states(_axes(figure, box, span, left=1.6, bottom=0.35), panel, curves, span)
     else:
         room = 0.35 + 0.115 * min(len(curves), MOST_NAMED)
-        _lines(_axes(figure, box, left=0.62, bottom=room), panel, curves)
+        _lines(_axes(figure, box, span, left=0.62, bottom=room), panel, curves)
 
 
-def _axes(figure: Figure, box: Box, *, left: float, bottom: float) -> Axes:
+def _axes(figure: Figure, box: Box, span: Span, *, left: float, bottom: float) -> Axes:
     axes: Axes = figure.add_axes(box.without(left=left, right=0.15, top=0.34, bottom=bottom))
     axes.tick_params(labelsize=6, length=2, color="#999")
     axes.spines[:].set_visible(False)
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0f} s")
+    axes.set_xlim(0, span.seconds)
+    if span.seconds > MOST_SECONDS:
+        axes.xaxis.set_major_locator(MultipleLocator(60 * math.ceil(span.seconds / 60 / MOST_MINUTES)))
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value / 60:.0f} min")
+    else:
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0f} s")
     return axes
 
 
@@ -140,6 +158,8 @@ def _lines(axes: Axes, panel: Json, curves: list[Curve]) -> None:
     for limit in defaults.get("thresholds", {}).get("steps", []):
         if limit["value"] is not None and low <= limit["value"] <= high:
             axes.axhline(limit["value"], color=COLORS[limit["color"]], linewidth=0.8, linestyle="--")
+    if not any(value for curve in curves for value in curve.values if math.isfinite(value)):
+        axes.set_ylim(-0.05, 1)  # as wide as if something were to be seen
     axes.yaxis.set_major_formatter(lambda value, _: shown(value, unit))
     handles, names = axes.get_legend_handles_labels()
     if len(names) > MOST_NAMED:
@@ -148,13 +168,13 @@ def _lines(axes: Axes, panel: Json, curves: list[Curve]) -> None:
     axes.legend(handles[:MOST_NAMED], names, loc="upper left", bbox_to_anchor=(-0.02, -0.1), **how)
 
 
-def _states(axes: Axes, panel: Json, curves: list[Curve]) -> None:
+def _states(axes: Axes, panel: Json, curves: list[Curve], span: Span) -> None:
     words = panel["fieldConfig"]["defaults"]["mappings"][0]["options"]
     curves = sorted(curves, key=lambda curve: curve.name, reverse=True)
     for row, curve in enumerate(curves):
-        for at, value in zip(curve.at, curve.values, strict=True):
-            color = COLORS[words.get(f"{value:g}", {"color": "text"})["color"]]
-            axes.broken_barh([(at, STEP_SECONDS)], (row + 0.05, 0.9), color=color, linewidth=0)
+        colors = [COLORS[words.get(f"{value:g}", {"color": "text"})["color"]] for value in curve.values]
+        bars = [(at, span.step) for at in curve.at]
+        axes.broken_barh(bars, (row + 0.05, 0.9), facecolors=colors, linewidth=0)
     axes.set_yticks([row + 0.5 for row in range(len(curves))], [curve.name for curve in curves])
     axes.set_ylim(0, max(1, len(curves)))
 

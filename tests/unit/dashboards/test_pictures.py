@@ -13,7 +13,7 @@ from PIL import Image
 
 from headway_dashboards.asking import panels
 from headway_dashboards.drawing import shown
-from headway_dashboards.pictures import PARTS, Asker, picture, save
+from headway_dashboards.pictures import ANY, PARTS, Asker, picture, save
 
 Json = dict[str, Any]
 LABELS = {"namespace": "team", "kind": "RLTrainingJob", "job_name": "refunds", "state": "Training"}
@@ -36,7 +36,7 @@ def document(board: str) -> Json:
 
 
 def drawn(board: str, sections: tuple[str, ...] | None = None) -> Figure:
-    chosen = dict.fromkeys(("namespace", "kind", "job_name", "purpose", "server"), ".*")
+    chosen = ANY
     return picture(document(board), sections, Asker(Canned(), 100.0, 110.0, chosen))
 
 
@@ -93,3 +93,25 @@ def test_a_picture_is_a_small_file(tmp_path: Path) -> None:
 )
 def test_numbers_have_their_unit(value: float, unit: str, text: str) -> None:
     assert shown(value, unit) == text
+
+
+def test_a_panel_that_nothing_is_known_of_says_so() -> None:
+    class Silent:
+        def ask(self, path: str, **asked: str) -> Json:
+            return {"result": []}
+
+    chosen = ANY
+    figure = picture(document("sandboxes"), ("Pool",), Asker(Silent(), 100.0, 110.0, chosen))
+    said = [text.get_text() for axes in figure.axes for text in axes.texts]
+    panels_drawn = [each for each in document("sandboxes")["panels"] if each["type"] != "row"]
+    assert said
+    assert set(said) == {"No data"}
+    assert len(said) <= len(panels_drawn)
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [(60.0, "20 s"), (600.0, "2 min")])
+def test_a_long_time_is_told_in_minutes(seconds: float, expected: str) -> None:
+    figure = picture(document("sandboxes"), ("Pool",), Asker(Canned(), 100.0, 100.0 + seconds, ANY))
+    figure.canvas.draw()
+    ticks = {tick.get_text() for axes in figure.axes for tick in axes.get_xticklabels()}
+    assert expected in ticks
