@@ -4,7 +4,7 @@ The same look is taken from three pods at one moment, while the engines are held
 a leased sandbox, from a pod of the same image that no policy covers (what it reaches, the sandbox could, were
 the wall not there), and from the job's coordinator. `test_agents` looks into a sandbox with an agent in it.
 
-A moment before, while the engines still answer, two pods scrape one pod of each role: the stranger, and one of
+A moment before, while the engines still answer, two pods scrape a pod of each role: the stranger, and one of
 a namespace that the chart's `metricsFrom` names.
 """
 
