@@ -127,7 +127,7 @@ def watched(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 def shared_job(bench: Bench, watched: Watched, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A job that tests look into while it trains, and whose last two steps they judge once it has ended.
 
-    Four held-out rows, tasks, and a penalty on moving away from the base model: dashboards show figures of each.
+    It has held-out rows, tasks and a penalty on leaving the base model: dashboards show figures of each.
     """
     name, rows = SHARED, tmp_path_factory.mktemp("rows")
     settings = Settings.from_environ({})
