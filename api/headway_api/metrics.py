@@ -456,7 +456,12 @@ JOBS: Final = (
         "",
         *("type", "status", "reason"),
     ),
-    of_job("signal", "State of a sign of collapse: 0 clear, 1 suspect, 2 raised.", "", "signal"),
+    of_job(
+        "signal",
+        "State of a sign of collapse, of a job's 16 worst: 0 clear, 1 suspect, 2 raised.",
+        "",
+        "signal",
+    ),
     of_job("step", "Training steps completed and checkpointed.", "steps"),
     of_job("max_steps", "Training steps after which the job is done.", "steps"),
     of_job("groups", "Rows that an evaluation has done, over all candidates."),

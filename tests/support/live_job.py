@@ -17,6 +17,7 @@ from headway_demo.kube import Kube, KubeError
 from headway_demo.settings import NAMESPACE, SYSTEM_NAMESPACE
 
 PROBE = (Path(__file__).parent / "pod_probe.py").read_text()
+SCRAPE = (Path(__file__).parent / "scrape_probe.py").read_text()
 HOLDS = 20
 """Tries to hold the engines while an episode runs: between two batches there is none, which where weights are
 slow to come is half of the time."""
@@ -62,11 +63,23 @@ def look(
     kube: Kube, pod: Mapping[str, Any], targets: Mapping[str, Target], container: str | None = None
 ) -> dict[str, Any]:
     """What `pod_probe` says inside a pod, in its first container or a named one; KubeError if it is gone."""
+    return _asked(kube, pod, PROBE, targets, container)
+
+
+def scraped(kube: Kube, pod: Mapping[str, Any], targets: Mapping[str, str]) -> dict[str, Any]:
+    """What a scraper inside a pod is answered, as `scrape_probe` says."""
+    return _asked(kube, pod, SCRAPE, targets, None)
+
+
+def _asked(
+    kube: Kube, pod: Mapping[str, Any], program: str, targets: Mapping[str, Any], container: str | None
+) -> dict[str, Any]:
+    """What a program says that is run inside a pod."""
     name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
     command = ("python3", "-", json.dumps(targets))
     place = () if container is None else ("-c", container)
     found: dict[str, Any] = json.loads(
-        kube.run("exec", "-i", name, "-n", namespace, *place, "--", *command, stdin=PROBE)
+        kube.run("exec", "-i", name, "-n", namespace, *place, "--", *command, stdin=program)
     )
     return found
 
