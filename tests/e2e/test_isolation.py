@@ -10,15 +10,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pytest
 from limits import pods_to_hold, unheld
-from live_job import Sandbox, keys_in, look, pods, sandbox_in_use
+from live_job import Sandbox, keys_in, look, pod_without_policy, pods, sandbox_in_use
 from neighbours import Target, targets
 from outside_host import outside_host
 
@@ -26,8 +25,6 @@ from headway_api import names
 from headway_api.keys import HELD_BY
 from headway_demo.objects import read_group
 
-STRANGERS = f"headway-e2e-strangers-{uuid4().hex[:8]}"
-"""Another each time: an earlier run's may still be going."""
 OUTSIDE = "outside/"
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
@@ -74,36 +71,6 @@ def scene(bench: Any, shared_job: str) -> Iterator[Scene]:
             looked_into[names.SANDBOX] = sandbox.pod
             held = {role: keys_in(kube, pod, role) for role, pod in looked_into.items()}
         yield Scene(sandbox, found, inside, strange, coordinating, everyone, held)
-
-
-@contextmanager
-def pod_without_policy(kube: Any, image: str) -> Iterator[dict[str, Any]]:
-    """A pod of the sandboxes' image in a namespace where nothing is forbidden."""
-    kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": STRANGERS}})
-    pod = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": "stranger", "namespace": STRANGERS},
-        "spec": {
-            "terminationGracePeriodSeconds": 0,
-            "containers": [
-                {
-                    "name": "stranger",
-                    "image": image,
-                    "imagePullPolicy": "IfNotPresent",
-                    "command": ["python3", "-c", "import signal; signal.pause()"],
-                    "resources": {"limits": {"cpu": "500m", "memory": "64Mi"}},
-                }
-            ],
-        },
-    }
-    try:
-        kube.apply(pod)
-        ready = ("--for=condition=Ready", "--timeout=150s", "pod/stranger")
-        kube.run("wait", "-n", STRANGERS, *ready, timeout_s=180)
-        yield pod
-    finally:
-        kube.run("delete", "namespace", STRANGERS, "--wait=false")
 
 
 def test_without_a_policy_the_same_look_finds_the_cluster(scene: Scene) -> None:

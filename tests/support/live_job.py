@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from neighbours import Target
 
@@ -123,3 +124,34 @@ def keys_in(kube: Any, pod: dict[str, Any], container: str) -> set[str]:
     )
     where = ("-n", pod["metadata"]["namespace"], pod["metadata"]["name"], "-c", container)
     return set(kube.run("exec", *where, "--", "python3", "-c", program).split())
+
+
+@contextmanager
+def pod_without_policy(kube: Any, image: str) -> Iterator[dict[str, Any]]:
+    """A pod of the sandboxes' image in a namespace where nothing is forbidden."""
+    strangers = f"headway-e2e-strangers-{uuid4().hex[:8]}"  # an earlier run's may still be going
+    kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": strangers}})
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "stranger", "namespace": strangers},
+        "spec": {
+            "terminationGracePeriodSeconds": 0,
+            "containers": [
+                {
+                    "name": "stranger",
+                    "image": image,
+                    "imagePullPolicy": "IfNotPresent",
+                    "command": ["python3", "-c", "import signal; signal.pause()"],
+                    "resources": {"limits": {"cpu": "500m", "memory": "64Mi"}},
+                }
+            ],
+        },
+    }
+    try:
+        kube.apply(pod)
+        ready = ("--for=condition=Ready", "--timeout=150s", "pod/stranger")
+        kube.run("wait", "-n", strangers, *ready, timeout_s=180)
+        yield pod
+    finally:
+        kube.run("delete", "namespace", strangers, "--wait=false")
