@@ -14,7 +14,7 @@ from headway_api.spec.model import ModelSpec
 from headway_trainer import model as models
 
 
-def refused(folder: Path, **changes: int) -> JobError:
+def refused(folder: Path, **changes: object) -> JobError:
     """What is said once config.json says something else."""
     write_model(folder, tied=False)
     path = folder / "config.json"
@@ -62,5 +62,7 @@ def test_a_tensor_that_is_missing_is_named(tmp_path: Path, lost: str) -> None:
 def test_a_layer_that_is_missing_is_named(tmp_path: Path) -> None:
     sizes = json.loads((write_model(tmp_path / "whole", tied=False) / "config.json").read_text())
     count = sizes["num_hidden_layers"]
-    said = refused(tmp_path / "other", num_hidden_layers=count + 1).termination.message
+    kinds = sizes["layer_types"]
+    error = refused(tmp_path / "other", num_hidden_layers=count + 1, layer_types=[*kinds, kinds[-1]])
+    said = error.termination.message
     assert f"config.json asks for, model.layers.{count}." in said

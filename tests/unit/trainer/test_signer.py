@@ -139,7 +139,14 @@ def test_a_record_without_a_signature_is_refused(durable: Layout, tmp_path: Path
         Process(durable, tmp_path / "again").resume()
 
 
-@pytest.mark.parametrize("forge", [rewritten, lambda record, data: json.dumps({"files": []}).encode()])
+@pytest.mark.parametrize(
+    "forge",
+    [
+        lambda record, data: rewritten(record, WEIGHTS, data),
+        lambda record, data: json.dumps({"files": []}).encode(),
+    ],
+    ids=["rewritten", "empty"],
+)
 def test_what_a_node_says_that_it_uploaded_is_signed_too(layout: Layout, tmp_path: Path, forge: Any) -> None:
     """Else rank 0 would sign the digest of a planted file itself."""
 
