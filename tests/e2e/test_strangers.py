@@ -21,7 +21,7 @@ from hostile_code import HOSTILE
 from live_job import look, pod_without_policy, pods
 from neighbours import Target, targets
 from outside_host import outside_host
-from provoked.provocation import merged
+from provoked.provocation import LITTLE, merged
 from tries import objects
 from tries.planted import Planted, rewritten
 
@@ -64,8 +64,16 @@ class Scene:
     """What the sandboxes knock at."""
 
     def job(self, name: str, changes: dict[str, Any]) -> None:
-        """Apply the example's job under a name, small, with these changes; None removes."""
-        found = self.bench.job(name)
+        """Apply the example's job under a name, with these changes; None removes.
+
+        It asks for little, so that all of them fit a node.
+        """
+        little = {
+            "learner": {"resources": LITTLE},
+            "rollout": {"maxConcurrency": 8, "resources": LITTLE},
+            "environment": {"sandbox": {"warmPool": {"min": 0, "max": 8}}},
+        }
+        found = self.bench.job(name, little)
         found["spec"] = merged(found["spec"], changes)
         self.bench.kube.apply(found)
 
