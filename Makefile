@@ -110,7 +110,7 @@ test-chaos: venv ## coordinator, servers, agents, sandboxes and learners killed 
 test-hostile: export HOSTILE_COUNT ?= 10000
 test-hostile: export HOSTILE_CASES ?= 1000
 test-hostile: export HOSTILE_SEED ?= $(shell date +%s)
-test-hostile: venv ## what strangers send, drawn anew: HOSTILE_COUNT custom resources, HOSTILE_CASES messages, as many of each route by schemathesis (HOSTILE_SEED: the same again)
+test-hostile: venv ## what strangers try on a cluster, and what they send, drawn anew: HOSTILE_COUNT custom resources, HOSTILE_CASES messages, as many of each route by schemathesis (HOSTILE_SEED: the same again)
 	$(TOGETHER) -m hostile tests
 test-remedies: venv ## each remedy ordered of a running job on a cluster, and a process killed in the middle of it (half an hour)
 	$(PYTEST) tests/e2e/test_remedies.py

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from uuid import uuid4
 
 import pytest
 from limits import pods_to_hold, unheld
-from live_job import Sandbox, keys_in, look, pods, sandbox_in_use, scraped
+from live_job import Sandbox, keys_in, look, pod_without_policy, pods, sandbox_in_use, scraped
 from neighbours import Target, listening, targets
 from outside_host import outside_host
 
@@ -112,41 +112,6 @@ def metrics_port(pod: dict[str, Any], role: str) -> int:
     ports = [port for container in pod["spec"]["containers"] for port in container.get("ports", [])]
     [number] = [port["containerPort"] for port in ports if port.get("name") == PORTS[role]]
     return int(number)
-
-
-@contextmanager
-def pod_without_policy(
-    kube: Any, image: str, namespace: str, labels: dict[str, str]
-) -> Iterator[dict[str, Any]]:
-    """A pod of the sandboxes' image in a namespace of these labels where nothing is forbidden."""
-    kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": labels}})
-    pod = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": "stranger", "namespace": namespace},
-        "spec": {
-            "terminationGracePeriodSeconds": 0,
-            "containers": [
-                {
-                    "name": "stranger",
-                    "image": image,
-                    "imagePullPolicy": "IfNotPresent",
-                    "command": ["python3", "-c", "import signal; signal.pause()"],
-                    "resources": {
-                        "requests": {"cpu": "10m"},
-                        "limits": {"cpu": "500m", "memory": "64Mi"},
-                    },
-                }
-            ],
-        },
-    }
-    try:
-        kube.apply(pod)
-        ready = ("--for=condition=Ready", "--timeout=150s", "pod/stranger")
-        kube.run("wait", "-n", namespace, *ready, timeout_s=180)
-        yield pod
-    finally:
-        kube.run("delete", "namespace", namespace, "--wait=false")
 
 
 def test_without_a_policy_the_same_look_finds_the_cluster(scene: Scene) -> None:

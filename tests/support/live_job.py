@@ -136,3 +136,39 @@ def keys_in(kube: Any, pod: dict[str, Any], container: str) -> set[str]:
     )
     where = ("-n", pod["metadata"]["namespace"], pod["metadata"]["name"], "-c", container)
     return set(kube.run("exec", *where, "--", "python3", "-c", program).split())
+
+
+@contextmanager
+def pod_without_policy(
+    kube: Any, image: str, namespace: str, labels: dict[str, str] | None = None
+) -> Iterator[dict[str, Any]]:
+    """A pod of the sandboxes' image in a namespace of these labels where nothing is forbidden."""
+    metadata = {"name": namespace, "labels": labels or {}}
+    kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "stranger", "namespace": namespace},
+        "spec": {
+            "terminationGracePeriodSeconds": 0,
+            "containers": [
+                {
+                    "name": "stranger",
+                    "image": image,
+                    "imagePullPolicy": "IfNotPresent",
+                    "command": ["python3", "-c", "import signal; signal.pause()"],
+                    "resources": {
+                        "requests": {"cpu": "10m"},
+                        "limits": {"cpu": "500m", "memory": "64Mi"},
+                    },
+                }
+            ],
+        },
+    }
+    try:
+        kube.apply(pod)
+        ready = ("--for=condition=Ready", "--timeout=150s", "pod/stranger")
+        kube.run("wait", "-n", namespace, *ready, timeout_s=180)
+        yield pod
+    finally:
+        kube.run("delete", "namespace", namespace, "--wait=false")

@@ -211,4 +211,12 @@ FAULTS: tuple[Fault, ...] = (
         "The file of the base model's weights is cut short, as by an upload that broke off.",
         "spec.model.base: .../model.safetensors has ... bytes, and by its header ...; upload the file again",
     ),
+    in_preflight(
+        "layer-left-out",
+        Kind.WEIGHTS,
+        "ModelIncomplete",
+        "The base model's weights lack a layer that config.json has.",
+        "spec.model.base: ... has no tensor of model.layers..., and config.json says num_hidden_layers: ...; "
+        "upload the whole Hugging Face folder again",
+    ),
 )

@@ -217,6 +217,7 @@ def with_module(name: str, source: str) -> tuple[dict[str, Any], dict[str, Any]]
     return held, {"spec": {"containers": [container], "volumes": volumes}}
 
 
+@pytest.mark.hostile
 async def test_code_of_the_models_reaches_nothing_of_its_judge(
     cluster: Any, namespace: str, image: str, job: Any
 ) -> None:
@@ -268,6 +269,7 @@ http.server.ThreadingHTTPServer(("", 8080), Evil).serve_forever()
 """
 
 
+@pytest.mark.hostile
 async def test_a_pod_that_answers_otherwise_ends_itself_alone(
     cluster: Any, namespace: str, image: str, job: Any
 ) -> None:

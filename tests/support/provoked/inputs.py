@@ -68,6 +68,7 @@ PROVOKED: dict[str, Provocation] = {
     "no-job-to-start-from": Provocation({"model": {"warmStart": {"job": "absent"}}}),
     "no-candidate": evaluation({"candidates": [{"name": "tuned", "checkpoint": {"job": "absent"}}]}),
     "spoilt-weights": Provocation({"model": {"base": f"{ODD}/spoilt-weights"}}),
+    "layer-left-out": Provocation({"model": {"base": f"{ODD}/more-layers"}}),
     "weights-of-another-model": Provocation({"model": {"base": f"{ODD}/other-weights"}}, trains=True),
     "lost-checkpoint": Provocation({"suspend": True}, then=lose_the_checkpoint, trains=True),
 }
@@ -89,17 +90,18 @@ def upload(bucket: Any, folder: Path) -> None:
         shutil.copytree(model, odd / name)
         whole = (model / file).read_bytes()
         (odd / name / file).write_bytes(whole[: len(whole) // 2])
-    resized(model, odd / "other-weights")
+    described_as(model, odd / "other-weights", "intermediate_size", 2)
+    described_as(model, odd / "more-layers", "num_hidden_layers", 2)
     _adapters(odd)
     _rows(odd)
     bucket.upload(odd, "odd")
 
 
-def resized(model: Path, copy: Path) -> None:
-    """Copy a model whose layers are larger by its configuration than by its weights."""
+def described_as(model: Path, copy: Path, size: str, times: int) -> None:
+    """Copy a model whose configuration has so many times a size that its weights have."""
     shutil.copytree(model, copy)
     config = json.loads((model / "config.json").read_text())
-    config["intermediate_size"] *= 2
+    config[size] *= times
     (copy / "config.json").write_text(json.dumps(config))
 
 
