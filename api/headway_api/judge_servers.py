@@ -39,9 +39,7 @@ def served(job: JobConfig | EvalConfig, name: str) -> ServedModel:
 def _servers(judge: Judge) -> ServersSpec:
     """A judge's servers in the words of rollout servers."""
     assert judge.model is not None
-    engine = Engine(
-        tensor_parallel_size=judge.model.tensor_parallel_size, extra_args=judge.model.extra_args
-    )
+    engine = Engine(tensor_parallel_size=judge.model.tensor_parallel_size, extra_args=judge.model.extra_args)
     return ServersSpec(
         replicas=judge.model.replicas,
         max_concurrency=judge.concurrency,

@@ -26,8 +26,8 @@ class Key(StrEnum):
     COORDINATOR_TO_BROKER = "coordinator-to-broker"
     """Leases sandboxes."""
     COORDINATOR_TO_JUDGE = "coordinator-to-judge"
-    """Asks judges whose models the job serves. The coordinator has it in JUDGES_DIR, beside the tokens of other
-    judges, and only where there is such a judge."""
+    """Asks judges whose models the job serves. The coordinator has it in JUDGES_DIR, beside the tokens of
+    other judges, and only where there is such a judge."""
     ROLLOUT_TO_LEARNER = "rollout-to-learner"
     """Takes weights out of the learner's memory."""
     LEASES = "leases"

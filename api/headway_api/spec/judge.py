@@ -84,7 +84,8 @@ class Judge(SpecModel):
     model: JudgeModel | None = None
     """A model that the job itself serves, for as long as it has pods."""
     secret_ref: SecretRef | None = None
-    """Secret whose key `token` is sent to endpoint as the bearer token. A changed one is taken up within two minutes."""
+    """Secret whose key `token` is sent to endpoint as the bearer token. A changed one is taken up within two
+    minutes."""
     max_tokens: Annotated[int, Field(ge=1, le=131072)] = 1024
     """Most tokens of one answer. One that is cut off there is none."""
     concurrency: Annotated[int, Field(ge=1, le=1024)] = 8

@@ -22,9 +22,7 @@ from headway_coordinator.judges.judge import Judge
 from headway_coordinator.judges.kept import Kept
 
 
-def of_job(
-    job: JobConfig | EvalConfig, http: aiohttp.ClientSession, store: Store, layout: Layout
-) -> Judges:
+def of_job(job: JobConfig | EvalConfig, http: aiohttp.ClientSession, store: Store, layout: Layout) -> Judges:
     """The judges of a job in its pods, those that it serves itself too. As `connected`."""
     return connected(job.spec.judges, http, store, layout, served=judge_servers.urls(job))
 

@@ -55,9 +55,7 @@ def asked(question: Question, judge: Judge) -> Asked:
     return Asked(question.messages, question.answer_schema, digest)
 
 
-def body(
-    judge: Judge, model: str, question: Asked, without: Collection[str], attempt: int
-) -> dict[str, Any]:
+def body(judge: Judge, model: str, question: Asked, without: Collection[str], attempt: int) -> dict[str, Any]:
     """The request's JSON.
 
     The first attempt takes the likeliest answer. After one that was no answer the others are drawn: asked

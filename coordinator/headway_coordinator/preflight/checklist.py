@@ -79,8 +79,8 @@ class Checklist:
         self._passed(names.CHECK_AGENT, f"{url} answers")
 
     async def judges(self, judges: Judges, store: Store, cache: Path) -> None:
-        """Each judge answers: one that is only late is waited for. Before that, the model of each that the job
-        serves is there: its servers come up once they are waited for.
+        """Each judge answers: one that is only late is waited for. Before that, the model of each that the
+        job serves is there: its servers come up once they are waited for.
 
         Raises:
             JobError: `JudgeUnreachable` or the like, retriable: it was not there in time. `ModelUnavailable`:

@@ -385,8 +385,9 @@ def _waited_too_long(context: Context, observed: Observed, roles: list[RoleHealt
     late.sort(key=lambda health: health.trouble is None)
     for health in late:
         words = health.trouble.message if health.trouble else f"{health.culprit} is not ready; see its log"
+        who = health.field or health.role
         return Trouble(
             Reason.PENDING_DEADLINE_EXCEEDED,
-            f"{health.field or health.role} was not ready within spec.pendingDeadlineSeconds ({patience}): {words}",
+            f"{who} was not ready within spec.pendingDeadlineSeconds ({patience}): {words}",
         )
     return None

@@ -1,8 +1,8 @@
 """The servers of judges' models: rollout servers with a model and a key of their own, which the coordinator
 alone reaches. Pure.
 
-They come when the coordinator waits for a judge: what needs no accelerator has been checked by then. From then
-on they stay for as long as the job has pods.
+They come when the coordinator waits for a judge: what needs no accelerator has been checked by then. They
+stay for as long as the job has pods.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class Process:
     env_from_pod: dict[str, str] = field(default_factory=dict)
     """Variable -> path of a field of the pod."""
     files_from_secret: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """Folder -> name and key of a Secret, which may come later: TOKEN_KEY is a file there once there is one."""
+    """Folder -> name and key of a Secret, which may come later: TOKEN_KEY is a file there once it has come."""
     labels: dict[str, str] = field(default_factory=dict)
     """Further labels of the pod."""
     holds_keys_of: str | None = None
@@ -126,7 +126,13 @@ def _env(process: Process) -> list[Json]:
 def _volumes(context: Context, process: Process) -> tuple[list[Json], list[Json]]:
     volumes: list[Json] = [
         {"name": "config", "configMap": {"name": names.config_map(context.stem)}},
-        {"name": "keys", "projected": {"sources": _keys(context, process.holds_keys_of or process.role), "defaultMode": 0o440}},
+        {
+            "name": "keys",
+            "projected": {
+                "sources": _keys(context, process.holds_keys_of or process.role),
+                "defaultMode": 0o440,
+            },
+        },
         {"name": "tmp", "emptyDir": {"sizeLimit": context.platform.cache_size_limit}},
         {"name": "cache", "emptyDir": {"sizeLimit": context.platform.cache_size_limit}},
     ]

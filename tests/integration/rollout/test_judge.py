@@ -15,7 +15,7 @@ from typing import Any
 import judged
 import pytest
 import rollout_server
-from role_keys import TO_JUDGE, TO_ROLLOUT
+from role_keys import TO_JUDGE
 from rollout_server import RolloutServer, kill
 from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 

@@ -1,4 +1,4 @@
-"""Judges whose models the job serves itself: where they are asked, with which key, and what is said of them."""
+"""Judges whose models the job serves itself: where they are asked, with which key, what is said of them."""
 
 from __future__ import annotations
 
@@ -65,12 +65,12 @@ async def test_it_is_asked_as_any_other_with_the_key_of_its_servers(tmp_path: Pa
 
 async def test_no_episode_begins_before_it_has_answered(tmp_path: Path) -> None:
     """Its servers come up after the coordinator: what is asked at once would be lost."""
-    async with serving(fails(503, "loading"), fails(503, "loading"), says("ok")) as service:
-        async with judges(tmp_path, served(), service.url) as found:
-            await found.ready()
-            assert len(service.bodies) == 3
-            await found.ready()
-            assert len(service.bodies) == 3, "it is asked until it answers"
+    late = (fails(503, "loading"), fails(503, "loading"), says("ok"))
+    async with serving(*late) as service, judges(tmp_path, served(), service.url) as found:
+        await found.ready()
+        assert len(service.bodies) == 3
+        await found.ready()
+        assert len(service.bodies) == 3, "it is asked until it answers"
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,9 @@ class TestObjects:
 
     def test_the_coordinator_asks_at_their_services(self) -> None:
         world = at_work()
-        config = JobConfig.model_validate_json(world.objects["ConfigMap", "refunds-config"]["data"]["job.json"])
+        config = JobConfig.model_validate_json(
+            world.objects["ConfigMap", "refunds-config"]["data"]["job.json"]
+        )
         assert judge_servers.urls(config) == {
             "clerk": "http://refunds-judge-2.team.svc:8000/v1",
             "style": "http://refunds-judge-3.team.svc:8000/v1",
