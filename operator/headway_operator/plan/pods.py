@@ -35,7 +35,7 @@ class Process:
     env_from_pod: dict[str, str] = field(default_factory=dict)
     """Variable -> path of a field of the pod."""
     files_from_secret: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """Folder -> name and key of a Secret, which may come later: TOKEN_KEY is a file there once it has come."""
+    """Folder -> name and key of a Secret, which may come later: TOKEN_KEY is then a file in the folder."""
     labels: dict[str, str] = field(default_factory=dict)
     """Further labels of the pod."""
     holds_keys_of: str | None = None
