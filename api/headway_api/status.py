@@ -322,7 +322,7 @@ class Role(StatusModel):
     """The pods of one role."""
 
     name: Word
-    """learner, rollout, coordinator or broker."""
+    """learner, rollout, coordinator, broker or judge."""
     desired: Count = 0
     """Pods wanted."""
     ready: Count = 0

@@ -95,22 +95,24 @@ def _are_free(arguments: Sequence[str]) -> bool:
     return all(map(_is_free, arguments))
 
 
+def without_own_flags(field: str) -> Rule:
+    """Arguments for vLLM that set nothing which follows from the rest of the spec."""
+    return Rule(
+        "self.all(argument, !argument.startsWith('-') || "
+        "[argument.split('=')[0].split('.')[0].replace('_', '-')].all(name, "
+        f"![{', '.join(map(cel_literal, OWN_FLAGS))}].exists(flag, flag.startsWith(name))))",
+        f"{field} may not set what follows from the rest of the spec: remove {', '.join(OWN_FLAGS)}",
+        _are_free,
+    )
+
+
 class Engine(SpecModel):
     """How a rollout server runs the model."""
 
     tensor_parallel_size: Annotated[int, Field(ge=1, le=16)] = 1
     """Accelerators one server spreads the model over."""
     extra_args: Annotated[
-        tuple[Argument, ...],
-        Field(max_length=64),
-        Rule(
-            "self.all(argument, !argument.startsWith('-') || "
-            "[argument.split('=')[0].split('.')[0].replace('_', '-')].all(name, "
-            f"![{', '.join(map(cel_literal, OWN_FLAGS))}].exists(flag, flag.startsWith(name))))",
-            "spec.rollout.engine.extraArgs may not set what follows from the rest of the spec: remove "
-            f"{', '.join(OWN_FLAGS)}",
-            _are_free,
-        ),
+        tuple[Argument, ...], Field(max_length=64), without_own_flags("spec.rollout.engine.extraArgs")
     ] = ()
     """Arguments added to vLLM's command line, after the platform's own. Those that follow from the rest of
     the spec are refused, abbreviated ones too."""
