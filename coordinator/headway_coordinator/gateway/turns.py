@@ -168,7 +168,7 @@ class Turns:
         turn, client.has_it, client.since = client.turn, True, time.monotonic()
         found = turn.task.result()
         turn.deliveries += 1
-        kept = [*ask.messages, found.message]
+        kept = [*(found.conversation or ask.messages), found.message]
         self.rollout.answered(turn.request, found.node, kept, instructed=ask.instructed)
 
     def reset(self, client: Client) -> None:
@@ -212,7 +212,7 @@ class Turns:
 def _digest(ask: Ask) -> str:
     """Equal for equal requests."""
     asked = [ask.messages, ask.tools, ask.may_call, ask.max_tokens, repr(ask.force), ask.stop]
-    asked += [ask.logprobs, ask.instructed]
+    asked += [ask.logprobs, ask.instructed, ask.schema, ask.effort, ask.text]
     return sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from headway_coordinator.trajectory import thoughts
 from headway_coordinator.trajectory.calls import Message, Tool
 from headway_coordinator.trajectory.proof import Proof
 from headway_coordinator.trajectory.template import decoded, template_text
@@ -57,6 +58,28 @@ class Bounded:
     def text(self, ids: Sequence[int]) -> str:
         """See `Renderer`."""
         return decoded(self._tokenizer, list(ids))
+
+    @property
+    def vocabulary(self) -> int:
+        """See `Renderer`."""
+        return len(self._tokenizer)
+
+    def encode(self, text: str, *, whole: bool) -> list[int]:
+        """See `Renderer`."""
+        return list(self._tokenizer.encode(text, add_special_tokens=whole))
+
+    def longer(self, text: str, most: int) -> bool:
+        """See `Renderer`."""
+        return longer(self._tokenizer, text, most)
+
+    def thoughtless(self) -> list[int]:
+        """See `Renderer`."""
+        marks = thoughts.opened(self.said([{"role": "user", "content": "Hello."}], [], generate=True))
+        return [] if marks is None else self.encode(f"\n{marks[1]}\n\n", whole=False)
+
+    def said(self, messages: Sequence[Message], tools: Sequence[Tool], *, generate: bool) -> str:
+        """See `Renderer`."""
+        raise NotImplementedError
 
     def exceeds(self, messages: Sequence[Message], tools: Sequence[Tool], most: int) -> bool:
         """See `Renderer`."""
