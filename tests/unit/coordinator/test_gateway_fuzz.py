@@ -28,6 +28,24 @@ pytestmark = pytest.mark.hostile
 SEED = int(os.environ.get("HOSTILE_SEED", "1"))
 CASES = int(os.environ.get("HOSTILE_CASES", "150"))
 MOST = 64 * 1024 * 1024
+SCHEMA: dict[str, Any] = {
+    "$defs": {"Metal": {"type": "object", "properties": {"name": {"type": "string", "maxLength": 9}}}},
+    "type": "object",
+    "properties": {
+        "kind": {"enum": ["gold", "lead"], "title": "Kind"},
+        "grams": {"anyOf": [{"type": "integer", "minimum": 0, "maximum": 9}, {"type": "null"}]},
+        "parts": {"type": "array", "items": {"$ref": "#/$defs/Metal"}, "maxItems": 3},
+    },
+    "required": ["kind"],
+    "additionalProperties": False,
+}
+HELD: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {"response_format": {"type": "json_schema", "json_schema": {"schema": SCHEMA}}},
+    "/v1/messages": {"output_config": {"format": {"type": "json_schema", "schema": SCHEMA}}},
+    "/v1/messages/count_tokens": {"output_format": {"type": "json_schema", "schema": SCHEMA}},
+    "/v1/responses": {"text": {"format": {"type": "json_schema", "name": "metal", "schema": SCHEMA}}},
+}
+"""What a request that is held to a schema says instead of its tools."""
 EPISODE = "t0-000009-0-0"
 CALL = {"id": "c", "type": "function", "function": {"name": "look_up", "arguments": '{"key": "x"}'}}
 PROMPT: dict[str, Any] = {
@@ -83,6 +101,19 @@ GOOD: dict[str, Any] = {
         "stop": ["END", "Observation:"],
         "logprobs": True,
         "seed": 7,
+        "reasoning_effort": None,
+        "chat_template_kwargs": {},
+    },
+    "/v1/completions": {
+        "model": "default",
+        "prompt": "Question: which metal?",
+        "max_tokens": 5,
+        "temperature": 1.0,
+        "stream": False,
+        "stop": ["END", "Observation:"],
+        "logprobs": 1,
+        "seed": 7,
+        "response_format": {"type": "json_schema", "json_schema": {"name": "metal", "schema": SCHEMA}},
     },
     "/v1/messages": PROMPT
     | {
@@ -142,9 +173,14 @@ def tok(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return tokenizer(tmp_path_factory.mktemp("tok"), QWEN3_TEMPLATE)
 
 
+def held(path: str) -> dict[str, Any]:
+    kept = {name: value for name, value in GOOD[path].items() if name not in ("tools", "tool_choice")}
+    return copy.deepcopy(kept | HELD[path])
+
+
 def bent(path: str, chance: random.Random) -> tuple[bytes, dict[str, str]]:
     """A request's body and headers, most often almost good."""
-    body = copy.deepcopy(GOOD[path])
+    body = held(path) if path in HELD and chance.random() < 0.3 else copy.deepcopy(GOOD[path])
     for _ in range(chance.randint(0, 3)):
         body = changed(body, chance)
     if path.endswith("completions") and isinstance(body, dict) and chance.random() < 0.3:
