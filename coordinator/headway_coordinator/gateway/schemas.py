@@ -26,7 +26,8 @@ REMARKS: Final = (
 REFERRED: Final = ("$defs", "definitions")
 ALTERNATIVES: Final = ("anyOf", "oneOf", "allOf")
 NUMBERS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
-COUNTS: Final = ("minLength", "maxLength", "minItems", "maxItems")
+LENGTHS: Final = ("minLength", "maxLength")
+COUNTS: Final = (*LENGTHS, "minItems", "maxItems")
 KEYWORDS: Final = (
     *("type", "properties", "required", "additionalProperties", "items", "enum", "const", "format", "$ref"),
     *ALTERNATIVES,
@@ -50,7 +51,11 @@ MOST_CHOICES: Final = 500
 """Of one enum."""
 MOST_ALTERNATIVES: Final = 50
 MOST_COUNT: Final = 500
-"""Of characters or items that a limit names: the compiler writes some of them out."""
+"""Of items that a limit names."""
+MOST_LENGTH: Final = 60
+"""Of characters, and of a schema's work: some 1.5 s of the compiler at a vocabulary of 140,000 tokens."""
+WORK: Final = dict.fromkeys(NUMBERS, 2) | {"format": 6}
+"""What the compiler does for a keyword, in characters of a length that is limited: it writes out each."""
 MOST_NUMBER: Final = 2**53
 INSTEAD: Final = {
     "pattern": "say it in the description, or list the values as an enum",
@@ -84,6 +89,12 @@ def text(schema: object, at: str) -> str:
     found = json.dumps(reader.read(schema, at, root=True), ensure_ascii=False)
     if len(found.encode(errors="replace")) > bounds.SCHEMA:
         raise bad(at, f"has more than {bounds.SCHEMA} bytes; send a smaller schema")
+    if reader.work > MOST_LENGTH:
+        raise bad(
+            at,
+            f"would take long to compile: its limits of length, of which each format is {WORK['format']} and "
+            f"each minimum or maximum 2, come to {reader.work}, and {MOST_LENGTH} is the most; leave some out",
+        )
     reader.require_ends()
     return found
 
@@ -99,6 +110,8 @@ class _Reader:
             if isinstance(schema.get(part), dict)
             for name in schema[part]
         }
+        self.work = 0
+        """See `WORK`."""
         self._leads: dict[str, set[str]] = {}
         """Reference -> those that its schema is, without a value in between."""
 
@@ -113,6 +126,8 @@ class _Reader:
         if "$ref" in found:
             found = found | self._reference(found, at, within)
         kept = {name: _checked(name, value, f"{at}.{name}") for name, value in found.items()}
+        lengths = sum(value for name, value in kept.items() if name in LENGTHS)
+        self.work += lengths + sum(WORK.get(name, 0) for name in kept)
         _require_order(kept, at)
         for part in REFERRED:
             if part in kept:
@@ -197,8 +212,9 @@ class _Reader:
 def _checked(name: str, value: Any, at: str) -> Any:
     """The value of a keyword that is no schema; of one that is, its kind."""
     if name in COUNTS:
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST_COUNT:
-            raise bad(at, f"must be a whole number from 0 to {MOST_COUNT}; above that, leave it out")
+        most = MOST_LENGTH if name in LENGTHS else MOST_COUNT
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
+            raise bad(at, f"must be a whole number from 0 to {most}; above that, leave it out")
     elif name in NUMBERS:
         if not _is_number(value) or abs(value) > MOST_NUMBER:
             raise bad(at, f"must be a number from -{MOST_NUMBER} to {MOST_NUMBER}")

@@ -117,6 +117,9 @@ LOOP = {"$defs": {"A": {"$ref": "#/$defs/B"}, "B": {"anyOf": [{"$ref": "#/$defs/
         ("s", {"$defs": {"A": {"$ref": "#/$defs/A"}}, "$ref": "#/$defs/A"}, "refers to itself"),
         ("s", {"enum": ["x" * 200 + str(n) for n in range(400)]}, f"more than {bounds.SCHEMA} bytes"),
         ("s", {"enum": list(range(3000))}, "more than 2000 values"),
+        ("s.maxLength", {"type": "string", "maxLength": 61}, "from 0 to 60"),
+        ("s", OBJECT | {"properties": dict.fromkeys("abc", {"type": "string", "maxLength": 30})}, "come to 90"),
+        ("s", OBJECT | {"properties": dict.fromkeys("abcdefghijk", {"type": "string", "format": "uri"})}, "66"),
     ],
 )  # fmt: skip
 def test_what_is_not_kept_to_is_refused_with_its_place(at: str, schema: Any, says: str) -> None:
