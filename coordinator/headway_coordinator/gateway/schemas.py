@@ -92,8 +92,8 @@ def text(schema: object, at: str) -> str:
     if reader.work > MOST_LENGTH:
         raise bad(
             at,
-            f"would take long to compile: its limits of length, of which each format is {WORK['format']} and "
-            f"each minimum or maximum 2, come to {reader.work}, and {MOST_LENGTH} is the most; leave some out",
+            f"would take long to compile: limits of length, each format as {WORK['format']} and each minimum "
+            f"or maximum as 2, come to {reader.work}, and {MOST_LENGTH} is the most; leave some out",
         )
     reader.require_ends()
     return found

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from headway_coordinator.gateway.core import Ask, Chat, Completion, Session
 from headway_coordinator.gateway.refusals import Refusal
@@ -31,6 +31,8 @@ QUEUE_SECONDS = 30.0
 RETRY_AFTER_SECONDS = 5
 GIVEN_UP_SECONDS = 10.0
 """How long after an answer was written a reset connection says that it was not read."""
+LONG = 64 * 1024
+"""Characters of a text that is told apart from others by its digest."""
 INLINE_BYTES = 1024 * 1024
 """Of a conversation that is told apart from others at once, in some 5 ms."""
 
@@ -213,7 +215,18 @@ def _digest(ask: Ask) -> str:
     """Equal for equal requests."""
     asked = [ask.messages, ask.tools, ask.may_call, ask.max_tokens, repr(ask.force), ask.stop]
     asked += [ask.logprobs, ask.instructed, ask.schema, ask.effort, ask.text]
-    return sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
+    return sha256(json.dumps(_told(asked), sort_keys=True).encode()).hexdigest()
+
+
+def _told(value: Any) -> Any:
+    """The same, with digests in place of long texts: to write those out would hold everything else up."""
+    if isinstance(value, str):
+        return value if len(value) <= LONG else sha256(value.encode(errors="surrogatepass")).hexdigest()
+    if isinstance(value, dict):
+        return {_told(name): _told(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_told(one) for one in value]
+    return value
 
 
 def _same(turns: Sequence[Turn], retry: bool) -> Turn | None:

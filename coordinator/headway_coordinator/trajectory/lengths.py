@@ -17,8 +17,10 @@ from headway_coordinator.trajectory.calls import Message, Tool
 from headway_coordinator.trajectory.proof import Proof
 from headway_coordinator.trajectory.template import decoded, template_text
 
-SLICE = 64 * 1024
-"""Characters that are made tokens at once where a text may be too long."""
+SLICE = 16 * 1024
+"""Characters that are made tokens at once where a text may be too long: nothing else runs meanwhile."""
+GLANCE = 256 * 1024
+"""Characters that are counted at once."""
 SLACK = 32
 """Tokens that a cut may add: a special token that it divides is spelled."""
 PRINTING = "".join(map(chr, range(0x21, 0x7F)))
@@ -129,11 +131,14 @@ def longer(tokenizer: Any, text: str, most: int) -> bool:
 
 def extent(texts: Iterable[str]) -> Extent:
     """What texts hold together."""
-    total = Extent(0, 0)
+    letters = runs = 0
     for text in texts:
-        words = text.encode("ascii", "ignore").translate(None, _OTHERS).split()
-        total += Extent(sum(map(len, words)), len(words))
-    return total
+        for start in range(0, len(text), GLANCE):
+            words = text[start : start + GLANCE].encode("ascii", "ignore").translate(None, _OTHERS).split()
+            letters += sum(map(len, words))
+            # A cut may divide a word.
+            runs += max(0, len(words) - (start > 0))
+    return Extent(letters, runs)
 
 
 def longest_token(tokenizer: Any) -> Extent | None:

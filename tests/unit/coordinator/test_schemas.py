@@ -63,6 +63,8 @@ def test_a_schema_may_be_a_reference_to_one_of_its_own() -> None:
 
 STRING = {"type": "string"}
 OBJECT = {"type": "object", "properties": {"a": STRING}}
+LONG = {key: {"type": "string", "maxLength": 30} for key in "abc"}
+URIS = {key: {"type": "string", "format": "uri"} for key in "abcdefghijk"}
 LOOP = {"$defs": {"A": {"$ref": "#/$defs/B"}, "B": {"anyOf": [{"$ref": "#/$defs/A"}, STRING]}}}
 
 
@@ -118,8 +120,8 @@ LOOP = {"$defs": {"A": {"$ref": "#/$defs/B"}, "B": {"anyOf": [{"$ref": "#/$defs/
         ("s", {"enum": ["x" * 200 + str(n) for n in range(400)]}, f"more than {bounds.SCHEMA} bytes"),
         ("s", {"enum": list(range(3000))}, "more than 2000 values"),
         ("s.maxLength", {"type": "string", "maxLength": 61}, "from 0 to 60"),
-        ("s", OBJECT | {"properties": dict.fromkeys("abc", {"type": "string", "maxLength": 30})}, "come to 90"),
-        ("s", OBJECT | {"properties": dict.fromkeys("abcdefghijk", {"type": "string", "format": "uri"})}, "66"),
+        ("s", OBJECT | {"properties": LONG}, "come to 90"),
+        ("s", OBJECT | {"properties": URIS}, "66"),
     ],
 )  # fmt: skip
 def test_what_is_not_kept_to_is_refused_with_its_place(at: str, schema: Any, says: str) -> None:
