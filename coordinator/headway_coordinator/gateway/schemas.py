@@ -202,7 +202,9 @@ class _Reader:
             raise bad(f"{at}.type", f"must be one of {', '.join(TYPES)}, or a list of them")
         if not all(isinstance(one, str) for one in types) or len(set(types)) < len(types):
             raise bad(f"{at}.type", f"must be one of {', '.join(TYPES)}, or a list of them, each once")
-        owners = {name: (kind,) for kind, names in OF_TYPE.items() for name in names}
+        owners: dict[str, tuple[str, ...]] = {
+            name: (kind,) for kind, names in OF_TYPE.items() for name in names
+        }
         owners |= dict.fromkeys(NUMBERS, ("number", "integer"))
         for name in found:
             if name in owners and not any(kind in types for kind in owners[name]):

@@ -77,11 +77,11 @@ def effort(asked: Thought, *, lenient: bool) -> tuple[str | None, str, tuple[str
         "chat_template_kwargs.enable_thinking": _switched(given.enable_thinking),
         "chat_template_kwargs.thinking": _switched(given.thinking),
     }
-    said = [(name, value) for name, value in wishes.items() if value is not None]
-    if not said:
+    sent = [(name, value) for name, value in wishes.items() if value is not None]
+    if not sent:
         return None, "reasoning_effort", tuple(others)
-    name, found = said[0]
-    for other, value in said[1:]:
+    name, found = sent[0]
+    for other, value in sent[1:]:
         if value != found and {value, found} & {"none"}:
             raise bad(other, f"says {value!r}, and {name} says {found!r}; send one of them")
     return found, name, tuple(others)
