@@ -41,6 +41,11 @@ OF_TYPE: Final[dict[str, tuple[str, ...]]] = {
     "string": ("minLength", "maxLength", "format"),
 }
 """Keywords of one type alone."""
+OWNERS: Final[dict[str, tuple[str, ...]]] = {
+    **{name: (kind,) for kind, names in OF_TYPE.items() for name in names},
+    **dict.fromkeys(NUMBERS, ("number", "integer")),
+}
+"""Keyword -> the types that it says something of."""
 FORMATS: Final = ("date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uri", "uuid")
 MOST_DEPTH: Final = 24
 """Levels of lists and objects."""
@@ -202,12 +207,8 @@ class _Reader:
             raise bad(f"{at}.type", f"must be one of {', '.join(TYPES)}, or a list of them")
         if not all(isinstance(one, str) for one in types) or len(set(types)) < len(types):
             raise bad(f"{at}.type", f"must be one of {', '.join(TYPES)}, or a list of them, each once")
-        owners: dict[str, tuple[str, ...]] = {
-            name: (kind,) for kind, names in OF_TYPE.items() for name in names
-        }
-        owners |= dict.fromkeys(NUMBERS, ("number", "integer"))
         for name in found:
-            if name in owners and not any(kind in types for kind in owners[name]):
+            if name in OWNERS and not any(kind in types for kind in OWNERS[name]):
                 raise bad(f"{at}.{name}", f"is nothing that a value of type {types} has; leave it out")
 
 
