@@ -76,7 +76,8 @@ class Gateway:
         if ask.text is not None:
             return await self._continue(session, ask, ask.text)
         if ask.effort is not None and not ask.must_think and not self._efforts.knows(ask.effort):
-            session.ignored[ask.effort_at] += 1
+            if ask.effort != "on":  # a model without a switch thinks as it does
+                session.ignored[ask.effort_at] += 1
             ask = replace(ask, effort=None)
         renderer = self._efforts.of(ask.effort)
         await self._require_room(ask)

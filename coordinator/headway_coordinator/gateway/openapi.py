@@ -25,7 +25,11 @@ from headway_coordinator.gateway.unapplied import WITHOUT_EFFECT
 
 JSON: Final = "application/json"
 EVENTS: Final = "text/event-stream"
-PLAIN: Final[dict[str, Any]] = {"type": "string"}
+PLAIN: Final[dict[str, Any]] = {
+    "type": "object",
+    "required": ["data"],
+    "properties": {"data": {"type": "string"}},
+}
 NAMED: Final[dict[str, Any]] = {
     "type": "object",
     "required": ["event", "data"],
