@@ -169,8 +169,8 @@ def _scored(group_id: str, episode: EpisodeRecord) -> Scored:
 def _earned(rewards: Sequence[float], turns: Sequence[int]) -> tuple[float, ...]:
     """What each turn that is trained earned, with what came of it in turns that are not.
 
-    Those have no token in the rows: one that did not reach the agent earned nothing, one that a schema held is
-    a part of the world, as a tool's answer is.
+    Those have no token in the rows: one that did not reach the agent earned nothing, and one that a schema
+    held is a part of the world, as a tool's answer is.
     """
     ends = [*turns[1:], len(rewards)]
     return tuple(sum(rewards[turn:end]) for turn, end in zip(turns, ends, strict=True))

@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import sha256
 from typing import Any, Protocol, runtime_checkable
 
@@ -142,8 +143,9 @@ class Turns:
             ask: what is asked for.
             retry: the client says that it sends this again.
         """
-        large = size(ask.messages, ask.tools) > INLINE_BYTES
-        request = await asyncio.to_thread(_digest, ask) if large else _digest(ask)
+        known = size(ask.messages, ask.tools)
+        digest = partial(_digest, ask, long=known > LONG)
+        request = await asyncio.to_thread(digest) if known > INLINE_BYTES else digest()
         turn = _same(self._by_request[request], retry)
         if turn is None:
             placed = asyncio.Event()
@@ -211,11 +213,12 @@ class Turns:
             return found
 
 
-def _digest(ask: Ask) -> str:
-    """Equal for equal requests."""
+def _digest(ask: Ask, *, long: bool = True) -> str:
+    """Equal for equal requests. `long`: there may be long texts in it."""
     asked = [ask.messages, ask.tools, ask.may_call, ask.max_tokens, repr(ask.force), ask.stop]
     asked += [ask.logprobs, ask.instructed, ask.schema, ask.effort, ask.text]
-    return sha256(json.dumps(_told(asked), sort_keys=True).encode()).hexdigest()
+    told = _told(asked) if long else asked
+    return sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 
 
 def _told(value: Any) -> Any:
