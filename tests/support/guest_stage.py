@@ -25,6 +25,7 @@ PROGRAMS = {
     "openai_agent": "openai",
     "responses_agent": "openai",
     "openai_agents_agent": "openai",
+    "structured_agent": "openai",
 }
 """Program -> the environment that it runs in."""
 NO_CLOUD = {
