@@ -30,6 +30,7 @@ ToolCallParser = Literal[
     "command",
     "nemotron",
     "lfm2",
+    "llama4",
     "pythonic",
 ]
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from headway_coordinator.trajectory import thoughts
 from headway_coordinator.trajectory.calls import Message, Tool
+from headway_coordinator.trajectory.probe import SIMPLE
 from headway_coordinator.trajectory.proof import Proof
 from headway_coordinator.trajectory.template import decoded, template_text
 
@@ -76,7 +77,12 @@ class Bounded:
 
     def thoughtless(self) -> list[int]:
         """See `Renderer`."""
-        marks = thoughts.opened(self.said([{"role": "user", "content": "Hello."}], [], generate=True))
+        asked: list[Message] = [{"role": "user", "content": "Hello."}]
+        try:
+            said = self.said(asked, [], generate=True)
+        except Exception:  # a template for tools may take no conversation without one (Hermes)
+            said = self.said(asked, SIMPLE, generate=True)
+        marks = thoughts.opened(said)
         return [] if marks is None else self.encode(f"\n{marks[1]}\n\n", whole=False)
 
     def said(self, messages: Sequence[Message], tools: Sequence[Tool], *, generate: bool) -> str:

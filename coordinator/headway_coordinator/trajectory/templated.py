@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Final
 
 from headway_coordinator.trajectory import efforts, thoughts
 from headway_coordinator.trajectory.calls import Message, Parsed, Tool
 from headway_coordinator.trajectory.lengths import Bounded
+from headway_coordinator.trajectory.probe import SIMPLE
 from headway_coordinator.trajectory.readers import GPT_OSS, Reader, forced
 from headway_coordinator.trajectory.template import PLAIN, Taken, decoded, inlined, template_text
 from headway_coordinator.trajectory.written import Written
@@ -36,7 +37,7 @@ class Template(Bounded):
         self._tokenizer = tokenizer
         self._style = style
         self._reader = reader
-        self._taken = taken
+        self.taken = taken
         self._variables = variables
         self.stop_token_ids = reader.stop_token_ids
 
@@ -84,8 +85,11 @@ class Template(Bounded):
     def _keeps_thought(
         self, history: Sequence[Message], new: Sequence[Message], tools: Sequence[Tool], after: str
     ) -> bool:
-        """Whether what was thought in the last turn of `history` is still said once `new` follows it."""
+        """Whether what was thought in the last turn of `history`, or since the user spoke, is still said once
+        `new` follows it."""
         *earlier, last = history
+        if self._forgets(earlier, tools, after):
+            return False
         thought = (last.get("reasoning_content") or "").strip()
         if not thought:
             return True
@@ -94,13 +98,24 @@ class Template(Bounded):
 
         def times(content: str) -> int:
             """How often the thought stands in the conversation, the last turn being `content` alone."""
-            turn = {**last, "content": content, "reasoning_content": None}
+            turn = thoughts.without(last) | {"content": content}
             return self.said([*earlier, turn, *new], tools, generate=True).count(thought)
 
         content = last.get("content") or ""
         elsewhere = times(content)
         # A template that knows no field for thoughts is shown them where the model wrote them, in the text.
         return after.count(thought) > elsewhere or times(inlined(thought, content)) > elsewhere
+
+    def _forgets(self, earlier: Sequence[Message], tools: Sequence[Tool], after: str) -> bool:
+        """Whether `after` lacks a thought that the last turn's prompt had: some templates drop them once
+        there is an answer, before the user speaks."""
+        since = next((i for i, one in enumerate(reversed(earlier)) if one["role"] == "user"), len(earlier))
+        told = [one.get("reasoning_content") for one in earlier[len(earlier) - since :]]
+        gone = [thought for thought in told if thought and thought.strip() and thought.strip() not in after]
+        if not gone:
+            return False
+        asked = self.said(earlier, tools, generate=True)
+        return any(thought.strip() in asked for thought in gone)
 
     def parse(self, sampled: Sequence[int], prompt: Sequence[int], tools: Sequence[Tool]) -> Parsed:
         return self._reader.read(sampled, prompt, tools)
@@ -113,15 +128,32 @@ class Template(Bounded):
 
     def said(self, messages: Sequence[Message], tools: Sequence[Tool], *, generate: bool) -> str:
         """A conversation as the template writes it."""
+        said = self._text(messages, tools, generate=generate)
+        return said if generate or not self._always else said.removesuffix(self._always)
+
+    def _text(self, messages: Sequence[Message], tools: Sequence[Tool], *, generate: bool) -> str:
         return template_text(
-            self._tokenizer, messages, tools, generate=generate, taken=self._taken, variables=self._variables
+            self._tokenizer, messages, tools, generate=generate, taken=self.taken, variables=self._variables
         )
 
     def thinking(self, effort: str) -> Template | None:
-        found = variables(self._tokenizer, effort, self._taken)
+        found = variables(self._tokenizer, effort, self.taken)
         if found is None:
             return None
-        return Template(self._tokenizer, self._style, self._reader, self._taken, found) if found else self
+        return Template(self._tokenizer, self._style, self._reader, self.taken, found) if found else self
+
+    @cached_property
+    def _always(self) -> str:
+        """The beginning of a turn that the template writes whether asked or not, as Cohere's do."""
+        asked: list[Message] = [{"role": "user", "content": "Hello."}]
+        turns: list[list[Message]] = [[], [{"role": "assistant", "content": "Yes."}]]
+        eos = str(self._tokenizer.eos_token)
+        try:
+            ends = {self._text([*asked, *turn], SIMPLE, generate=False).rpartition(eos)[2] for turn in turns}
+        except Exception:  # a template raises what its author chose: it takes no such conversation
+            return ""
+        end = ends.pop()
+        return "" if ends or not end.strip() else end
 
     def _ids(self, text: str) -> list[int]:
         return list(self._tokenizer.encode(text, add_special_tokens=False))
