@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from headway_api.bounds import shortened
@@ -21,6 +21,7 @@ from headway_api.records import Drift, ForkReason, Turn
 from headway_coordinator.engines.vllm import Request, Sampled
 from headway_coordinator.gateway import drift, stops
 from headway_coordinator.gateway.conversations import Said, continued, meaning
+from headway_coordinator.gateway.systems import Systems
 from headway_coordinator.seeds import seed
 from headway_coordinator.trajectory.calls import Call, Message, Parsed, Tool, kinds
 from headway_coordinator.trajectory.graph import Graph
@@ -189,6 +190,7 @@ class Gateway:
 
     def __init__(self, renderer: Renderer, engine: Engine, context_length: int, timeout: float) -> None:
         self._renderer = renderer
+        self._systems = Systems(renderer)
         self._engine = engine
         self._context_length = context_length
         self._timeout = timeout
@@ -205,6 +207,7 @@ class Gateway:
             CannotRender: nor is this conversation.
             InfraFault: the engine failed.
         """
+        ask = replace(ask, messages=self._systems.told(ask.messages))
         await self._require_room(ask)
         meanings = [meaning(message) for message in ask.messages]
         before = continued(session.said, ask.messages, meanings, ask.tools, session.unseen)
@@ -233,6 +236,7 @@ class Gateway:
         Raises:
             ContextFull, CannotForce, CannotRender: as `chat` does.
         """
+        ask = replace(ask, messages=self._systems.told(ask.messages))
         await self._require_room(ask)
         meanings = [meaning(message) for message in ask.messages]
         before = continued(session.said, ask.messages, meanings, ask.tools, session.unseen)
