@@ -144,7 +144,7 @@ def count_episode(episode: dict[str, Any], counted: Counter[str], *, billed: boo
     """Add one episode's turns; sampled tokens are also held against the rows that are trained on."""
     for turn in episode["turns"]:
         fresh = turn["prompt_tokens"] - turn["cached_tokens"]
-        if not billed:
+        if not billed or not turn.get("delivered", True):
             counted["discarded"] += fresh + turn["sampled_tokens"]
             continue
         names = ("prefill", "cachedPrefill", "sample")

@@ -106,6 +106,16 @@ def conduct(prefix: str, rates: str, when: str) -> tuple[Family, ...]:
             f"Share of turns {when} whose history drifted for one of the reasons of docs/operations.md.",
             "ratio",
         ),
+        *spread(f"{prefix}/rows/", f"rows of an episode {when}", only="mean max"),
+        Family(
+            f"{prefix}/rows/branch_share", f"Share of rows {when} without an episode's first turn.", "ratio"
+        ),
+        Family(f"{prefix}/rows/branch_token_share", f"Share of trained tokens {when} in such rows.", "ratio"),
+        Family(
+            f"{prefix}/rows/repeated_share",
+            f"Share of the rows' tokens {when} that such rows repeat as context.",
+            "ratio",
+        ),
         Family(f"{prefix}/tool_calls/mean", f"Mean tool calls of an episode {when} that could be read."),
         Family(f"{prefix}/tool_calls/max", f"Most tool calls of an episode {when} that could be read."),
         Family(

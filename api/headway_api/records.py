@@ -138,8 +138,8 @@ class Turn(Record):
     """How many of them are of which kind."""
     policy_version: PolicyVersion
     delivered: bool = True
-    """Whether it reached the agent. One that did not is billed, and its tokens are in no row: they had no
-    part in the reward."""
+    """Whether it reached the agent. Tokens of one that did not are in no row, since they had no part in the
+    reward, and are billed as discarded."""
     guided: bool = False
     """Whether a JSON schema held it: the sampler was shown only the tokens that keep to it. It is billed, and
     context in the rows: nobody recorded which tokens were hidden, so no ratio of it would be right."""

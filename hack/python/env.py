@@ -4,7 +4,8 @@
     env.py path         print where it is
                         (--oracles: both for the one that has verl and trl beside everything else)
     env.py guest NAME   create a guest's environment and print its python
-    env.py lock         resolve pyproject.toml again into requirements/*.txt (--upgrade takes newer versions)
+    env.py lock         resolve pyproject.toml again into requirements/*.txt (--upgrade takes newer versions;
+                        --guest NAME resolves that guest alone)
 
 A guest is somebody else's program that the tests run as its users do: an agent, or a library to compare
 with. It has an environment of its own, without this repository, so that neither bends the other's versions.
@@ -47,9 +48,14 @@ ALL = tuple(sorted({extra for extras in LOCKS.values() for extra in extras}))
 NO_TWINS = ("--excludes", "requirements/twins.txt")
 CPU = ("--overrides", "requirements/overrides.txt", "--excludes", "requirements/excludes.txt", *NO_TWINS)
 GUESTS: dict[str, tuple[str, ...]] = {
+    "agent-framework": (),
     "anthropic": (),
+    "claude-code": (),
+    "langchain": (),
+    "litellm": (),
     "mistral": (),
     "openai": (),
+    "pydantic-ai": (),
     "sagemaker": (),
     "schemathesis": (),
     "smolagents": (),
@@ -206,8 +212,11 @@ def fill(environment: Environment) -> None:
             run([*install, "--editable", ROOT], **uv_options())
 
 
-def lock(upgrade: bool) -> None:
-    """Resolve in one world first, then each image's share of it, so that all have the same versions."""
+def lock(upgrade: bool, only: str | None) -> None:
+    """Resolve in one world first, then each image's share of it, so that all have the same versions.
+
+    With `only` that guest alone: guests are no part of that world.
+    """
     uv = bootstrap_uv()
     options = ["--python", PYTHON, "--generate-hashes", "--no-header", "--no-emit-index-url", "-q"]
     options += ["--upgrade"] if upgrade else []
@@ -217,6 +226,9 @@ def lock(upgrade: bool) -> None:
             target = f"requirements/{name}.txt"
             run([uv, "pip", "compile", *options, *arguments, "-o", target], DS_BUILD_OPS="0", **uv_options())
 
+    if only:
+        resolve(f"guests/{only}", f"requirements/guests/{only}.in", *GUESTS[only])
+        return
     resolve("all", "pyproject.toml", *CPU, *(word for extra in ALL for word in ("--extra", extra)))
     for name, extras in LOCKS.items():
         chosen = (word for extra in extras for word in ("--extra", extra))
@@ -264,7 +276,9 @@ def main(arguments: Sequence[str]) -> int:
             "--oracles", action="store_true", help="the environment with verl and trl"
         )
     commands.add_parser("guest").add_argument("name", choices=sorted(GUESTS))
-    commands.add_parser("lock").add_argument("--upgrade", action="store_true", help="take newer versions")
+    locking = commands.add_parser("lock")
+    locking.add_argument("--upgrade", action="store_true", help="take newer versions")
+    locking.add_argument("--guest", choices=sorted(GUESTS), help="resolve that guest alone")
     options = parser.parse_args(arguments)
     try:
         if options.command == "venv":
@@ -273,7 +287,7 @@ def main(arguments: Sequence[str]) -> int:
             create(guest(options.name))
             print(guest(options.name).python)
         elif options.command == "lock":
-            lock(options.upgrade)
+            lock(options.upgrade, options.guest)
         else:
             print(checkout(options.oracles).folder)
     except SetupError as error:

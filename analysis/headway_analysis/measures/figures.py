@@ -32,7 +32,15 @@ from headway_analysis.measures.tries import (
     at_turn_limit,
     tool_calls,
 )
-from headway_api.records import FORK_REASONS, MALFORMED_KINDS, EpisodeRecord, GroupRecord, Outcome, Turn
+from headway_api.records import (
+    FORK_REASONS,
+    MALFORMED_KINDS,
+    EpisodeRecord,
+    GroupRecord,
+    Outcome,
+    Row,
+    Turn,
+)
 from headway_api.staleness import lag
 
 Figures = dict[str, float]
@@ -66,6 +74,7 @@ def batch(
         **_reported("rollout", episodes),
         **_lengths("rollout", episodes, len(groups)),
         **_turns("rollout", episodes),
+        **_rows("rollout/rows/", episodes),
         **_tools("rollout", episodes),
         **_rates("episodes", groups, max_turns),
         **_analysis(groups, trained),
@@ -101,6 +110,7 @@ def evaluation(
         **_reported(prefix, episodes),
         **_lengths(prefix, episodes, len(groups)),
         **_turns(prefix, episodes),
+        **_rows(f"{prefix}/rows/", episodes),
         **_tools(prefix, episodes),
         **_rates(f"{prefix}/episodes", groups, max_turns),
         f"{prefix}/episodes/completion_rate": completion_rate(episodes),
@@ -237,6 +247,29 @@ def _guided(turns: Sequence[Turn]) -> float:
     """Share of sampled tokens that a schema held."""
     sampled = sum(turn.sampled_tokens for turn in turns)
     return sum(turn.sampled_tokens for turn in turns if turn.guided) / sampled if sampled else 0.0
+
+
+def _rows(prefix: str, episodes: Sequence[EpisodeRecord]) -> Figures:
+    """Rows of an episode, and which part of the loss and of the work its branches are."""
+    counts = spread([float(len(episode.rows)) for episode in episodes])
+    rows = [row for episode in episodes for row in episode.rows]
+    branches = [row for episode in episodes for row in _branches(episode)]
+    tokens, trained = sum(len(row.tokens) for row in rows), sum(row.action_tokens for row in rows)
+    in_branches = sum(row.action_tokens for row in branches)
+    repeated = sum(len(row.tokens) - row.action_tokens for row in branches)
+    return {
+        f"{prefix}mean": counts.mean,
+        f"{prefix}max": counts.max,
+        f"{prefix}branch_share": len(branches) / len(rows) if rows else 0.0,
+        f"{prefix}branch_token_share": in_branches / trained if trained else 0.0,
+        f"{prefix}repeated_share": repeated / tokens if tokens else 0.0,
+    }
+
+
+def _branches(episode: EpisodeRecord) -> list[Row]:
+    """An episode's rows but the one with its first turn; a helper's row may be older than that."""
+    turns = [min((span.turn for span in row.turns), default=0) for row in episode.rows]
+    return [row for n, row in enumerate(episode.rows) if n != turns.index(min(turns))]
 
 
 def _drifts(episodes: Sequence[EpisodeRecord]) -> Iterator[tuple[str, int]]:

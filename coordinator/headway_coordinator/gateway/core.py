@@ -31,6 +31,7 @@ from headway_coordinator.gateway.asks import Sampling as Sampling
 from headway_coordinator.gateway.asks import Scored as Scored
 from headway_coordinator.gateway.asks import Session as Session
 from headway_coordinator.gateway.conversations import Said, continued, meaning
+from headway_coordinator.gateway.systems import Systems
 from headway_coordinator.seeds import seed
 from headway_coordinator.trajectory.calls import Call, Message, Parsed, kinds
 from headway_coordinator.trajectory.lengths import content, extent, size
@@ -53,6 +54,7 @@ class Gateway:
 
     def __init__(self, renderer: Renderer, engine: Engine, context_length: int, timeout: float) -> None:
         self._renderer = renderer
+        self._systems = Systems(renderer)
         self._engine = engine
         self._context_length = context_length
         self._timeout = timeout
@@ -80,6 +82,7 @@ class Gateway:
                 session.ignored[ask.effort_at] += 1
             ask = replace(ask, effort=None)
         renderer = self._efforts.of(ask.effort)
+        ask = replace(ask, messages=self._systems.told(ask.messages))
         await self._require_room(ask)
         meanings = [meaning(message) for message in ask.messages]
         before = continued(session.said, ask.messages, meanings, ask.tools, session.unseen)
@@ -122,6 +125,7 @@ class Gateway:
         if not ask.must_think and ask.effort is not None and not self._efforts.knows(ask.effort):
             ask = replace(ask, effort=None)
         renderer = self._efforts.of(ask.effort)
+        ask = replace(ask, messages=self._systems.told(ask.messages))
         await self._require_room(ask)
         meanings = [meaning(message) for message in ask.messages]
         before = continued(session.said, ask.messages, meanings, ask.tools, session.unseen)

@@ -73,6 +73,8 @@ class _Custom(BaseModel):
     name: str = Field(min_length=1)
     description: str | None = None
     input_schema: dict[str, Any]
+    defer_loading: StrictBool | None = None
+    """Not applied: every tool is shown, since one shown later would make another prompt from its head on."""
 
 
 class _Choice(BaseModel):
@@ -193,6 +195,8 @@ def _left(asked: MessagesBody) -> tuple[str, ...]:
         found.append("thinking.budget_tokens")
     if asked.tool_choice is not None and asked.tool_choice.disable_parallel_tool_use:
         found.append("tool_choice.disable_parallel_tool_use")
+    if any(tool.defer_loading for tool in asked.tools or ()):
+        found.append("tools.defer_loading")
     return tuple(found)
 
 
