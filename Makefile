@@ -112,9 +112,11 @@ test-remedies: venv ## each remedy ordered of a running job on a cluster, and a 
 test-faults: venv ## every fault of docs/troubleshooting.md on a cluster, those too that episodes show (a quarter of an hour)
 	$(PYTEST) tests/e2e/test_faults.py
 
-.PHONY: bench-rollout bench-learner bench-learning bench-eval bench-remedies bench-preflight
+.PHONY: bench-strangers bench-rollout bench-learner bench-learning bench-eval bench-remedies bench-preflight
 bench-rollout: venv ## what the gateway, asynchrony and weight updates cost and gain: bench/results/rollout.md (half an hour; ONLY=gateway: a section)
 	PYTHONPATH=.:tests/support $(PY) -m bench.rollout $(if $(ONLY),--only $(ONLY))
+bench-strangers: venv ## HOSTILE_CASES hostile requests (10,000) to each route of a turn, and what they cost the gateway: bench/results/strangers.md (15 minutes)
+	PYTHONPATH=.:tests/support $(PY) -m bench.strangers
 bench-learner: oracles venv ## an optimizer step against TRL's and bare PyTorch, one row against one a turn, memory, deltas: bench/results/learner.md (a quarter of an hour; ONLY=memory: a section)
 	PYTHONPATH=.:tests/support $(PY) -m bench.learner $(if $(ONLY),--only $(ONLY))
 bench-learning: venv ## the demo's job with three losses and three seeds each: bench/results/learning.md (over two hours; ONLY=cispo: one loss; ONLY=page: the page again from the figures on record)

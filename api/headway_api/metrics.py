@@ -97,6 +97,11 @@ def conduct(prefix: str, rates: str, when: str) -> tuple[Family, ...]:
             "ratio",
         ),
         Family(
+            f"{prefix}/turns/guided_share",
+            f"Share of the tokens sampled {when} that a JSON schema held: they are not trained.",
+            "ratio",
+        ),
+        Family(
             f"{prefix}/forks_of/{{name}}",
             f"Share of turns {when} whose history drifted for one of the reasons of docs/operations.md.",
             "ratio",

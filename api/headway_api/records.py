@@ -140,6 +140,9 @@ class Turn(Record):
     delivered: bool = True
     """Whether it reached the agent. Tokens of one that did not are in no row, since they had no part in the
     reward, and are billed as discarded."""
+    guided: bool = False
+    """Whether a JSON schema held it: the sampler was shown only the tokens that keep to it. It is billed, and
+    context in the rows: nobody recorded which tokens were hidden, so no ratio of it would be right."""
     counted: bool = True
     """Whether an endpoint said what it cost. Where it did not, the tokens are 0 here and not known."""
 

@@ -315,7 +315,7 @@ class Episodes:
             judgements=progress.judgements,
             messages=progress.messages,
             turns=turns,
-            rows=linearize(progress.session.graph, progress.session.unseen),
+            rows=linearize(progress.session.graph, progress.session.untrained),
             forks=progress.session.forks,
             drifts=list(progress.session.drifts.values()),
             ignored=dict(progress.session.ignored),

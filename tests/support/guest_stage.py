@@ -30,6 +30,7 @@ PROGRAMS = {
     "litellm_agent": "litellm",
     "agent_framework_agent": "agent-framework",
     "claude_code_agent": "claude-code",
+    "structured_agent": "openai",
 }
 """Program -> the environment that it runs in."""
 OFFLINE = {

@@ -32,7 +32,7 @@ from headway_analysis.measures.tries import (
     at_turn_limit,
     tool_calls,
 )
-from headway_api.records import FORK_REASONS, MALFORMED_KINDS, EpisodeRecord, GroupRecord, Outcome, Row
+from headway_api.records import FORK_REASONS, MALFORMED_KINDS, EpisodeRecord, GroupRecord, Outcome, Row, Turn
 from headway_api.staleness import lag
 
 Figures = dict[str, float]
@@ -229,6 +229,7 @@ def _turns(prefix: str, episodes: Sequence[EpisodeRecord]) -> Figures:
         f"{prefix}/turns/malformed_tool_call_rate": _share(turn.malformed_tool_calls > 0 for turn in turns),
         f"{prefix}/turns/token_limit_rate": _share(turn.finish_reason == "length" for turn in turns),
         f"{prefix}/turns/fork_rate": sum(e.forks for e in episodes) / len(turns) if turns else 0.0,
+        f"{prefix}/turns/guided_share": _guided(turns),
         **{f"{prefix}/forks_of/{why}": n / len(turns) if turns else 0.0 for why, n in _drifts(episodes)},
     }
 
@@ -254,6 +255,12 @@ def _branches(episode: EpisodeRecord) -> list[Row]:
     """An episode's rows but the one with its first turn; a helper's row may be older than that."""
     turns = [min((span.turn for span in row.turns), default=0) for row in episode.rows]
     return [row for n, row in enumerate(episode.rows) if n != turns.index(min(turns))]
+
+
+def _guided(turns: Sequence[Turn]) -> float:
+    """Share of sampled tokens that a schema held."""
+    sampled = sum(turn.sampled_tokens for turn in turns)
+    return sum(turn.sampled_tokens for turn in turns if turn.guided) / sampled if sampled else 0.0
 
 
 def _drifts(episodes: Sequence[EpisodeRecord]) -> Iterator[tuple[str, int]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
@@ -65,8 +65,9 @@ def template_text(
     *,
     generate: bool,
     taken: Taken = PLAIN,
+    variables: Mapping[str, Any] | None = None,
 ) -> str:
-    """A conversation by the model's own chat template."""
+    """A conversation by the model's own chat template, which is given `variables`."""
     return str(
         tokenizer.apply_chat_template(
             taken(messages),
@@ -74,6 +75,7 @@ def template_text(
             add_generation_prompt=generate,
             tokenize=False,
             strftime_now=TODAY.strftime,
+            **(variables or {}),
         )
     )
 

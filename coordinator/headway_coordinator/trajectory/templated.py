@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
-from headway_coordinator.trajectory import thoughts
+from headway_coordinator.trajectory import efforts, thoughts
 from headway_coordinator.trajectory.calls import Message, Parsed, Tool
 from headway_coordinator.trajectory.lengths import Bounded
 from headway_coordinator.trajectory.readers import GPT_OSS, Reader, forced
 from headway_coordinator.trajectory.template import PLAIN, Taken, decoded, inlined, template_text
 from headway_coordinator.trajectory.written import Written
+
+PROBE: Final[list[Message]] = [{"role": "user", "content": "What is 2 + 2?"}]
 
 
 class Template(Bounded):
@@ -21,12 +24,20 @@ class Template(Bounded):
     stable without them. Both are checked at every extension; where one does not hold, the episode forks.
     """
 
-    def __init__(self, tokenizer: Any, style: str | None, reader: Reader, taken: Taken = PLAIN) -> None:
+    def __init__(
+        self,
+        tokenizer: Any,
+        style: str | None,
+        reader: Reader,
+        taken: Taken = PLAIN,
+        variables: efforts.Variables | None = None,
+    ) -> None:
         self.name = "chat-template"
         self._tokenizer = tokenizer
         self._style = style
         self._reader = reader
         self._taken = taken
+        self._variables = variables
         self.stop_token_ids = reader.stop_token_ids
 
     def render(self, messages: Sequence[Message], tools: Sequence[Tool]) -> list[int]:
@@ -98,20 +109,28 @@ class Template(Bounded):
         if not isinstance(self._reader, Written):
             return forced(self._tokenizer, self._style, tool)
         found = self._reader.force(tool)
-        if found is None or (marks := self._opens()) is None:
-            return found
-        return [*self._ids(f"\n{marks[1]}\n\n"), *found]  # the prompt has begun a thought: it is an empty one
-
-    def _opens(self) -> tuple[str, str] | None:
-        """The marks of the thought that the template begins for the model; None where it begins none."""
-        return thoughts.opened(self.said([{"role": "user", "content": "Hello."}], [], generate=True))
+        return None if found is None else [*self.thoughtless(), *found]
 
     def said(self, messages: Sequence[Message], tools: Sequence[Tool], *, generate: bool) -> str:
         """A conversation as the template writes it."""
-        return template_text(self._tokenizer, messages, tools, generate=generate, taken=self._taken)
+        return template_text(
+            self._tokenizer, messages, tools, generate=generate, taken=self._taken, variables=self._variables
+        )
+
+    def thinking(self, effort: str) -> Template | None:
+        found = variables(self._tokenizer, effort, self._taken)
+        if found is None:
+            return None
+        return Template(self._tokenizer, self._style, self._reader, self._taken, found) if found else self
 
     def _ids(self, text: str) -> list[int]:
         return list(self._tokenizer.encode(text, add_special_tokens=False))
+
+
+def variables(tokenizer: Any, effort: str, taken: Taken = PLAIN) -> dict[str, Any] | None:
+    """What a model's template is given for an effort; see `efforts.chosen`."""
+    said = partial(template_text, tokenizer, PROBE, [], generate=True, taken=taken)
+    return efforts.chosen(lambda given: said(variables=given), effort)
 
 
 def _told(before: str, after: str) -> int | None:
