@@ -248,7 +248,7 @@ class Gateway:
         recorded, number, session.begun = list(session.texts), session.begun, session.begun + 1
         place = partial(texts.placed, renderer, session.graph, recorded, given, frozenset(session.unseen))
         found = await asyncio.to_thread(place) if long else place()
-        session.seen(found.before)
+        session.seen(found.seen)
         if session.turns and session.graph.forks_at(found.tokens, session.unseen):
             session.drifted(drift.Found(texts.reason(recorded, found.text)), number, [])
         sampled = await self._sample(session, ask, number, found.tokens)
@@ -266,11 +266,9 @@ class Gateway:
         turn = _turn(session, ask, found.tokens, sampled)
         end = session.graph.place(found.tokens)
         node = session.graph.add_sampled(end, sampled.tokens, sampled.logprobs, sampled.versions)
-        session.texts.append(
-            texts.Continued(
-                node, found.before, found.text, found.text + whole, found.text + told, ended or not words
-            )
-        )
+        added = found.text[found.before.length :] if found.before is not None else found.text
+        ends = ended or not words
+        session.texts.append(texts.Continued(node, found.before, added, whole, len(told), ends))
         session.recorded(turn, node)
         message: Message = {"role": "assistant", "content": told}
         scored = self._scored(sampled) if ask.logprobs else ()

@@ -78,6 +78,8 @@ async def test_a_react_loop_that_writes_its_stop_string_again_is_one_row(tok: An
         assert (session.forks, len(session.record)) == (0, 3)
         assert sum(row.mask) == sum(len(one.sampled) for one in r.speaker.spoken["t0-000001-0-0"])
         assert tok.decode(row.tokens) == prompt + END
+        kept = session.texts
+        assert sum(len(one.added) + len(one.said) for one in kept) == len(kept[-1].whole) == len(prompt)
 
 
 async def test_a_text_that_was_cut_off_goes_on_where_it_stopped(tok: Any) -> None:
