@@ -77,12 +77,12 @@ class Gateway:
         """
         if ask.text is not None:
             return await self._continue(session, ask, ask.text)
+        ask = replace(ask, messages=self._systems.told(ask.messages))
         if ask.effort is not None and not ask.must_think and not self._efforts.knows(ask.effort):
             if ask.effort != "on":  # a model without a switch thinks as it does
                 session.ignored[ask.effort_at] += 1
             ask = replace(ask, effort=None)
         renderer = self._efforts.of(ask.effort)
-        ask = replace(ask, messages=self._systems.told(ask.messages))
         await self._require_room(ask)
         meanings = [meaning(message) for message in ask.messages]
         before = continued(session.said, ask.messages, meanings, ask.tools, session.unseen)
@@ -122,10 +122,10 @@ class Gateway:
         Raises:
             ContextFull, CannotForce, CannotRender, CannotThink: as `chat` does.
         """
+        ask = replace(ask, messages=self._systems.told(ask.messages))
         if not ask.must_think and ask.effort is not None and not self._efforts.knows(ask.effort):
             ask = replace(ask, effort=None)
         renderer = self._efforts.of(ask.effort)
-        ask = replace(ask, messages=self._systems.told(ask.messages))
         await self._require_room(ask)
         meanings = [meaning(message) for message in ask.messages]
         before = continued(session.said, ask.messages, meanings, ask.tools, session.unseen)

@@ -52,7 +52,7 @@ async def test_a_coding_agents_episode_is_one_row(
     assert (record.outcome, record.reward) == (Outcome.COMPLETED, 1.0), service.log[-3000:]
     assert rig.statuses("/v1/messages") == [200] * len(texts)
     token_truth(rig, record)
-    ignored = ("context_management", "output_config", "tools.defer_loading")
+    ignored = ("context_management", "output_config.effort", "tools.defer_loading")
     assert record.ignored == dict.fromkeys(ignored, len(texts))
     told = [message["content"] for message in record.messages if message["role"] == "tool"]
     assert all("gold" in words for words in told), told

@@ -113,7 +113,6 @@ async def test_an_answer_of_a_schema_by_a_tool_is_one_row(
 
 AS_JSON = {"response_format": {"type": "json_object"}}
 BY_SCHEMA: list[tuple[Way, str]] = [
-    (("langchain_agent", {"structured": ""}), "response_format"),
     (("pydantic_ai_agent", {"output": "native"}), "response_format"),
     (("pydantic_ai_agent", {"output": "prompted"}), "response_format"),
     (
@@ -123,11 +122,11 @@ BY_SCHEMA: list[tuple[Way, str]] = [
     (("agent_framework_agent", {"api": "chat", "shaped": True}), "response_format"),
     (("agent_framework_agent", {"api": "responses", "shaped": True}), "text.format"),
 ]
-"""Frameworks that ask for a grammar, and the field by which they do."""
+"""Frameworks that ask for an answer of a schema beside tools that may be called, and by which field."""
 
 
 @pytest.mark.parametrize(("way", "field"), BY_SCHEMA, ids=str)
-async def test_a_grammar_is_refused_by_name(
+async def test_a_schema_beside_tools_is_refused_by_name(
     tok: Any, agents: Agents, tmp_path: Path, way: Way, field: str
 ) -> None:
     program, own = way
@@ -140,10 +139,21 @@ async def test_a_grammar_is_refused_by_name(
 
 
 @pytest.mark.parametrize(("way", "field"), BY_SCHEMA, ids=str)
-async def test_a_grammar_is_ignored_where_the_job_is_lenient(
+async def test_a_schema_is_ignored_where_the_job_is_lenient(
     tok: Any, agents: Agents, tmp_path: Path, way: Way, field: str
 ) -> None:
     said = '{"metal": "gold"}<|im_end|>'
     rig, record = await an_episode(tok, agents, tmp_path, way, said, lenient=True)
     token_truth(rig, record)
     assert record.ignored == {field: 1}
+
+
+@pytest.mark.parametrize("lenient", [False, True])
+async def test_langchains_structured_output_as_it_is(
+    tok: Any, agents: Agents, tmp_path: Path, lenient: bool
+) -> None:
+    """A schema holds its one turn, which is not trained then; a lenient job ignores the schema."""
+    way, said = ("langchain_agent", {"structured": ""}), '{"metal": "gold"}<|im_end|>'
+    _, record = await an_episode(tok, agents, tmp_path, way, said, lenient=lenient)
+    assert [turn.guided for turn in record.turns] == [not lenient]
+    assert (len(record.rows), record.ignored) == ((1, {"response_format": 1}) if lenient else (0, {}))
