@@ -20,13 +20,14 @@ from headway_api.names import API_VERSION
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "hack" / "demo"))
 
+import tiered_rows
 from judged_job import JUDGED, Outcome, Trained, ended, evaluation, served_elsewhere
 
 from headway_demo import quickstart
 from headway_demo.console import Timings
 from headway_demo.kube import Kube
 from headway_demo.platform import KINDS, Platform, platform_up
-from headway_demo.settings import NAMESPACE, SYSTEM_NAMESPACE, Settings
+from headway_demo.settings import BUCKET, NAMESPACE, SYSTEM_NAMESPACE, Settings
 from headway_demo.watch import Job, condition, why
 
 
@@ -123,13 +124,22 @@ def watched(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 @pytest.fixture(scope="session")
-def shared_job(bench: Bench, watched: Watched) -> Iterator[str]:
+def shared_job(bench: Bench, watched: Watched, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A job that tests look into while it trains, and whose last two steps they judge once it has ended.
 
-    Four held-out rows, so that there are figures of validations to watch.
+    It has held-out rows, tasks and a penalty on leaving the base model: dashboards show figures of each.
     """
-    name = SHARED
+    name, rows = SHARED, tmp_path_factory.mktemp("rows")
+    settings = Settings.from_environ({})
+    tiered_rows.write(quickstart.inputs(settings.cache, settings.seed), rows)
+    with bench.platform.bucket() as bucket:
+        bucket.upload(rows, f"{SHARED}-rows")
     spec = {
+        "data": {
+            split: {"uri": f"s3://{BUCKET}/{SHARED}-rows/{split}.jsonl", "taskColumn": tiered_rows.COLUMN}
+            for split in tiered_rows.SPLITS
+        },
+        "algorithm": {"kl": {"coefficient": 0.001}},
         "schedule": {"maxSteps": STEPS},
         "checkpoints": {"everySteps": 1, "keepLast": 2},
         "evaluation": {
