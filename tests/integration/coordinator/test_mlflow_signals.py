@@ -35,18 +35,17 @@ def validating(folder: Path, tracking: dict[str, Any]) -> JobConfig:
 
 @pytest.mark.parametrize(
     ("first", "tracks"),
-    [(None, True), (3, True), (STEPS, True), (STEPS, False)],
-    ids=["no restart", "a restart between steps", "a restart at the end", "a death before anything was sent"],
+    [(3, True), (STEPS, True), (STEPS, False)],
+    ids=["a restart between steps", "a restart at the end", "a death before anything was sent"],
 )
 def test_mlflow_has_what_the_last_validation_says(
-    tmp_path: Path, server: str, request: pytest.FixtureRequest, first: int | None, tracks: bool
+    tmp_path: Path, server: str, request: pytest.FixtureRequest, first: int, tracks: bool
 ) -> None:
     experiment = request.node.callspec.id
     tracking = {"mlflow": {"uri": server, "experiment": experiment}}
-    job, told = validating(tmp_path, tracking), None
-    if first is not None:
-        before = job if tracks else validating(tmp_path, {})
-        told = asyncio.run(run(tmp_path, before, None, first)).status()
+    job = validating(tmp_path, tracking)
+    before = job if tracks else validating(tmp_path, {})
+    told = asyncio.run(run(tmp_path, before, None, first)).status()
     coordinator = asyncio.run(run(tmp_path, job, told, None))
     states = scraped(coordinator)
     assert (states[BY_STEP], states[BY_VALIDATION]) == (STATE_VALUES["Raised"], STATE_VALUES["Raised"])
