@@ -132,7 +132,10 @@ def pod_without_policy(
                     "image": image,
                     "imagePullPolicy": "IfNotPresent",
                     "command": ["python3", "-c", "import signal; signal.pause()"],
-                    "resources": {"limits": {"cpu": "500m", "memory": "64Mi"}},
+                    "resources": {
+                        "requests": {"cpu": "10m"},
+                        "limits": {"cpu": "500m", "memory": "64Mi"},
+                    },
                 }
             ],
         },
