@@ -8,7 +8,7 @@ from typing import Final
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MultipleLocator, NullFormatter
+from matplotlib.ticker import MaxNLocator, MultipleLocator, NullFormatter, NullLocator
 
 from headway_dashboards.asking import Json
 
@@ -16,9 +16,11 @@ WIDTH_INCHES: Final = 13.0
 MOST_NAMED: Final = 5
 """Curves that a legend names."""
 MOST_SECONDS: Final = 180
-"""Of a time axis in seconds. A longer one has minutes."""
+"""That are told in seconds. A longer time is told in minutes."""
 MOST_MINUTES: Final = 6
 """That a time axis names."""
+GAP_STEPS: Final = 2.5
+"""From one point to the next, beyond which points are missing."""
 CELL_GAP: Final = 3
 """Letters between two columns of a table."""
 COLORS: Final = {
@@ -44,6 +46,17 @@ class Curve:
     def last(self) -> float:
         """Its newest value."""
         return self.values[-1]
+
+    def with_gaps(self, step: float) -> tuple[list[float], list[float]]:
+        """Times and values, with no number wherever a point is missing: no line is drawn across."""
+        at, values = list[float](), list[float]()
+        for moment, value in zip(self.at, self.values, strict=True):
+            if at and moment - at[-1] > GAP_STEPS * step:
+                at.append(moment)
+                values.append(math.nan)
+            at.append(moment)
+            values.append(value)
+        return at, values
 
     def legend(self, unit: str) -> str:
         """Its name and its newest value."""
@@ -85,6 +98,8 @@ def shown(value: float, unit: str, decimals: int | None = None) -> str:
     if unit == "currencyUSD":
         return f"${value:.3g}"
     if unit == "s":
+        if abs(value) >= MOST_SECONDS:
+            return f"{value / 60:.3g} min"
         return f"{1000 * value:.3g} ms" if 0 < abs(value) < 1 else f"{value:.3g} s"
     text = f"{value:.{decimals}f}" if decimals is not None else _short(value)
     return text + unit.removeprefix("suffix:") if unit.startswith("suffix:") else text
@@ -122,7 +137,7 @@ def draw(figure: Figure, panel: Json, box: Box, told: list[list[Curve]], span: S
         _states(_axes(figure, box, span, left=1.6, bottom=0.35), panel, curves, span)
     else:
         room = 0.35 + 0.115 * min(len(curves), MOST_NAMED)
-        _lines(_axes(figure, box, span, left=0.62, bottom=room), panel, curves)
+        _lines(_axes(figure, box, span, left=0.62, bottom=room), panel, curves, span)
 
 
 def _axes(figure: Figure, box: Box, span: Span, *, left: float, bottom: float) -> Axes:
@@ -138,7 +153,7 @@ def _axes(figure: Figure, box: Box, span: Span, *, left: float, bottom: float) -
     return axes
 
 
-def _lines(axes: Axes, panel: Json, curves: list[Curve]) -> None:
+def _lines(axes: Axes, panel: Json, curves: list[Curve], span: Span) -> None:
     defaults = panel["fieldConfig"]["defaults"]
     custom, unit = defaults.get("custom", {}), defaults["unit"]
     axes.grid(alpha=0.25, linewidth=0.6)
@@ -150,10 +165,9 @@ def _lines(axes: Axes, panel: Json, curves: list[Curve]) -> None:
         axes.stackplot(moments, stack, labels=names, alpha=0.6, linewidth=0)
     else:
         for curve in curves:
-            axes.plot(curve.at, curve.values, linewidth=1, label=curve.legend(unit))
+            axes.plot(*curve.with_gaps(span.step), linewidth=1, label=curve.legend(unit))
     if custom.get("scaleDistribution", {}).get("type") == "log":
-        axes.set_yscale("log")
-        axes.yaxis.set_minor_formatter(NullFormatter())
+        _logarithmic(axes)
     low, high = axes.get_ylim()
     for limit in defaults.get("thresholds", {}).get("steps", []):
         if limit["value"] is not None and low <= limit["value"] <= high:
@@ -166,6 +180,15 @@ def _lines(axes: Axes, panel: Json, curves: list[Curve]) -> None:
         names = [*names[: MOST_NAMED - 1], f"{names[MOST_NAMED - 1]}   (and {len(names) - MOST_NAMED} more)"]
     how = {"fontsize": 5.8, "frameon": False, "labelspacing": 0.15, "handlelength": 1.2, "borderaxespad": 0.2}
     axes.legend(handles[:MOST_NAMED], names, loc="upper left", bbox_to_anchor=(-0.02, -0.1), **how)
+
+
+def _logarithmic(axes: Axes) -> None:
+    axes.set_yscale("log")
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    low, high = axes.get_ylim()
+    if high < 10 * low:  # powers of 10 would name one place at most
+        axes.yaxis.set_major_locator(MaxNLocator(4))
+        axes.yaxis.set_minor_locator(NullLocator())
 
 
 def _states(axes: Axes, panel: Json, curves: list[Curve], span: Span) -> None:

@@ -46,6 +46,8 @@ MOST_POINTS: Final = 400
 CAPTION: Final = "drawn from the dashboard's queries over {:.0f} seconds of {}, not a screenshot of Grafana"
 UNIT_INCHES, DPI = 0.3, 88
 MOST_BYTES: Final = 200_000
+MOST_COLORS: Final = 96
+"""Of a picture. With fewer, lines of different colors look alike."""
 PARTS: Final = {
     "fleet": [("fleet", None)],
     "job": [
@@ -126,7 +128,9 @@ def save(figure: Figure, path: Path) -> None:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", facecolor=figure.get_facecolor())
     pyplot.close(figure)
-    Image.open(buffer).convert("RGB").quantize(48, dither=Image.Dither.NONE).save(path, optimize=True)
+    Image.open(buffer).convert("RGB").quantize(MOST_COLORS, dither=Image.Dither.NONE).save(
+        path, optimize=True
+    )
     assert path.stat().st_size < MOST_BYTES, f"{path}: {path.stat().st_size} bytes"
 
 
@@ -158,10 +162,14 @@ def recorded(record: Path) -> Iterator[dict[str, Asker]]:
     from record import replayed, seen
 
     with replayed(record) as (prometheus, about):
+        training, evaluation = (f'{{job_name="{name}"}}' for name in (about.training, about.evaluation))
+        # Until the coordinator ends: numbers of now would not be there afterwards.
+        begun, _ = seen(prometheus, f"vllm:num_requests_running{training}", about)
+        _, ended = seen(prometheus, f"headway_training_loss{training}", about)
         job = ANY | {"kind": "RLTrainingJob", "job_name": about.training}
-        begun, ended = seen(prometheus, f'vllm:num_requests_running{{job_name="{about.training}"}}', about)
         own = dict.fromkeys(PARTS, Asker(prometheus, begun, ended, job, "a job on a cluster"))
-        begun, ended = seen(prometheus, f'headway_job_info{{job_name="{about.evaluation}"}}', about)
+        begun, _ = seen(prometheus, f"headway_job_info{training}", about)
+        _, ended = seen(prometheus, f"headway_job_info{evaluation}", about)
         yield own | {"fleet": Asker(prometheus, begun, ended, ANY, "jobs on a cluster")}
 
 

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from headway_dashboards.asking import panels
-from headway_dashboards.drawing import shown
+from headway_dashboards.drawing import Curve, shown
 from headway_dashboards.pictures import ANY, PARTS, Asker, picture, save
 
 Json = dict[str, Any]
@@ -86,6 +86,7 @@ def test_a_picture_is_a_small_file(tmp_path: Path) -> None:
         (1.5, "currencyUSD", "$1.5"),
         (0.02, "s", "20 ms"),
         (75.0, "s", "75 s"),
+        (1770.0, "s", "29.5 min"),
         (12345.0, "short", "12.3 K"),
         (0.0003, "suffix: nat", "0.0003 nat"),
         (float("nan"), "s", "-"),
@@ -107,6 +108,13 @@ def test_a_panel_that_nothing_is_known_of_says_so() -> None:
     assert said
     assert set(said) == {"No data"}
     assert len(said) <= len(panels_drawn)
+
+
+def test_no_line_is_drawn_over_points_that_are_missing() -> None:
+    at, values = Curve("a", {}, [0.0, 1.0, 2.0, 8.0, 9.0], [5.0, 6.0, 7.0, 8.0, 9.0]).with_gaps(1.0)
+    assert at == [0.0, 1.0, 2.0, 8.0, 8.0, 9.0]
+    assert [value for value in values if value == value] == [5.0, 6.0, 7.0, 8.0, 9.0]
+    assert values[3] != values[3], "no number"
 
 
 @pytest.mark.parametrize(("seconds", "expected"), [(60.0, "20 s"), (600.0, "2 min")])
