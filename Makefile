@@ -56,10 +56,11 @@ crds: venv ## write crds/, the chart's copies and the reference page from the mo
 	$(PY) -m headway_api.recipes --policy charts/headway/files/guard-rails.yaml
 dashboards: venv ## write the Grafana dashboards of the chart from the metric families
 	PYTHONPATH=hack/dashboards $(PY) -m headway_dashboards charts/headway/files/dashboards
-# What Prometheus has scraped of the jobs on the cluster that the pictures are drawn from.
+# Where the pictures come from, and what Prometheus has scraped of the jobs on the cluster.
+FROM ?= cluster
 RECORD ?= build/dashboards
 dashboard-pictures: venv ## draw docs/dashboards/*.png from jobs that are run on the cluster (10 minutes; FROM=record: from the last such run; FROM=played: from a job played for it, 2 minutes)
-	$(if $(FROM),,KEEP_RECORD=$(abspath $(RECORD)) $(PYTEST) tests/e2e/test_dashboards.py)
+	$(if $(filter cluster,$(FROM)),KEEP_RECORD=$(abspath $(RECORD)) $(PYTEST) tests/e2e/test_dashboards.py)
 	PYTHONPATH=hack/dashboards:tests/support $(PY) -m headway_dashboards.pictures docs/dashboards $(if $(filter played,$(FROM)),,--record $(RECORD))
 
 .PHONY: models
