@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
-from open_rollout import Rig, rig
+from open_rollout import USER, Rig, rig
 from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 
 from headway_coordinator.gateway import completions
 from headway_coordinator.gateway.refusals import Refusal
 from headway_coordinator.trajectory.linearize import linearize
+from headway_coordinator.trajectory.render import choose
 
 PROMPT = "Question: which metal?\nThought:"
 END = "<|im_end|>"
@@ -181,6 +183,14 @@ def test_what_is_not_done_is_refused_by_name(param: str, fields: dict[str, Any])
 def test_alternatives_of_a_token_are_listed_as_ignored() -> None:
     assert completions.read({"prompt": "x", "logprobs": 1}).ignored == ("logprobs",)
     assert completions.read({"prompt": "x", "echo": True}, lenient=True).ignored == ("echo",)
+
+
+async def test_a_base_model_needs_a_template_of_one_line(tmp_path: Path) -> None:
+    tok = tokenizer(tmp_path, "{{ messages[-1].content }}")
+    async with rig(tok, " Gold." + END) as r:
+        assert (await said(r, PROMPT))["text"] == " Gold."
+        assert (await r.chat())[0] == 200
+        assert choose(tok, "").render([USER], []) == tok.encode(USER["content"], add_special_tokens=False)
 
 
 async def test_a_token_that_the_model_does_not_have_is_refused(tok: Any) -> None:

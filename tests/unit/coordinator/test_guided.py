@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+from collections import Counter
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -18,6 +21,7 @@ from headway_coordinator.gateway.asks import ANY_OBJECT
 from headway_coordinator.gateway.core import Ask, Sampling, Session
 from headway_coordinator.trajectory.linearize import linearize
 
+ROOT = Path(__file__).parents[3]
 JSON = '{"metal": "gold"}<|im_end|>'
 SCHEMA = {"type": "object", "properties": {"metal": {"type": "string"}}, "required": ["metal"]}
 FORMAT = {"type": "json_schema", "json_schema": {"name": "metal", "schema": SCHEMA, "strict": True}}
@@ -87,6 +91,24 @@ async def test_a_guided_turn_is_context_in_the_row_that_goes_on_from_it(tok: Any
         text = tok.decode(row.tokens)
         assert tok.decode(guided) in text, "the model reads it"
         assert (session.forks, session.ignored) == (0, {})
+        stored = {
+            "episode_id": "e",
+            "turns": [turn.model_dump(mode="json") for turn in session.record],
+            "rows": [row.model_dump(mode="json")],
+        }
+        counted: Counter[str] = Counter()
+        recount().count_episode(stored, counted, billed=True, evaluation=False)
+        assert counted["sample"] == len(first) + len(guided) + len(last), "it is billed all the same"
+
+
+def recount() -> ModuleType:
+    """hack/recount.py, which holds the sampled tokens against the rows."""
+    spec = importlib.util.spec_from_file_location("recount", ROOT / "hack" / "recount.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 async def test_an_episode_of_guided_turns_has_no_row(tok: Any) -> None:
