@@ -51,9 +51,9 @@ PUBLISHED = """
     each version from there, and its files were compared with the tensors on the GPU bit for bit.
 """
 TURNS = """
-    {shape}, every weight trained: episodes of 128 sampled tokens a turn, after 512 tokens of a prompt or 96 of
-    a tool's result, as one row each, and as a row a turn that holds all before. Both train the same tokens.
-    Seconds are of a whole optimizer step, the two sides taken in turns.
+    {shape}, every weight trained: episodes of 128 sampled tokens a turn, after 512 tokens of a prompt or 96
+    of a tool's result, as one row each, and as a row a turn that holds all before. Both train the same
+    tokens. Seconds are of a whole optimizer step, the two sides taken in turns.
 
     Operations are what the mathematics need. They are saved less than tokens are: the head, a third of this
     model's weights, sees only the tokens that are trained, which are equally many on both sides, and a token
