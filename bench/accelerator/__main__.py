@@ -12,7 +12,7 @@ import sys
 
 from bench.accelerator import attention, families, hardware, process, speed, steps, versions
 from bench.support.report import prose
-from bench.support.sections import Benchmark
+from bench.support.sections import PAGE, Benchmark
 
 BENCHMARK = Benchmark(
     name="accelerator",
@@ -22,6 +22,8 @@ BENCHMARK = Benchmark(
         The learner is the product's own: planner, layout, policy, objective, DeepSpeed engine over NCCL with
         one rank, publishers, checkpoints. Weights are random. Every figure that is judged is a ratio or a
         difference of two sides of one run; the absolute values say nothing of other machines.
+
+        A section that is not here has not been measured yet.
 
         What this does not cover: more than one GPU (NCCL between ranks, ZeRO over GPUs, weights from memory
         to memory over NCCL, which one GPU cannot be both ends of), vLLM on a GPU, and the images for GPUs.
@@ -40,6 +42,6 @@ BENCHMARK = Benchmark(
 )
 
 if __name__ == "__main__":
-    if hardware.kind() == "cpu" and not hardware.rehearsing():
+    if hardware.kind() == "cpu" and not hardware.rehearsing() and PAGE not in sys.argv:
         sys.exit("bench.accelerator needs an NVIDIA GPU that torch can use, and this machine shows none")
     BENCHMARK.main()

@@ -21,8 +21,10 @@ def relative(found: Tensor, expected: Tensor) -> float:
 
 def numbers(found: Sequence[float], expected: Sequence[float], *, floor: float = 1e-3) -> float:
     """Largest difference, relative to what was expected where that is no smaller than `floor`. Two that are
-    no numbers do not differ."""
+    no numbers do not differ; one that is none, and the other is, differ without end."""
     pairs = [(a, b) for a, b in zip(found, expected, strict=True) if not (math.isnan(a) and math.isnan(b))]
+    if any(math.isnan(a) or math.isnan(b) for a, b in pairs):
+        return math.inf
     return max((abs(a - b) / max(abs(b), floor) for a, b in pairs), default=0.0)
 
 

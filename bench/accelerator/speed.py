@@ -43,10 +43,21 @@ READ = """
     no half of attention that is masked, no gradient of frozen weights.
 
     Memory is what PyTorch has allocated. *Expected* is bytes by the number formats alone: {bytes}.
+"""
 
+PUBLISHED = """
     *Stops training* is how long the learner does nothing else: a publication into a local folder, its parts
     being the canary and the copy to the host, and a checkpoint's copy to the local disk. A server has taken
     each version from there, and its files were compared with the tensors on the GPU bit for bit.
+"""
+TURNS = """
+    {shape}, every weight trained: episodes of 128 sampled tokens a turn, after 512 tokens of a prompt or 96
+    of a tool's result, as one row each, and as a row a turn that holds all before. Both train the same
+    tokens. Seconds are of a whole optimizer step, the two sides taken in turns.
+
+    Operations are what the mathematics need. They are saved less than tokens are: the head, a third of this
+    model's weights, sees only the tokens that are trained, which are equally many on both sides, and a token
+    of a longer row attends to more.
 """
 
 
@@ -66,17 +77,13 @@ def turns(folder: Path) -> Section:
     rows = [_turns(one) for one in found["found"]]
     return Section(
         title="One row against one row a turn",
-        read=prose(f"""
-            {found["shape"]}, every weight trained: episodes of 128 sampled tokens a turn, after 512 tokens
-            of a prompt or 96 of a tool's result, as one row each, and as a row a turn that holds all before.
-            Both train the same tokens. Seconds are of a whole optimizer step, the two sides taken in turns.
-        """),
+        read=prose(TURNS.format(shape=found["shape"])),
         tables=[Table("Seconds of a step", rows)],
         goals=[
             Goal(
-                f"one row saves seconds as it saves tokens, within {WITHIN:.0%}, at 16 turns",
-                f"{rows[-1]['ratio of seconds']} of {rows[-1]['ratio of tokens']}",
-                rows[-1]["ratio of seconds"] >= (1 - WITHIN) * rows[-1]["ratio of tokens"],
+                f"one row saves seconds as it saves operations, within {WITHIN:.0%}, at 16 turns",
+                f"{rows[-1]['ratio of seconds']} of {rows[-1]['ratio of operations']}",
+                rows[-1]["ratio of seconds"] >= (1 - WITHIN) * rows[-1]["ratio of operations"],
             )
         ],
     )
@@ -155,10 +162,11 @@ def _section(way: str, title: str, bytes_each: str, found: dict[str, Any]) -> Se
                 all(proven),
             )
         )
+    text = READ + ("\n" + PUBLISHED if versions else "")
     left_out = [f"{NAMES[name]} did not run: {why}." for name, why in found["failed"].items()]
     return Section(
         title=f"{title}: {found['shape']}",
-        read=[*prose(READ.format(tokens=found["max tokens"], bytes=bytes_each)), *left_out],
+        read=[*prose(text.format(tokens=found["max tokens"], bytes=bytes_each)), *left_out],
         tables=tables,
         goals=goals,
     )
@@ -189,7 +197,7 @@ def _version(one: dict[str, Any]) -> Row:
 
 
 def _turns(one: dict[str, Any]) -> Row:
-    tokens, seconds = one["tokens"], one["seconds"]
+    tokens, seconds, work = one["tokens"], one["seconds"], one["operations"]
     ratios = [b / a for a, b in zip(seconds["one"], seconds["a turn"], strict=True)]
     return {
         "turns": one["turns"],
@@ -197,6 +205,7 @@ def _turns(one: dict[str, Any]) -> Row:
         "tokens, one row": tokens["one"],
         "tokens, a row a turn": tokens["a turn"],
         "ratio of tokens": shown(tokens["a turn"] / tokens["one"]),
+        "ratio of operations": shown(work["a turn"] / work["one"]),
         "s, one row": shown(statistics.median(seconds["one"])),
         "s, a row a turn": shown(statistics.median(seconds["a turn"])),
         "ratio of seconds": shown(statistics.median(ratios)),

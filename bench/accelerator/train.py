@@ -333,7 +333,16 @@ def turns(folder: Path) -> dict[str, Any]:
                 if repeat:
                     taken[name].append(time.perf_counter() - began)
         tokens = {name: sum(one.length for one in rows) for name, rows in each.items()}
-        found.append({"turns": count, "episodes": shape.episodes, "tokens": tokens, "seconds": taken})
+        work = {name: shapes.operations(shape, rows) for name, rows in each.items()}
+        found.append(
+            {
+                "turns": count,
+                "episodes": shape.episodes,
+                "tokens": tokens,
+                "operations": work,
+                "seconds": taken,
+            }
+        )
     return {"shape": shape.name, "found": found}
 
 

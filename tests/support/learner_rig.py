@@ -138,6 +138,7 @@ def job(
     optimizer: dict[str, Any] | None = None,
     sampling: dict[str, Any] | None = None,
     offload: str = "none",
+    recompute: bool | None = None,
 ) -> JobConfig:
     """A job over a local folder: the store, the cache and the base model lie below or beside `folder`."""
     training = {"lora": lora} if lora else {"full": {}}
@@ -157,6 +158,7 @@ def job(
                 "learner": {
                     "processesPerNode": processes,
                     "deepspeed": {"zeroStage": zero_stage, "offload": offload},
+                    "activationCheckpointing": recompute,
                 },
                 "evaluation": {"everySteps": 0, "atStart": False},
                 "output": {"uri": f"file://{folder}/store"},

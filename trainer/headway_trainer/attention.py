@@ -172,7 +172,7 @@ def takes_groups(device: str, dtype: torch.dtype, *, masked: bool) -> bool:
     """Whether torch has a kernel for fewer heads of keys than of queries that does not write out all scores.
 
     On CUDA the one without a mask in 16 bits does. All others leave it to plain arithmetic, whose memory is
-    the square of a row's length: 130 GiB for one row of 16,384 tokens and 32 heads in float32.
+    the square of a row's length: the scores of 16,384 tokens and 32 heads are 32 GiB in float32.
     """
     return device != "cuda" or (dtype != torch.float32 and not masked)
 
