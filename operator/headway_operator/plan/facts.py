@@ -28,6 +28,7 @@ NOT_MADE: Final = (
     Reason.AGENT_UNREACHABLE,
     Reason.UNSCHEDULABLE,
     Reason.OUT_OF_MEMORY,
+    Reason.DISRUPTED,
     Reason.PROCESS_FAILED,
 )
 """Reasons of Progressing of which an event tells while the job may still come up by itself."""
