@@ -52,6 +52,10 @@ PROVOKED: dict[str, Provocation] = {
     "half-a-model": Provocation({"model": {"base": f"{ODD}/no-config"}}),
     "garbled-configuration": Provocation({"model": {"base": f"{ODD}/garbled-config"}}),
     "no-chat-template": Provocation({"model": {"base": f"{ODD}/no-template"}}),
+    "no-calls-read": Provocation({"model": {"base": f"{ODD}/no-calls"}}),
+    "no-results-taken": Provocation(
+        {"model": {"base": f"{ODD}/no-results"}, "agent": {"builtin": {"toolCallParser": "qwen-coder"}}}
+    ),
     "beyond-the-model": Provocation({"model": {"contextLength": 1000000}}),
     "no-such-module": Provocation({"model": {"lora": {"targets": ["w_pack"]}}}),
     "no-room-for-turns": Provocation(
@@ -75,6 +79,12 @@ LEFT_OUT = {
     "no-config": ("config.json",),
     "no-template": ("chat_template.jinja",),
 }
+TEMPLATES = {
+    "no-calls": "{% for m in messages %}{{ m.role }}: {{ m.content }}<|im_end|>{% endfor %}",
+    "no-results": "{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('no such role') }}"
+    "{% endif %}{{ m.role }}: {{ m.content }}<|im_end|>{% endfor %}",
+}
+"""Model -> its chat template."""
 HALVED = {"garbled-config": "config.json", "spoilt-weights": "model.safetensors"}
 
 
@@ -85,6 +95,9 @@ def upload(bucket: Any, folder: Path) -> None:
     odd = folder / "odd"
     for name, files in LEFT_OUT.items():
         shutil.copytree(model, odd / name, ignore=shutil.ignore_patterns(*files))
+    for name, template in TEMPLATES.items():
+        shutil.copytree(model, odd / name)
+        (odd / name / "chat_template.jinja").write_text(template)
     for name, file in HALVED.items():
         shutil.copytree(model, odd / name)
         whole = (model / file).read_bytes()

@@ -6,7 +6,11 @@ from typing import Any
 
 import pytest
 from model_families import FAMILIES, spoken
+from provoked import inputs
 
+from headway_analysis.faults.catalogue import FAULTS
+from headway_api.exits import JobError
+from headway_coordinator.preflight import calls as preflight
 from headway_coordinator.trajectory import values
 from headway_coordinator.trajectory.calls import Call
 from headway_coordinator.trajectory.probe import ASKED, EVERY, KEY, RESULT, SIMPLE, WHY, call, calling
@@ -116,6 +120,45 @@ def test_a_thought_that_the_prompt_begins_and_nobody_writes_again_begins_a_row()
     begins = "{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% endif %}"
     _, proof, _ = chosen(each(strips) + begins)
     assert (proof.thought, proof.row, proof.thoughts) == (True, True, "at once")
+
+
+@pytest.mark.parametrize("parser", ["auto", "hermes", "qwen-coder"])
+def test_a_template_that_takes_no_result_is_refused_whatever_reads_it(parser: str) -> None:
+    """Gemma 3's: every episode would end at its first call."""
+    refuses = "{% if m.role == 'tool' %}{{ raise_exception('no such role') }}{% endif %}"
+    tok = spoken(BY_FAMILY["Hermes"])
+    tok.chat_template = each(refuses + "<|im_start|>{{ m.role }}\n{{ m.content or '' }}<|im_end|>\n") + ASKS
+    with pytest.raises(JobError) as refused:
+        preflight.readable(SIMPLE, choose(tok, "", parser), parser)
+    said = refused.value.termination
+    assert (said.reason, said.field) == ("ToolCallsUnreadable", "spec.agent.builtin.toolCallParser")
+    assert ("no such role" in said.message) == (parser != "auto")
+
+
+@pytest.mark.parametrize(
+    ("fault", "template", "parser"),
+    [("no-calls-read", "no-calls", "auto"), ("no-results-taken", "no-results", "qwen-coder")],
+)
+def test_the_catalogue_says_what_the_preflight_says(fault: str, template: str, parser: str) -> None:
+    """Of the templates that make a cluster's jobs fail so (tests/support/provoked/inputs.py)."""
+    tok = spoken(BY_FAMILY["Hermes"])
+    tok.chat_template = inputs.TEMPLATES[template]
+    with pytest.raises(JobError) as refused:
+        preflight.readable(SIMPLE, choose(tok, "qwen3", parser), parser)
+    said = refused.value.termination
+    known = next(one for one in FAULTS if one.name == fault)
+    assert known.reason == said.reason
+    assert known.pattern.search(f"{said.field}: {said.message}"), said.message
+
+
+def test_a_template_that_shows_no_tools_is_told_of() -> None:
+    """SmolLM3's copy: the reader that is named may find calls, but the model is not told what to call."""
+    tok = spoken(BY_FAMILY["Hermes"])
+    plain = each("<|im_start|>{{ m.role }}\n{{ m.content or '' }}<|im_end|>\n") + ASKS
+    for shows, tells in (("", True), ("{{ tools | tojson }}", False)):
+        tok.chat_template = shows + plain
+        said = preflight.readable(SIMPLE, choose(tok, "", "hermes"), "hermes")
+        assert ("name them in the prompt" in said) == tells
 
 
 LLAMA_4 = '{"name": "look_up", "parameters": {"key": "brave-otter"}}'
