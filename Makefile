@@ -60,7 +60,7 @@ dashboard-pictures: venv ## draw docs/dashboards/*.png from a job that is run fo
 	PYTHONPATH=hack/dashboards:tests/support $(PY) -m headway_dashboards.pictures docs/dashboards
 
 .PHONY: models
-models: venv ## write docs/models.md: how the tool calls of each model family are read, by the same code as a job's
+models: venv ## write docs/models.md: how the tool calls of models are read, by a job's own code, from packages that ship their templates (a minute)
 	PYTHONPATH=tests/support $(PY) tests/support/models_page.py docs/models.md
 
 .PHONY: troubleshooting

@@ -48,12 +48,15 @@ NO_TWINS = ("--excludes", "requirements/twins.txt")
 CPU = ("--overrides", "requirements/overrides.txt", "--excludes", "requirements/excludes.txt", *NO_TWINS)
 GUESTS: dict[str, tuple[str, ...]] = {
     "anthropic": (),
+    "mistral": (),
     "openai": (),
     "sagemaker": (),
     "schemathesis": (),
     "smolagents": (),
     "strands": (),
     "suite": ("-c", "requirements/all.txt"),
+    # Only their files are read.
+    "templates": ("--no-deps",),
     # torch and what comes with it is gigabytes: the versions that are there already.
     "tinker": (
         *("-c", "requirements/all.txt", "--excludes", "requirements/excludes.txt"),
@@ -61,6 +64,14 @@ GUESTS: dict[str, tuple[str, ...]] = {
     ),
 }
 """Name -> how its requirements/guests/NAME.in is resolved."""
+FILES = ("wheel.cmake=false", "wheel.packages=vendor/llama.cpp/models")
+INSTALLS: dict[str, tuple[str, ...]] = {
+    # Of this package's source the templates and vocabularies, and nothing compiled.
+    "templates": tuple(
+        word for said in FILES for word in ("--config-settings-package", f"llama-cpp-python:{said}")
+    ),
+}
+"""Name -> what its installation is told besides."""
 
 
 class SetupError(Exception):
@@ -134,6 +145,8 @@ class Environment:
     name: str
     locks: tuple[Path, ...]
     ours: bool
+    told: tuple[str, ...] = ()
+    """What the installation is told besides."""
 
     @property
     def folder(self) -> Path:
@@ -152,7 +165,8 @@ def checkout(oracles: bool) -> Environment:
 
 
 def guest(name: str) -> Environment:
-    return Environment(f"guest-{name}", (REQUIREMENTS / "guests" / f"{name}.txt",), ours=False)
+    lock = REQUIREMENTS / "guests" / f"{name}.txt"
+    return Environment(f"guest-{name}", (lock,), ours=False, told=INSTALLS.get(name, ()))
 
 
 def uv_options() -> dict[str, str]:
@@ -185,7 +199,7 @@ def fill(environment: Environment) -> None:
         files = [word for file in environment.locks for word in ("-r", file)]
         with step("locked packages" + (" (about 6 GB)" if environment.ours else "")):
             # DeepSpeed's kernels are built when first used, and none of them at install.
-            run([*install, "--require-hashes", *files], DS_BUILD_OPS="0", **uv_options())
+            run([*install, *environment.told, "--require-hashes", *files], DS_BUILD_OPS="0", **uv_options())
         done.touch()
     if environment.ours:
         with step("headway, editable"):
