@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 from model_families import FAMILIES, spoken
+from provoked import inputs
 
+from headway_analysis.faults.catalogue import FAULTS
 from headway_api.exits import JobError
 from headway_coordinator.preflight import calls as preflight
 from headway_coordinator.trajectory import values
@@ -131,6 +133,22 @@ def test_a_template_that_takes_no_result_is_refused_whatever_reads_it(parser: st
     said = refused.value.termination
     assert (said.reason, said.field) == ("ToolCallsUnreadable", "spec.agent.builtin.toolCallParser")
     assert ("no such role" in said.message) == (parser != "auto")
+
+
+@pytest.mark.parametrize(
+    ("fault", "template", "parser"),
+    [("no-calls-read", "no-calls", "auto"), ("no-results-taken", "no-results", "qwen-coder")],
+)
+def test_the_catalogue_says_what_the_preflight_says(fault: str, template: str, parser: str) -> None:
+    """Of the templates that make a cluster's jobs fail so (tests/support/provoked/inputs.py)."""
+    tok = spoken(BY_FAMILY["Hermes"])
+    tok.chat_template = inputs.TEMPLATES[template]
+    with pytest.raises(JobError) as refused:
+        preflight.readable(SIMPLE, choose(tok, "qwen3", parser), parser)
+    said = refused.value.termination
+    known = next(one for one in FAULTS if one.name == fault)
+    assert known.reason == said.reason
+    assert known.pattern.search(f"{said.field}: {said.message}"), said.message
 
 
 def test_a_template_that_shows_no_tools_is_told_of() -> None:
