@@ -300,9 +300,11 @@ def checked(folder: Path, job: Any) -> Any:
     made = speaking_job.job(
         folder,
         environment=environment,
-        preflight={"episodes": 2, "checks": checks},
+        preflight={"episodes": 8, "checks": checks},
         evaluation={"everySteps": 0, "atStart": False},
     )
+    # The example's prompt is long, and the toy's words are short.
+    (folder / "model" / "config.json").write_text(json.dumps({"max_position_embeddings": 65536}))
     for name in ("train", "validation"):
         rows = [CASE | {"prompt": f"{CASE['prompt']} ({name} {number})"} for number in range(4)]
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
