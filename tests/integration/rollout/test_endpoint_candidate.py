@@ -74,10 +74,21 @@ def at(server: RolloutServer, token: str | None = KEY, model: str = "base", **sp
     return asking(f"{server.url}/v1", token=token, model=model, **spec)
 
 
-def counted(server: RolloutServer, name: str) -> float:
-    """One of vLLM's own counters, over all series."""
-    found = re.findall(rf"^vllm:{name}_total{{.*}} (\S+)$", server.metrics(), re.MULTILINE)
-    return sum(map(float, found))
+def spent_on_requests(server: RolloutServer) -> list[float]:
+    """Tokens of prompts, and sampled ones, by vLLM's own counters.
+
+    Less those of heartbeats: of an idle vLLM the server's agent asks one token after a prompt of one.
+    """
+    shown = server.metrics()
+    beats, *totals = (
+        sum(map(float, re.findall(rf"^vllm:{series} (\S+)$", shown, re.MULTILINE)))
+        for series in (
+            r'request_prompt_tokens_bucket{.*le="1\.0".*}',
+            "prompt_tokens_total{.*}",
+            "generation_tokens_total{.*}",
+        )
+    )
+    return [total - beats for total in totals]
 
 
 @asynccontextmanager
@@ -117,14 +128,11 @@ def said(found: list[GroupRecord]) -> list[list[Any]]:
 
 
 async def test_episodes_cost_what_the_server_counts_and_come_out_alike_again(server: RolloutServer) -> None:
-    before = [counted(server, name) for name in ("prompt_tokens", "generation_tokens")]
+    before = spent_on_requests(server)
     async with at(server) as chat:
         await chat.probe()
         found = await measured(chat, *(plan(position) for position in range(3)))
-        spent = [
-            counted(server, name) - start
-            for name, start in zip(("prompt_tokens", "generation_tokens"), before, strict=True)
-        ]
+        spent = [now - start for now, start in zip(spent_on_requests(server), before, strict=True)]
         again = await measured(chat, *(plan(position) for position in range(3)))
     ended = {episode.outcome for group in found for episode in group.episodes}
     assert ended <= {Outcome.COMPLETED, Outcome.TRUNCATED}
