@@ -25,6 +25,8 @@ IN ?= tests
 SOURCES = api analysis coordinator operator rollout trainer sandbox wire tests examples bench hack
 LOCAL_CLUSTER = $(SYSTEM_PYTHON) hack/cluster/cluster.py
 IMAGES = $(SYSTEM_PYTHON) hack/images/build.py
+GPU_PYTHON ?= python3
+GPU_PATH = bench/accelerator/older:api:trainer:rollout:wire:tests/support:.
 
 .PHONY: help
 help: ## list these targets
@@ -56,11 +58,15 @@ crds: venv ## write crds/, the chart's copies and the reference page from the mo
 	$(PY) -m headway_api.recipes --policy charts/headway/files/guard-rails.yaml
 dashboards: venv ## write the Grafana dashboards of the chart from the metric families
 	PYTHONPATH=hack/dashboards $(PY) -m headway_dashboards charts/headway/files/dashboards
-dashboard-pictures: venv ## draw docs/dashboards/*.png from a job that is run for it (2 minutes)
-	PYTHONPATH=hack/dashboards:tests/support $(PY) -m headway_dashboards.pictures docs/dashboards
+# Where the pictures come from, and what Prometheus has scraped of the jobs on the cluster.
+FROM ?= cluster
+RECORD ?= build/dashboards
+dashboard-pictures: venv ## draw docs/dashboards/*.png from jobs that are run on the cluster (10 minutes; FROM=record: from the last such run; FROM=played: from a job played for it, 2 minutes)
+	$(if $(filter cluster,$(FROM)),KEEP_RECORD=$(abspath $(RECORD)) $(PYTEST) tests/e2e/test_dashboards.py)
+	PYTHONPATH=hack/dashboards:tests/support $(PY) -m headway_dashboards.pictures docs/dashboards $(if $(filter played,$(FROM)),,--record $(RECORD))
 
 .PHONY: models
-models: venv ## write docs/models.md: how the tool calls of each model family are read, by the same code as a job's
+models: venv ## write docs/models.md: how the tool calls of models are read, by a job's own code, from packages that ship their templates (a minute)
 	PYTHONPATH=tests/support $(PY) tests/support/models_page.py docs/models.md
 
 .PHONY: troubleshooting
@@ -92,8 +98,9 @@ test-oracles: oracles ## the objective against verl and TRL, value and gradient 
 	$(ORACLES) -m pytest --durations=10 $(PYTEST_ARGS) tests/unit/trainer/test_oracle_*.py
 test-integration: venv ## against real vLLM, DeepSpeed, S3 and MLflow on this machine
 	$(TOGETHER) $(SHORT) tests/integration
+test-clients: CLIENTS = test_conformance.py test_other_clients.py test_frameworks.py test_edited_contexts.py test_coding_agent.py test_agent_faults.py
 test-clients: venv ## other people's agents and clients, each with the packages of requirements/guests, through whole episodes (2 minutes)
-	$(TOGETHER) $(addprefix tests/integration/coordinator/,test_conformance.py test_other_clients.py test_agent_faults.py)
+	$(TOGETHER) $(addprefix tests/integration/coordinator/,$(CLIENTS))
 test-e2e: venv ## jobs from apply to their end on a real cluster, started and stopped if none is up
 	$(PYTEST) $(SHORT) tests/e2e
 test-long: venv ## the rest: processes killed in a job, full weights in vLLM, learner and vLLM together, clusters killed
@@ -104,18 +111,22 @@ test-chaos: venv ## coordinator, servers, agents, sandboxes and learners killed 
 test-hostile: export HOSTILE_COUNT ?= 10000
 test-hostile: export HOSTILE_CASES ?= 1000
 test-hostile: export HOSTILE_SEED ?= $(shell date +%s)
-test-hostile: venv ## what strangers send, drawn anew: HOSTILE_COUNT custom resources, HOSTILE_CASES messages, as many of each route by schemathesis (HOSTILE_SEED: the same again)
+test-hostile: venv ## what strangers try on a cluster, and what they send, drawn anew: HOSTILE_COUNT custom resources, HOSTILE_CASES messages, as many of each route by schemathesis (HOSTILE_SEED: the same again)
 	$(TOGETHER) -m hostile tests
 test-remedies: venv ## each remedy ordered of a running job on a cluster, and a process killed in the middle of it (half an hour)
 	$(PYTEST) tests/e2e/test_remedies.py
 test-faults: venv ## every fault of docs/troubleshooting.md on a cluster, those too that episodes show (a quarter of an hour)
 	$(PYTEST) tests/e2e/test_faults.py
 
-.PHONY: bench-rollout bench-learner bench-learning bench-eval bench-remedies bench-preflight
+.PHONY: bench-strangers bench-rollout bench-learner bench-learning bench-eval bench-remedies bench-preflight bench-gpu
 bench-rollout: venv ## what the gateway, asynchrony and weight updates cost and gain: bench/results/rollout.md (half an hour; ONLY=gateway: a section)
 	PYTHONPATH=.:tests/support $(PY) -m bench.rollout $(if $(ONLY),--only $(ONLY))
+bench-strangers: venv ## HOSTILE_CASES hostile requests (10,000) to each route of a turn, and what they cost the gateway: bench/results/strangers.md (15 minutes)
+	PYTHONPATH=.:tests/support $(PY) -m bench.strangers
 bench-learner: oracles venv ## an optimizer step against TRL's and bare PyTorch, one row against one a turn, memory, deltas: bench/results/learner.md (a quarter of an hour; ONLY=memory: a section)
 	PYTHONPATH=.:tests/support $(PY) -m bench.learner $(if $(ONLY),--only $(ONLY))
+bench-gpu: ## the learner on one NVIDIA GPU, right and fast: bench/results/accelerator.md (5 minutes; GPU_PYTHON: one with torch for CUDA and requirements/trainer.txt, TRL if it is to be compared; ONLY=steps: a section)
+	PYTHONPATH=$(GPU_PATH) $(GPU_PYTHON) -m bench.accelerator $(if $(ONLY),--only $(ONLY)) $(if $(OUT),--out $(OUT))
 bench-learning: venv ## the demo's job with three losses and three seeds each: bench/results/learning.md (over two hours; ONLY=cispo: one loss; ONLY=page: the page again from the figures on record)
 	PYTHONPATH=.:tests/support $(PY) -m bench.learning $(if $(ONLY),--only $(ONLY))
 bench-eval: export SYSTEM_PYTHON := $(SYSTEM_PYTHON)

@@ -144,7 +144,7 @@ def count_episode(episode: dict[str, Any], counted: Counter[str], *, billed: boo
     """Add one episode's turns; sampled tokens are also held against the rows that are trained on."""
     for turn in episode["turns"]:
         fresh = turn["prompt_tokens"] - turn["cached_tokens"]
-        if not billed:
+        if not billed or not turn.get("delivered", True):
             counted["discarded"] += fresh + turn["sampled_tokens"]
             continue
         names = ("prefill", "cachedPrefill", "sample")
@@ -153,7 +153,10 @@ def count_episode(episode: dict[str, Any], counted: Counter[str], *, billed: boo
         for name, tokens in zip(names, (fresh, turn["cached_tokens"], turn["sampled_tokens"]), strict=True):
             counted[name] += tokens
     in_rows = sum(sum(row["mask"]) for row in episode["rows"])
-    in_turns = sum(turn["sampled_tokens"] for turn in episode["turns"] if turn.get("delivered", True))
+    trained = [
+        turn for turn in episode["turns"] if turn.get("delivered", True) and not turn.get("guided", False)
+    ]
+    in_turns = sum(turn["sampled_tokens"] for turn in trained)
     if in_rows != in_turns:
         raise SystemExit(f"{episode['episode_id']}: {in_turns} tokens sampled, but {in_rows} in its rows")
 

@@ -40,8 +40,18 @@ then those that judge its checkpoints, then those that look at what Prometheus s
 CLUSTER_FIXTURES = {"bench", "cluster"}
 FIRST_BUILD_S = 2700
 """Longest that the first test on a cluster may take: a fresh machine builds Kubernetes and images first."""
-ORDER = (*ON_CLUSTER, "tests/integration/trainer", "tests/integration", "tests")
-"""What takes longest begins first; many small files fill the end."""
+MEASURED = (
+    "tests/unit/test_every_reader.py",
+    "tests/unit/test_every_route.py",
+    "tests/unit/coordinator/test_evil_answers.py",
+    "tests/unit/coordinator/test_gateway_fuzz.py",
+    "tests/unit/coordinator/test_gateway_hostile.py",
+    "tests/unit/rollout/test_evil_answers.py",
+    "tests/unit/trainer/test_evil_answers.py",
+)
+"""Tests of peak memory. After thousands of others the heap is fragmented: a small block costs a whole page."""
+ORDER = (*ON_CLUSTER, *MEASURED, "tests/integration/trainer", "tests/integration", "tests")
+"""What is measured begins, in a young process; then what takes longest; many small files fill the end."""
 
 
 class Sharing(LoadScopeScheduling):  # type: ignore[misc]

@@ -31,6 +31,8 @@ SCORE: Final = 1e6
 
 CALL: Final = 64 * KIB
 """Bytes of one call of the agents' protocol, and of what a refusal says."""
+SCHEMA: Final = 32 * KIB
+"""Bytes of a JSON schema that a turn is held to."""
 ARGUMENTS: Final = MIB
 """Bytes of one tool call's arguments."""
 CONVERSATION: Final = 8 * MIB

@@ -25,6 +25,9 @@ class Key(StrEnum):
     """Tells the weight agent which weights to take."""
     COORDINATOR_TO_BROKER = "coordinator-to-broker"
     """Leases sandboxes."""
+    COORDINATOR_TO_JUDGE = "coordinator-to-judge"
+    """Asks judges whose models the job serves. The coordinator has it in JUDGES_DIR, beside the tokens of
+    other judges, and only where there is such a judge."""
     ROLLOUT_TO_LEARNER = "rollout-to-learner"
     """Takes weights out of the learner's memory."""
     LEASES = "leases"
@@ -40,6 +43,7 @@ HELD_BY: Final[Mapping[str, tuple[Key, ...]]] = {
     names.COORDINATOR: (Key.LEARNER_TO_COORDINATOR, Key.COORDINATOR_TO_ROLLOUT, Key.COORDINATOR_TO_BROKER),
     names.LEARNER: (Key.LEARNER_TO_COORDINATOR, Key.ROLLOUT_TO_LEARNER, Key.CHECKPOINTS),
     names.ROLLOUT: (Key.COORDINATOR_TO_ROLLOUT, Key.ROLLOUT_TO_LEARNER),
+    names.JUDGE: (Key.COORDINATOR_TO_JUDGE,),
     names.BROKER: (Key.COORDINATOR_TO_BROKER, Key.LEASES),
     names.SANDBOX: (),
 }

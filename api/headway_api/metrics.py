@@ -97,8 +97,23 @@ def conduct(prefix: str, rates: str, when: str) -> tuple[Family, ...]:
             "ratio",
         ),
         Family(
+            f"{prefix}/turns/guided_share",
+            f"Share of the tokens sampled {when} that a JSON schema held: they are not trained.",
+            "ratio",
+        ),
+        Family(
             f"{prefix}/forks_of/{{name}}",
             f"Share of turns {when} whose history drifted for one of the reasons of docs/operations.md.",
+            "ratio",
+        ),
+        *spread(f"{prefix}/rows/", f"rows of an episode {when}", only="mean max"),
+        Family(
+            f"{prefix}/rows/branch_share", f"Share of rows {when} without an episode's first turn.", "ratio"
+        ),
+        Family(f"{prefix}/rows/branch_token_share", f"Share of trained tokens {when} in such rows.", "ratio"),
+        Family(
+            f"{prefix}/rows/repeated_share",
+            f"Share of the rows' tokens {when} that such rows repeat as context.",
             "ratio",
         ),
         Family(f"{prefix}/tool_calls/mean", f"Mean tool calls of an episode {when} that could be read."),
@@ -146,7 +161,14 @@ def conduct(prefix: str, rates: str, when: str) -> tuple[Family, ...]:
             "ratio",
         ),
         Family(
-            f"{rates}/max_tokens_rate", f"Share of episodes {when} with a turn cut at maxTokens.", "ratio"
+            f"{rates}/max_tokens_rate",
+            f"Share of episodes {when} with a turn cut at maxTokens, or that reached episodeTokenLimit.",
+            "ratio",
+        ),
+        Family(
+            f"{rates}/episode_token_limit_rate",
+            f"Share of episodes {when} that reached rollout.episodeTokenLimit.",
+            "ratio",
         ),
         Family(
             f"{rates}/context_limit_rate",
@@ -449,7 +471,12 @@ JOBS: Final = (
         "",
         *("type", "status", "reason"),
     ),
-    of_job("signal", "State of a sign of collapse: 0 clear, 1 suspect, 2 raised.", "", "signal"),
+    of_job(
+        "signal",
+        "State of a sign of collapse, of a job's 16 worst: 0 clear, 1 suspect, 2 raised.",
+        "",
+        "signal",
+    ),
     of_job("step", "Training steps completed and checkpointed.", "steps"),
     of_job("max_steps", "Training steps after which the job is done.", "steps"),
     of_job("groups", "Rows that an evaluation has done, over all candidates."),

@@ -29,6 +29,8 @@ LABEL_SERVER_SET: Final = f"{GROUP}/server-set"
 """On rollout servers of a job that has several sets of them: the one they belong to."""
 LABEL_SUITE: Final = f"{GROUP}/suite"
 """On the broker and the sandboxes of a suite of an RLEvalJob: its name. The job's own have no such label."""
+LABEL_JUDGE: Final = f"{GROUP}/judge"
+"""On the servers of a judge's model: the judge's name."""
 LABEL_JOB_UID: Final = f"{GROUP}/job-uid"
 
 ANNOTATION_RESUME: Final = f"{GROUP}/resume"
@@ -49,6 +51,8 @@ RUNNER: Final = "runner"
 SUITE_BROKER: Final = "suite-broker"
 """Component of the brokers of suites, which are brokers in all else: the job's own Service must not pick
 them."""
+JUDGE: Final = "judge"
+"""Component of the servers of judges' models, which are rollout servers in all else but their key."""
 ROLES: Final = (COORDINATOR, LEARNER, ROLLOUT, BROKER, SANDBOX)
 TRAINING_SET: Final = "training"
 """Of an RLTrainingJob with a server for held-out rows: the set of all the others."""
@@ -90,7 +94,8 @@ ENDPOINTS_DIR: Final = "/etc/headway-endpoints"
 """In the coordinator's pod: a folder for each endpoint candidate with a Secret, and in it the Secret's key
 TOKEN_KEY as a file. Without that Secret, or that key, the folder is empty until there is one."""
 JUDGES_DIR: Final = "/etc/headway-judges"
-"""The same for each judge with a Secret."""
+"""The same for each judge with a Secret; and for each whose model the job serves, with the key that its
+servers ask for."""
 EPISODE_DIR: Final = "/run/headway"
 """The one folder that code may write to which runs on the model's behalf: a volume of the container `runner`,
 whose root file system is read-only."""
@@ -110,6 +115,8 @@ ENV_POD_NAME: Final = "HEADWAY_POD_NAME"
 ENV_POD_IP: Final = "HEADWAY_POD_IP"
 ENV_SERVER_SET: Final = "HEADWAY_SERVER_SET"
 """Of a rollout server of an RLEvalJob: the set it belongs to."""
+ENV_JUDGE: Final = "HEADWAY_JUDGE"
+"""Of a server of a judge's model: the judge's name."""
 ENV_SUITE: Final = "HEADWAY_SUITE"
 """Of a broker of an RLEvalJob: the suite whose sandboxes it hands out. Absent: the job's own."""
 ENV_COORDINATOR_URL: Final = "HEADWAY_COORDINATOR_URL"
@@ -170,6 +177,16 @@ def server_set(stem: str, which: int | str) -> str:
 def suite_broker(stem: str, number: int) -> str:
     """Name of the Deployment and the Service of one suite's broker; the suites are numbered from 1."""
     return f"{child(stem, BROKER)}-{number}"
+
+
+def judge(stem: str, number: int) -> str:
+    """Name of the Deployment and the Service of a judge's model; the judges of a job are numbered from 1."""
+    return f"{child(stem, JUDGE)}-{number}"
+
+
+def check_of_judge(name: str) -> str:
+    """Name of the preflight's check that a judge answers."""
+    return f"Judge {name}"
 
 
 def broker_of(stem: str, uid: str, runtime_class: str = "") -> str:

@@ -13,6 +13,7 @@ from headway_api import names
 BLOCKS: Final = {
     names.LEARNER: "spec.learner",
     names.ROLLOUT: "spec.rollout",
+    names.JUDGE: "spec.judges[].model",
     names.SANDBOX: "spec.environment.sandbox",
 }
 """Where a job says what the pods of a role are to be."""
@@ -85,6 +86,8 @@ def of_creation(role: str | None, said: str) -> str:
 
 def field_of(role: str | None, part: str) -> str | None:
     """Path of a part of what a job says of a role; None of a role that a job says nothing of."""
+    if role == names.JUDGE and part != "resources":
+        role = names.ROLLOUT  # the rest of its pods is as theirs
     block = BLOCKS.get(role or "")
     return f"{block}.{part}" if block else None
 

@@ -138,8 +138,11 @@ class Turn(Record):
     """How many of them are of which kind."""
     policy_version: PolicyVersion
     delivered: bool = True
-    """Whether it reached the agent. One that did not is billed, and its tokens are in no row: they had no
-    part in the reward."""
+    """Whether it reached the agent. Tokens of one that did not are in no row, since they had no part in the
+    reward, and are billed as discarded."""
+    guided: bool = False
+    """Whether a JSON schema held it: the sampler was shown only the tokens that keep to it. It is billed, and
+    context in the rows: nobody recorded which tokens were hidden, so no ratio of it would be right."""
     counted: bool = True
     """Whether an endpoint said what it cost. Where it did not, the tokens are 0 here and not known."""
 
@@ -214,6 +217,8 @@ class EpisodeRecord(Record):
     """Reason, where what failed is of the job's own parts: `ResetFailed`, `RewardFailed`, `JudgeSlow`."""
     timed_out: bool = False
     """Whether it had not ended within rollout.timeoutSeconds: lost for it, or Truncated and judged."""
+    token_limited: bool = False
+    """Whether it is Truncated since it had sampled the tokens of rollout.episodeTokenLimit."""
     reward: float | None = None
     """What the model is trained on; None exactly when outcome is InfraError."""
     turn_rewards: list[float] | None = None

@@ -12,6 +12,10 @@ SignalState = Literal["Unknown", "Clear", "Suspect", "Raised"]
 STATE_VALUES: Final[dict[SignalState, int]] = {"Clear": 0, "Suspect": 1, "Raised": 2}
 """How a state is shown where only numbers are (Prometheus, MLflow). Unknown is not shown there."""
 
+SHOWN_MOST: Final = 16
+"""Signals in a job's status: first those that are raised, then suspect, clear and unknown ones, each in the
+order of `SignalName`. So a raised one gives way to graver ones that are raised too, and to nothing else."""
+
 
 class SignalName(StrEnum):
     """What can be seen to go wrong, the gravest first: of several, the first one is the worst."""

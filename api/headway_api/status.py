@@ -13,7 +13,7 @@ from pydantic import Field, computed_field
 from headway_api.base import StatusModel
 from headway_api.conditions import Condition
 from headway_api.preflight import Verdict
-from headway_api.signals import SignalState
+from headway_api.signals import SHOWN_MOST, SignalState
 from headway_api.spec.types import Decimal, Money, Uri
 
 State = Literal[
@@ -322,7 +322,7 @@ class Role(StatusModel):
     """The pods of one role."""
 
     name: Word
-    """learner, rollout, coordinator or broker."""
+    """learner, rollout, coordinator, broker or judge."""
     desired: Count = 0
     """Pods wanted."""
     ready: Count = 0
@@ -530,9 +530,12 @@ class RLTrainingJobStatus(StatusModel):
     preflight: Preflight | None = None
     """The checks before the first gradient."""
     signals: Annotated[
-        list[Signal], Field(max_length=16, default_factory=list, json_schema_extra=list_map("name"))
+        list[Signal],
+        Field(max_length=SHOWN_MOST, default_factory=list, json_schema_extra=list_map("name")),
     ]
-    """Signs that training goes wrong: those that are raised, then suspect ones, then the others."""
+    """Signs that training goes wrong, the worst 16: those that are raised, then suspect ones, clear ones, and
+    those of which too little is known; within each state in the order of docs/signals.md, the gravest first.
+    The condition Healthy names every raised one, also those that find no room here."""
     pause: Pause | None = None
     """The last pause, where spec.collapse.policy is Pause. It is over once resumedPause is its time."""
     resumed_pause: datetime | None = None

@@ -43,17 +43,19 @@ REPEATS = 5
 class Trl:
     """`GRPOTrainer._compute_loss` on a trainer that has nothing but what it reads."""
 
-    def __init__(self, model: Any, rows: Sequence[TrainingRow]) -> None:
-        """Takes `model` over."""
+    def __init__(self, model: Any, rows: Sequence[TrainingRow], device: str = "cpu") -> None:
+        """Takes `model`, which is on `device`, over."""
         from trl import GRPOConfig, GRPOTrainer
         from trl.trainer.utils import add_fused_lm_head
 
         clip = AlgorithmSpec().effective_clip
         assert clip is not None
+        self._device = device
         self._compute: Any = inspect.unwrap(GRPOTrainer._compute_loss)
         self._model = model.train()
         add_fused_lm_head(model, temperature=1.0, outputs=("log_probs", "entropy"))
-        self._adam = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.0)
+        self._trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._adam = torch.optim.AdamW(self._trained, lr=RATE, weight_decay=0.0)
         self._parts = [rows[start : start + BATCH] for start in range(0, len(rows), BATCH)]
         whole = SimpleNamespace(
             num_processes=1,
@@ -90,11 +92,11 @@ class Trl:
         """The loss."""
         loss_sum = 0.0
         for part in self._parts:
-            inputs = self._inputs(part)
+            inputs = {name: tensor.to(self._device) for name, tensor in self._inputs(part).items()}
             loss = self._compute(self._trainer, self._model, inputs)
             loss.backward()
             loss_sum += loss.item()
-        torch.nn.utils.clip_grad_norm_(self._model.parameters(), OptimizerSpec().gradient_clip)
+        torch.nn.utils.clip_grad_norm_(self._trained, OptimizerSpec().gradient_clip)
         self._adam.step()
         self._adam.zero_grad()
         return loss_sum

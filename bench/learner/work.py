@@ -90,7 +90,7 @@ class Ours:
         from headway_trainer.policy import Policy
 
         self._objective = Objective.of(AlgorithmSpec())
-        self.ranks = _one_rank()
+        self.ranks = one_rank()
         quadratic = layout.quadratic_share(model)
         optimizer = OptimizerSpec(learning_rate=RATE, warmup_steps=0)
         self.engine = Engine(model, DeepSpeed(zero_stage=2), optimizer, self.ranks)
@@ -109,7 +109,8 @@ class Ours:
         )
 
 
-def _one_rank() -> Any:
+def one_rank() -> Any:
+    """This process as the only rank."""
     import torch.distributed as dist
 
     from headway_trainer.ranks import Ranks

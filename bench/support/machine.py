@@ -10,13 +10,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def described() -> str:
+def described(accelerator: str = "no accelerator used") -> str:
     """Cores, memory and kind of processor; nothing by which the machine could be found."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     flags = next((line for line in _cpuinfo() if line.startswith("flags")), "")
     vectors = "AVX512" if "avx512f" in flags else "AVX2" if "avx2" in flags else "no AVX2"
     cores = len(os.sched_getaffinity(0))
-    return f"{cores} cores ({platform.machine()}, {vectors}), {memory:.0f} GiB of memory, no accelerator used"
+    return f"{cores} cores ({platform.machine()}, {vectors}), {memory:.0f} GiB of memory, {accelerator}"
 
 
 def load() -> float:
@@ -25,7 +25,10 @@ def load() -> float:
 
 
 def commit() -> str:
-    """The commit that was measured; `+` where the checkout had changes."""
+    """The commit that was measured; `+` where the checkout had changes. Of a copy without a history it is
+    what COMMIT says."""
+    if not (ROOT / ".git").exists():
+        return os.environ["COMMIT"]
     head = _git("rev-parse", "--short=12", "HEAD")
     changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!bench/results")
     return head + ("+" if changed else "")

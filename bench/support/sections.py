@@ -6,8 +6,10 @@ import argparse
 import json
 import logging
 import signal
+import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +32,8 @@ class Benchmark:
     intro: Sequence[str]
     sections: Mapping[str, Callable[[Path], Section]]
     """Each measured in an empty folder, which is deleted after it."""
+    described: Callable[[], str] = machine.described
+    """The machine in words."""
     told: Mapping[str, Callable[[list[Row]], Section]] = field(default_factory=dict)
     """What makes a section of the rows of its one table, for those whose words and goals follow from
     them alone: where such a section is not run, it is told anew from the rows on record."""
@@ -44,16 +48,23 @@ class Benchmark:
         # Ended by a signal it still ends what it started.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         found: dict[str, Section] = {}
+        failed: list[str] = []
         names = [] if options.only == PAGE else [name for name in options.only.split(",") if name]
         if not names:
             self.write(options.out, found)
         for name in names:
             print(f"{name} ...", flush=True)
-            measured = {"on": machine.described(), "at commit": machine.commit()}
+            measured = {"on": self.described(), "at commit": machine.commit()}
             measured["load before"] = f"{machine.load():.1f}"
             started = time.monotonic()
-            with tempfile.TemporaryDirectory(prefix="headway-bench-") as folder:
-                found[name] = self.sections[name](Path(folder))
+            try:
+                with tempfile.TemporaryDirectory(prefix="headway-bench-") as folder:
+                    found[name] = self.sections[name](Path(folder))
+            # Whatever one section fails of, the others are measured, and the command fails in the end.
+            except Exception:
+                failed.append(name)
+                traceback.print_exc()
+                continue
             measured["date"] = time.strftime("%Y-%m-%d", time.gmtime())
             found[name].measured = measured | {"took": f"{time.monotonic() - started:.0f} s"}
             self.write(options.out, found)
@@ -61,6 +72,8 @@ class Benchmark:
             for goal in section.goals:
                 print(f"{'met   ' if goal.met else 'MISSED'} {goal.what}: {goal.found}")
         print(f"written: {options.out / f'{self.name}.md'}")
+        if failed:
+            sys.exit(f"these sections failed, and keep the results they had: {', '.join(failed)}")
 
     def write(self, folder: Path, found: dict[str, Section]) -> None:
         """The page and its figures: of `found`, and of the sections on record that were not run."""

@@ -37,7 +37,7 @@ from headway_coordinator.engines.fleet import Fleet
 from headway_coordinator.engines.router import Router
 from headway_coordinator.gateway.server import GatewayServer
 from headway_coordinator.judges.answering import Judges
-from headway_coordinator.judges.connected import connected
+from headway_coordinator.judges.connected import of_job
 from headway_coordinator.learner_api import LearnerApi
 from headway_coordinator.ledger.usage import usage
 from headway_coordinator.metrics.prometheus import Sample
@@ -141,8 +141,8 @@ class Coordinator(Process):
         broker = await self._claimed(http, incarnation)
         if self.spec.agent.http is not None:
             await runner.agent(http, agent_url(self.job, self.spec.agent.http))
-        judges = connected(self.spec.judges, http, self._store, self.layout)
-        await runner.judges(judges)
+        judges = of_job(self.job, http, self._store, self.layout)
+        await runner.judges(judges, self._store, self._cache)
         await runner.environment(ready, broker, incarnation, judges)
         await self._blocking(self._ledger.load)
         replay = await self._blocking(self._spool.replay)

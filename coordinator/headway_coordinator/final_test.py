@@ -143,7 +143,12 @@ class FinalTest:
     def _plans(self, step: int) -> list[groups.Plan]:
         spec, asked = self._spec, self._spec.evaluation
         order = Order(rows=len(self._rows), seed=spec.seed, shuffle=False)
-        sampling = Sampling(asked.sampling.temperature, asked.sampling.top_p, spec.evaluation_max_tokens)
+        sampling = Sampling(
+            asked.sampling.temperature,
+            asked.sampling.top_p,
+            spec.evaluation_max_tokens,
+            spec.rollout.episode_token_limit,
+        )
         return [
             groups.Plan(
                 slot=order.slot(position),

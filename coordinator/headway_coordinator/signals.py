@@ -15,13 +15,11 @@ from headway_api import logs
 from headway_api import status as st
 from headway_api.conditions import Condition, ConditionType, Reason, condition, merge
 from headway_api.objective import episode_tokens, expand
-from headway_api.signals import STATE_VALUES, SignalState
+from headway_api.signals import SHOWN_MOST, STATE_VALUES, SignalState
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_coordinator.metrics.prometheus import Sample
 from headway_coordinator.recurring import Standing, told
 
-SHOWN_MOST: Final = 16
-"""Signals in status; its schema takes no more."""
 TEXT_LENGTH: Final = 1024
 DIGITS: Final = 4
 
@@ -113,7 +111,7 @@ class Signals:
     def figures(self, clock: Literal["step", "validation"]) -> Figures:
         """The states as MLflow gets them, by `signal/state/<name>`, of signals that are judged by `clock`.
 
-        What the last validation says has no later step to be logged with.
+        What a validation says is logged with it, for no step may follow. So MLflow has every last state.
         """
         return {
             f"signal/state/{verdict.signal.name.value}": STATE_VALUES[verdict.standing.state]

@@ -515,7 +515,12 @@ class Training:
             step=max(0, self.state.step),
             row=self._data.train[slot.row],
             size=self.remedies.now.algorithm.group_size,
-            sampling=Sampling(sampling.temperature, sampling.top_p, sampling.max_tokens),
+            sampling=Sampling(
+                sampling.temperature,
+                sampling.top_p,
+                sampling.max_tokens,
+                self._spec.rollout.episode_token_limit,
+            ),
             job_seed=self._spec.seed,
         )
         self._running[position] = plan.stop

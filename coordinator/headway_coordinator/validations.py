@@ -181,7 +181,12 @@ class Validations:
 
     def _plans(self, step: int) -> list[groups.Plan]:
         asked, spec = self._spec.evaluation, self._spec
-        sampling = Sampling(asked.sampling.temperature, asked.sampling.top_p, spec.evaluation_max_tokens)
+        sampling = Sampling(
+            asked.sampling.temperature,
+            asked.sampling.top_p,
+            spec.evaluation_max_tokens,
+            spec.rollout.episode_token_limit,
+        )
         return driver.plans(self._rows, step, asked.group_size, sampling, spec.seed)
 
     def _due(self, step: int, *, last: bool) -> bool:

@@ -4,7 +4,8 @@
     env.py path         print where it is
                         (--oracles: both for the one that has verl and trl beside everything else)
     env.py guest NAME   create a guest's environment and print its python
-    env.py lock         resolve pyproject.toml again into requirements/*.txt (--upgrade takes newer versions)
+    env.py lock         resolve pyproject.toml again into requirements/*.txt (--upgrade takes newer versions;
+                        --guest NAME resolves that guest alone)
 
 A guest is somebody else's program that the tests run as its users do: an agent, or a library to compare
 with. It has an environment of its own, without this repository, so that neither bends the other's versions.
@@ -47,13 +48,21 @@ ALL = tuple(sorted({extra for extras in LOCKS.values() for extra in extras}))
 NO_TWINS = ("--excludes", "requirements/twins.txt")
 CPU = ("--overrides", "requirements/overrides.txt", "--excludes", "requirements/excludes.txt", *NO_TWINS)
 GUESTS: dict[str, tuple[str, ...]] = {
+    "agent-framework": (),
     "anthropic": (),
+    "claude-code": (),
+    "langchain": (),
+    "litellm": (),
+    "mistral": (),
     "openai": (),
+    "pydantic-ai": (),
     "sagemaker": (),
     "schemathesis": (),
     "smolagents": (),
     "strands": (),
     "suite": ("-c", "requirements/all.txt"),
+    # Only their files are read.
+    "templates": ("--no-deps",),
     # torch and what comes with it is gigabytes: the versions that are there already.
     "tinker": (
         *("-c", "requirements/all.txt", "--excludes", "requirements/excludes.txt"),
@@ -61,6 +70,14 @@ GUESTS: dict[str, tuple[str, ...]] = {
     ),
 }
 """Name -> how its requirements/guests/NAME.in is resolved."""
+FILES = ("wheel.cmake=false", "wheel.packages=vendor/llama.cpp/models")
+INSTALLS: dict[str, tuple[str, ...]] = {
+    # Of this package's source the templates and vocabularies, and nothing compiled.
+    "templates": tuple(
+        word for said in FILES for word in ("--config-settings-package", f"llama-cpp-python:{said}")
+    ),
+}
+"""Name -> what its installation is told besides."""
 
 
 class SetupError(Exception):
@@ -134,6 +151,8 @@ class Environment:
     name: str
     locks: tuple[Path, ...]
     ours: bool
+    told: tuple[str, ...] = ()
+    """What the installation is told besides."""
 
     @property
     def folder(self) -> Path:
@@ -152,7 +171,8 @@ def checkout(oracles: bool) -> Environment:
 
 
 def guest(name: str) -> Environment:
-    return Environment(f"guest-{name}", (REQUIREMENTS / "guests" / f"{name}.txt",), ours=False)
+    lock = REQUIREMENTS / "guests" / f"{name}.txt"
+    return Environment(f"guest-{name}", (lock,), ours=False, told=INSTALLS.get(name, ()))
 
 
 def uv_options() -> dict[str, str]:
@@ -185,15 +205,18 @@ def fill(environment: Environment) -> None:
         files = [word for file in environment.locks for word in ("-r", file)]
         with step("locked packages" + (" (about 6 GB)" if environment.ours else "")):
             # DeepSpeed's kernels are built when first used, and none of them at install.
-            run([*install, "--require-hashes", *files], DS_BUILD_OPS="0", **uv_options())
+            run([*install, *environment.told, "--require-hashes", *files], DS_BUILD_OPS="0", **uv_options())
         done.touch()
     if environment.ours:
         with step("headway, editable"):
             run([*install, "--editable", ROOT], **uv_options())
 
 
-def lock(upgrade: bool) -> None:
-    """Resolve in one world first, then each image's share of it, so that all have the same versions."""
+def lock(upgrade: bool, only: str | None) -> None:
+    """Resolve in one world first, then each image's share of it, so that all have the same versions.
+
+    With `only` that guest alone: guests are no part of that world.
+    """
     uv = bootstrap_uv()
     options = ["--python", PYTHON, "--generate-hashes", "--no-header", "--no-emit-index-url", "-q"]
     options += ["--upgrade"] if upgrade else []
@@ -203,6 +226,9 @@ def lock(upgrade: bool) -> None:
             target = f"requirements/{name}.txt"
             run([uv, "pip", "compile", *options, *arguments, "-o", target], DS_BUILD_OPS="0", **uv_options())
 
+    if only:
+        resolve(f"guests/{only}", f"requirements/guests/{only}.in", *GUESTS[only])
+        return
     resolve("all", "pyproject.toml", *CPU, *(word for extra in ALL for word in ("--extra", extra)))
     for name, extras in LOCKS.items():
         chosen = (word for extra in extras for word in ("--extra", extra))
@@ -250,7 +276,9 @@ def main(arguments: Sequence[str]) -> int:
             "--oracles", action="store_true", help="the environment with verl and trl"
         )
     commands.add_parser("guest").add_argument("name", choices=sorted(GUESTS))
-    commands.add_parser("lock").add_argument("--upgrade", action="store_true", help="take newer versions")
+    locking = commands.add_parser("lock")
+    locking.add_argument("--upgrade", action="store_true", help="take newer versions")
+    locking.add_argument("--guest", choices=sorted(GUESTS), help="resolve that guest alone")
     options = parser.parse_args(arguments)
     try:
         if options.command == "venv":
@@ -259,7 +287,7 @@ def main(arguments: Sequence[str]) -> int:
             create(guest(options.name))
             print(guest(options.name).python)
         elif options.command == "lock":
-            lock(options.upgrade)
+            lock(options.upgrade, options.guest)
         else:
             print(checkout(options.oracles).folder)
     except SetupError as error:

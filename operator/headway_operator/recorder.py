@@ -16,7 +16,7 @@ from headway_operator.cache import Ref, particulars, ref_of
 from headway_operator.kube import EVENT, Api, ApiError, Json
 from headway_operator.plan import events, utc_now
 from headway_operator.plan.context import JobStatus
-from headway_operator.plan.facts import Fact
+from headway_operator.plan.fact import Fact
 
 log = logging.getLogger(__name__)
 

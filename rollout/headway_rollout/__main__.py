@@ -6,14 +6,17 @@ import asyncio
 import os
 from collections.abc import Mapping
 
-from headway_api import config, keys, last_logs, logs, names
+from headway_api import config, judge_servers, keys, last_logs, logs, names
 from headway_api.exits import JobError, leave
+from headway_api.keys import Key
 from headway_rollout.server import RolloutServer, Settings
 
 
 def served(environ: Mapping[str, str]) -> config.ServedModel:
-    """The model that this server loads: of an RLEvalJob, the one of its set of servers."""
+    """The model that this server loads: a judge's, or of an RLEvalJob the one of its set of servers."""
     job = config.load_any(environ)
+    if (judge := environ.get(names.ENV_JUDGE)) is not None:
+        return judge_servers.served(job, judge)
     if isinstance(job, config.EvalConfig):
         return job.served(int(environ[names.ENV_SERVER_SET]))
     return job.served()
@@ -25,10 +28,12 @@ def main() -> None:
     settings = Settings.read(os.environ)
     settings.cache.mkdir(parents=True, exist_ok=True)
     try:
-        held = keys.load(os.environ, names.ROLLOUT)
+        judges = names.ENV_JUDGE in os.environ
+        held = keys.load(os.environ, names.JUDGE if judges else names.ROLLOUT)
         last_logs.begin(os.environ, config.load_any(os.environ), held.values(), names.ROLLOUT)
         logs.setup()
-        server = RolloutServer(served(os.environ), held, settings)
+        asked = Key.COORDINATOR_TO_JUDGE if judges else Key.COORDINATOR_TO_ROLLOUT
+        server = RolloutServer(served(os.environ), held, settings, asked)
         asyncio.run(server.run())
     except JobError as error:
         leave(error)

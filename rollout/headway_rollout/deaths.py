@@ -44,7 +44,9 @@ WORKER_EXIT: Final = re.compile(
 CORE_EXIT: Final = re.compile(r"Failed core proc\(s\): \{.*?'(?P<name>[^']+)': -(?P<signal>\d+)")
 CORE_GONE: Final = "engine core exited unexpectedly"
 """vLLM says so of an EngineCore that ended without telling it why."""
-MEMORY: Final = "; where memory ran out, raise the memory limit in spec.rollout.resources"
+MEMORY: Final = (
+    "; where memory ran out, raise the memory limit in spec.rollout.resources (of a judge: model.resources)"
+)
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,10 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 UNAUTHORIZED: Final = json.dumps(
     {
         "reason": "Unauthorized",
-        "message": "send this job's key coordinator-to-rollout as Authorization: Bearer",
+        "message": (
+            "send this job's key coordinator-to-rollout (of a judge, coordinator-to-judge) as "
+            "Authorization: Bearer"
+        ),
     }
 ).encode()
 

@@ -1,7 +1,7 @@
 """From the served model to vLLM's command line and environment: a pure function.
 
 Nothing here looks at the machine; what it needs to know of it comes in as `Host`. Flags that users add in
-`spec.rollout.engine.extraArgs` come last, so they win.
+`spec.rollout.engine.extraArgs`, or in `extraArgs` of a judge, come last, so they win.
 """
 
 from __future__ import annotations

@@ -89,9 +89,17 @@ class RolloutServer:
     be verified (all retriable); a base model that vLLM cannot load ends it for good.
     """
 
-    def __init__(self, served: ServedModel, keys: Keys, settings: Settings) -> None:
+    def __init__(
+        self,
+        served: ServedModel,
+        keys: Keys,
+        settings: Settings,
+        asked: Key = Key.COORDINATOR_TO_ROLLOUT,
+    ) -> None:
+        """`asked` is the key that both of its ports ask for."""
         self._served = served
         self._keys = keys
+        self._key = keys[asked]
         self._settings = settings
         self._engine: Engine | None = None
         self._process: EngineProcess | None = None
@@ -124,7 +132,7 @@ class RolloutServer:
         stopping = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stopping.set)
-        agent = application(self, self._keys[Key.COORDINATOR_TO_ROLLOUT])
+        agent = application(self, self._key)
         shown = metrics_port.application(lambda: self._engine)
         host = self._settings.address
         async with (
@@ -161,10 +169,9 @@ class RolloutServer:
         store = await asyncio.to_thread(_open_store, served.output)
         folder = await asyncio.to_thread(model.fetch, served, store, cache, served.field)
         fetched, described = time.monotonic(), model.read_config(folder, served.field)
-        key = self._keys[Key.COORDINATOR_TO_ROLLOUT]
-        how = launch(served, folder, described, self._settings.host(), os.environ, key)
+        how = launch(served, folder, described, self._settings.host(), os.environ, self._key)
         self._process = await EngineProcess.start(how)
-        engine = Engine(http, f"http://127.0.0.1:{self._settings.engine_port}", key)
+        engine = Engine(http, f"http://127.0.0.1:{self._settings.engine_port}", self._key)
         await self._started(engine, self._process)
         self._engine, self._slots = engine, self._make_slots(engine, store, folder, http)
         event(log, "ready", fetch_seconds=fetched - started, load_seconds=time.monotonic() - fetched)

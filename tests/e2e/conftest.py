@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,19 +13,21 @@ from typing import Any
 
 import pytest
 from api_reader import ApiReader
+from record import About, keep
 from watched_cluster import Watched, watched_cluster
 
 from headway_api.names import API_VERSION
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "hack" / "demo"))
 
+import tiered_rows
 from judged_job import JUDGED, Outcome, Trained, ended, evaluation, served_elsewhere
 
 from headway_demo import quickstart
 from headway_demo.console import Timings
 from headway_demo.kube import Kube
 from headway_demo.platform import KINDS, Platform, platform_up
-from headway_demo.settings import NAMESPACE, SYSTEM_NAMESPACE, Settings
+from headway_demo.settings import BUCKET, NAMESPACE, SYSTEM_NAMESPACE, Settings
 from headway_demo.watch import Job, condition, why
 
 
@@ -99,27 +103,43 @@ class Bench:
             )  # fmt: skip
 
 
+SHARED = "shared"
+"""The training job that tests share."""
 STEPS = 12
-"""Of the job that tests share: enough to look into it while it trains."""
+"""Of that job: enough to look into it while it trains."""
 
 
 @pytest.fixture(scope="session")
 def watched(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
-    """A Prometheus that scrapes Headway and all jobs, from before the shared one begins."""
+    """A Prometheus that scrapes Headway and all jobs, from before the shared one begins.
+
+    KEEP_RECORD names a folder for what it has scraped: the pictures of the dashboards are drawn from it.
+    """
     folder, kubeconfig = tmp_path_factory.mktemp("prometheus"), bench.platform.kube.kubeconfig
     assert kubeconfig is not None
     with watched_cluster(folder, kubeconfig, system=SYSTEM_NAMESPACE, namespaces=[NAMESPACE]) as found:
         yield found
+    if (record := os.environ.get("KEEP_RECORD")) is not None:
+        keep(folder, Path(record), About(found.begun, time.time(), SHARED, JUDGED))
 
 
 @pytest.fixture(scope="session")
-def shared_job(bench: Bench, watched: Watched) -> Iterator[str]:
+def shared_job(bench: Bench, watched: Watched, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A job that tests look into while it trains, and whose last two steps they judge once it has ended.
 
-    Four held-out rows, so that there are figures of validations to watch.
+    It has held-out rows, tasks and a penalty on leaving the base model: dashboards show figures of each.
     """
-    name = "shared"
+    name, rows = SHARED, tmp_path_factory.mktemp("rows")
+    settings = Settings.from_environ({})
+    tiered_rows.write(quickstart.inputs(settings.cache, settings.seed), rows)
+    with bench.platform.bucket() as bucket:
+        bucket.upload(rows, f"{SHARED}-rows")
     spec = {
+        "data": {
+            split: {"uri": f"s3://{BUCKET}/{SHARED}-rows/{split}.jsonl", "taskColumn": tiered_rows.COLUMN}
+            for split in tiered_rows.SPLITS
+        },
+        "algorithm": {"kl": {"coefficient": 0.001}},
         "schedule": {"maxSteps": STEPS},
         "checkpoints": {"everySteps": 1, "keepLast": 2},
         "evaluation": {

@@ -27,13 +27,10 @@ BOARDS: list[Json] = [
 ]
 PATIENCE_S = 30
 """For the last scrape and the last judgement of the alerts, after the evaluation has ended."""
-NO_REMEDY = "the job may not change itself (spec.collapse.policy: Remediate)"
-NO_TASKS = "the rows of the example name no task (spec.data.train.taskColumn)"
 SILENT = {
-    ("headway-job", "KL", "{{job_name}} to the base model"): "no KL to the base model (spec.algorithm.kl)",
-    ("headway-job", "Reward by task", "{{job_name}} {{task}}"): NO_TASKS,
-    ("headway-job", "Validation by task", "{{job_name}} {{task}}"): NO_TASKS,
-    ("headway-job", "annotation Remedies", "Remedy: {{state}}"): NO_REMEDY,
+    ("headway-job", "annotation Remedies", "Remedy: {{state}}"): (
+        "the job may not change itself (spec.collapse.policy: Remediate)"
+    ),
 }
 """Board, panel and query -> why these jobs do not make it."""
 BY_CHANCE = {("headway-fleet", "Signals that are not clear", "state"): " > 0"}

@@ -3,6 +3,9 @@
 The same look is taken from three pods at one moment, while the engines are held so that no episode ends: from
 a leased sandbox, from a pod of the same image that no policy covers (what it reaches, the sandbox could, were
 the wall not there), and from the job's coordinator. `test_agents` looks into a sandbox with an agent in it.
+
+A moment before, while the engines still answer, two pods scrape a pod of each role: the stranger, and one of
+a namespace that the chart's `metricsFrom` names.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,16 +21,26 @@ from uuid import uuid4
 
 import pytest
 from limits import pods_to_hold, unheld
-from live_job import Sandbox, keys_in, look, pods, sandbox_in_use
-from neighbours import Target, targets
+from live_job import Sandbox, keys_in, look, pod_without_policy, pods, sandbox_in_use, scraped
+from neighbours import Target, listening, targets
 from outside_host import outside_host
 
 from headway_api import names
 from headway_api.keys import HELD_BY
 from headway_demo.objects import read_group
 
-STRANGERS = f"headway-e2e-strangers-{uuid4().hex[:8]}"
-"""Another each time: an earlier run's may still be going."""
+RUN = uuid4().hex[:8]
+"""Another each time: an earlier run's namespaces may still be going."""
+STRANGERS, SCRAPERS = f"headway-e2e-strangers-{RUN}", f"headway-e2e-scrapers-{RUN}"
+PORTS = {"operator": "http", "coordinator": "http", "broker": "http", "rollout": "metrics"}
+"""Role -> the port that the chart's PodMonitors name."""
+FAMILIES = {
+    "operator": "headway_operator_leader",
+    "coordinator": "headway_usage_cost_usd",
+    "broker": "headway_sandbox_pool_size",
+    "rollout": "vllm:num_requests_running",
+}
+"""Role -> one of those that it tells of."""
 OUTSIDE = "outside/"
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
@@ -41,11 +54,17 @@ class Scene:
     targets: dict[str, Target]
     inside: dict[str, Any]
     stranger: dict[str, Any]
+    scraper: dict[str, Any]
+    """From a pod of a namespace that may scrape."""
     coordinator: dict[str, Any]
     everyone: list[dict[str, Any]]
     """Every pod of the cluster."""
     keys: dict[str, set[str]]
     """Role -> the keys in its pod."""
+    ports: dict[str, int]
+    """Role -> the port that scrapers ask."""
+    scraped: dict[str, dict[str, Any]]
+    """Namespace -> role -> families of metrics, or None."""
 
     def of(self, *prefixes: str) -> set[str]:
         """Targets whose names begin so; there is at least one for each."""
@@ -60,50 +79,39 @@ def scene(bench: Any, shared_job: str) -> Iterator[Scene]:
     kube = bench.kube
     with ExitStack() as stack:
         outside = stack.enter_context(outside_host()) if os.geteuid() == 0 else None
-        stranger = stack.enter_context(pod_without_policy(kube, bench.platform.environment_image))
+        image = bench.platform.environment_image
+        stranger, scraper = (
+            stack.enter_context(pod_without_policy(kube, image, namespace, labels))
+            for namespace, labels in ((STRANGERS, {}), (SCRAPERS, {"headway.dev/metrics": "enabled"}))
+        )
         bench.wait_step(shared_job, 1)
+        asked = {role: pods(kube, shared_job, role)[0] for role in PORTS}
+        ports = {role: metrics_port(pod, role) for role, pod in asked.items()}
+        urls = {role: f"http://{asked[role]['status']['podIP']}:{ports[role]}/metrics" for role in PORTS}
+        with ThreadPoolExecutor() as threads:
+            answers = threads.map(lambda pod: scraped(kube, pod, urls), (stranger, scraper))
+            told = dict(zip((STRANGERS, SCRAPERS), answers, strict=True))
         with sandbox_in_use(kube, shared_job) as sandbox:
             found = targets(kube, sandbox.pod["metadata"]["name"])
+            found |= listening(pods(kube, shared_job, "operator")[0])
             if outside:
                 found[OUTSIDE] = ("tcp", *outside)
-            places = (sandbox.pod, stranger, pods(kube, shared_job, "coordinator")[0])
+            places = (sandbox.pod, stranger, scraper, pods(kube, shared_job, "coordinator")[0])
             with ThreadPoolExecutor() as threads:
-                inside, strange, coordinating = threads.map(lambda pod: look(kube, pod, found), places)
+                looks = threads.map(lambda pod: look(kube, pod, found), places)
+                inside, strange, scraping, coordinating = looks
             everyone = pods_to_hold(kube)
             looked_into = {role: pods(kube, shared_job, role)[0] for role in names.ROLES}
             looked_into[names.SANDBOX] = sandbox.pod
             held = {role: keys_in(kube, pod, role) for role, pod in looked_into.items()}
-        yield Scene(sandbox, found, inside, strange, coordinating, everyone, held)
+        yield Scene(sandbox, found, inside, strange, scraping, coordinating, everyone, held, ports, told)
 
 
-@contextmanager
-def pod_without_policy(kube: Any, image: str) -> Iterator[dict[str, Any]]:
-    """A pod of the sandboxes' image in a namespace where nothing is forbidden."""
-    kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": STRANGERS}})
-    pod = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": "stranger", "namespace": STRANGERS},
-        "spec": {
-            "terminationGracePeriodSeconds": 0,
-            "containers": [
-                {
-                    "name": "stranger",
-                    "image": image,
-                    "imagePullPolicy": "IfNotPresent",
-                    "command": ["python3", "-c", "import signal; signal.pause()"],
-                    "resources": {"limits": {"cpu": "500m", "memory": "64Mi"}},
-                }
-            ],
-        },
-    }
-    try:
-        kube.apply(pod)
-        ready = ("--for=condition=Ready", "--timeout=150s", "pod/stranger")
-        kube.run("wait", "-n", STRANGERS, *ready, timeout_s=180)
-        yield pod
-    finally:
-        kube.run("delete", "namespace", STRANGERS, "--wait=false")
+def metrics_port(pod: dict[str, Any], role: str) -> int:
+    """The port that the chart's PodMonitors name, of a pod of this role."""
+    ports = [port for container in pod["spec"]["containers"] for port in container.get("ports", [])]
+    [number] = [port["containerPort"] for port in ports if port.get("name") == PORTS[role]]
+    return int(number)
 
 
 def test_without_a_policy_the_same_look_finds_the_cluster(scene: Scene) -> None:
@@ -130,8 +138,25 @@ def test_a_sandbox_reaches_no_address_outside_the_cluster(scene: Scene) -> None:
 
 
 def test_strangers_reach_nothing_of_the_job(scene: Scene) -> None:
-    own = scene.of("coordinator/", "broker/", "rollout/", "learner/", "sandbox/")
+    own = scene.of("operator/", "coordinator/", "broker/", "rollout/", "learner/", "sandbox/")
     assert not own & set(scene.stranger["reached"])
+
+
+def test_a_pod_of_a_namespace_that_may_scrape_is_told_of_every_role(scene: Scene) -> None:
+    found = scene.scraped[SCRAPERS]
+    assert {role: FAMILIES[role] in (found[role] or ()) for role in FAMILIES} == dict.fromkeys(FAMILIES, True)
+
+
+def test_a_pod_of_another_namespace_is_told_of_none(scene: Scene) -> None:
+    assert scene.scraped[STRANGERS] == dict.fromkeys(FAMILIES)
+
+
+def test_a_scraper_reaches_the_ports_for_scrapers_and_no_other(scene: Scene) -> None:
+    own = scene.of("operator/", "coordinator/", "broker/", "rollout/", "learner/", "sandbox/")
+    ports = {(role, str(port)) for role, port in scene.ports.items()}
+    assert own & set(scene.scraper["reached"]) == {
+        name for name in own if (name.partition("/")[0], name.rpartition(":")[2]) in ports
+    }
 
 
 def test_the_coordinator_reaches_sandboxes_broker_and_engines(scene: Scene) -> None:

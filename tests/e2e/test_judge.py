@@ -1,29 +1,34 @@
-"""A judge that a real vLLM serves on the cluster, killed while a job asks it: no reward is a zero by that."""
+"""A judge whose model the job itself serves on the cluster, killed while it is asked: no reward is a zero by
+that, and nobody but the coordinator reaches it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from live_job import look, pods
 
+from headway_api import names
 from headway_demo import quickstart
 from headway_demo.bill import recount, status_tokens
-from headway_demo.evaluation import start_reference
 from headway_demo.objects import read_group
-from headway_demo.settings import NAMESPACE, Settings
+from headway_demo.settings import BUCKET, NAMESPACE
+from headway_demo.watch import condition, why
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.chaos, pytest.mark.timeout(900)]
 """Five minutes: `make test-long IN=tests/e2e/test_judge.py` runs it, and `.ci/run` does not."""
 
-SERVICE = "reference"
-"""The demo's vLLM, with a model as small as the one that is trained."""
 JUDGE = {
     "name": "clerk",
-    "endpoint": {"url": f"http://{SERVICE}.{NAMESPACE}.svc:8000/v1", "model": SERVICE},
+    # The demo's model that was shown today's procedure alone: as small as the one that is trained.
+    "model": {
+        "base": f"s3://{BUCKET}/{quickstart.PREFIX}/reference",
+        "dtype": "float32",
+        "contextLength": 512,
+    },
     "maxTokens": 32,
     "timeoutSeconds": 20,
     "cache": False,
@@ -46,31 +51,33 @@ def document(bench: Any) -> dict[str, Any]:
     return dict(found)
 
 
-@contextmanager
-def judge_served(bench: Any) -> Iterator[None]:
-    """vLLM behind a Service, for as long as the block runs."""
-    start_reference(bench.kube, bench.platform.refs, Settings.from_environ({}))
-    try:
-        bench.kube.wait_available(NAMESPACE, SERVICE)
-        yield
-    finally:
-        bench.kube.run("delete", "deployment,service", SERVICE, "-n", NAMESPACE, "--ignore-not-found")
-
-
 @pytest.fixture
 def job(bench: Any) -> Iterator[str]:
     found = document(bench)
     name = found["metadata"]["name"]
-    with judge_served(bench):
-        bench.kube.apply(found)
-        yield name
-        bench.delete(name)
+    bench.kube.apply(found)
+    yield name
+    bench.delete(name)
 
 
-def kill(bench: Any) -> None:
-    """The judge's pod is gone at once; its Deployment makes another."""
-    target = ("pod", "-n", NAMESPACE, "-l", f"app={SERVICE}")
+def server(bench: Any, job: str) -> dict[str, Any]:
+    """The judge's pod."""
+    [found] = pods(bench.kube, job, names.JUDGE)
+    return dict(found)
+
+
+def kill(bench: Any, pod: dict[str, Any]) -> None:
+    """It is gone at once; its Deployment makes another."""
+    target = ("pod", pod["metadata"]["name"], "-n", NAMESPACE)
     bench.kube.run("delete", *target, "--grace-period=0", "--force")
+
+
+def reached(bench: Any, job: str, role: str, pod: dict[str, Any]) -> list[int]:
+    """Ports of a pod that the job's pod of a role reaches."""
+    ports = (names.PORT_ENGINE, names.PORT_WEIGHTS, names.PORT_ENGINE_METRICS)
+    targets = {str(port): ("tcp", pod["status"]["podIP"], port) for port in ports}
+    found = look(bench.kube, pods(bench.kube, job, role)[0], targets)["reached"]
+    return sorted(map(int, found))
 
 
 def usage(bench: Any, name: str) -> dict[str, Any]:
@@ -79,12 +86,25 @@ def usage(bench: Any, name: str) -> dict[str, Any]:
 
 
 def test_a_judge_killed_in_the_middle_costs_no_zero(bench: Any, job: str, tmp_path: Path) -> None:
-    bench.wait_step(job, 1)
+    """And while its first server comes up, the job says so by its field."""
+    starting = f"spec.judges[{JUDGE['name']}].model: 0 of 1 pods are ready"
+    bench.kube.wait(
+        "the judge to be said to start",
+        lambda: starting in (condition(bench.get(job), "Progressing") or {}).get("message", ""),
+        deadline_s=240,
+        explain=lambda: why(bench.get(job)),
+    )
+    assert names.LEARNER not in bench.pods(job), "the preflight asks it first"
+    bench.wait_step(job, 1, deadline_s=400)
+    pod = server(bench, job)
+    assert reached(bench, job, names.COORDINATOR, pod) == [names.PORT_ENGINE]
+    assert reached(bench, job, names.ROLLOUT, pod) == []
     before = usage(bench, job)["judgeTokens"]
     assert before > 0
-    kill(bench)
+    kill(bench, pod)
     bench.wait_condition(job, "Complete", deadline_s=400)
     status = bench.get(job)
+    bench.kube.wait("the judge to be stopped", lambda: not bench.pods(job), deadline_s=90)
     with bench.platform.bucket() as bucket:
         bucket.download(status["status"]["artifacts"]["uri"], tmp_path)
     groups = [read_group(path) for path in (tmp_path / "trajectories/train").iterdir()]

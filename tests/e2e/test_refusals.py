@@ -46,7 +46,7 @@ def spoilt_models(bench: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder: Path = tmp_path_factory.mktemp("models")
     with bench.platform.bucket() as bucket:
         bucket.download("s3://headway/quickstart/model", folder / "whole")
-        inputs.resized(folder / "whole", folder / "spoilt" / "weights")
+        inputs.described_as(folder / "whole", folder / "spoilt" / "weights", "intermediate_size", 2)
         bucket.upload(folder / "spoilt", SPOILT)
 
 

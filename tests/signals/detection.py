@@ -97,6 +97,21 @@ def alarms(series: Series) -> list[Alarm]:
     return found
 
 
+def suspicions(series: Series) -> list[tuple[SignalName, int]]:
+    """Every change to Suspect, with its step."""
+    watch, found = Watch(job_of(series)), list[tuple[SignalName, int]]()
+    before: set[SignalName] = set()
+    for step, figures, validation in series.steps:
+        if step:
+            watch.step(step, figures)
+        if validation:
+            watch.validation(step, validation)
+        suspect = {v.signal.name for v in watch.verdicts() if v.standing.state == "Suspect"}
+        found += [(name, step) for name in sorted(suspect - before)]
+        before = suspect
+    return found
+
+
 def detections(series: Series) -> list[Detection]:
     """What became of each symptom that a run provokes."""
     raised = raised_at(series)

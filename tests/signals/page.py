@@ -23,10 +23,12 @@ from tests.signals.detection import (
     alarms,
     detections,
     steps_of,
+    suspicions,
 )
 from tests.signals.read import Series, Split
 
 from headway_api.signals import SignalName
+from headway_operator.plan.fact import tenth
 
 APART: Final[tuple[Split, ...]] = ("fresh", "unseen", "untouched", "sealed")
 """Splits whose figures are told apart, too."""
@@ -132,6 +134,7 @@ def page(splits: Sequence[Split]) -> str:
             ),
             [_in_all(*group) for group in groups],
         ),
+        _suspicions([run.series for run in everything]),
         "## Symptoms\n",
         "Found of all, and the steps from the symptom's first one to the alarm. A `*` marks an alarm that "
         "was there before the step at which the rule has the symptom begin.\n",
@@ -281,6 +284,21 @@ def _in_all(name: str, runs: Sequence[_Judged]) -> tuple[object, ...]:
         count,
         f"{per * count:.2f}",
         f"{per * low:.2f} to {per * high:.2f}" if steps else "",
+    )
+
+
+def _suspicions(runs: Sequence[Series]) -> str:
+    """How often a signal is suspect, and how often that becomes an event."""
+    found = [(series, suspicions(series), max(step.step for step in series.steps)) for series in runs]
+    clean = [(series, many) for series, many, _ in found if series.clean]
+    count, steps = sum(len(many) for _, many, _ in found), steps_of(runs)
+    of_clean, clean_steps = sum(len(many) for _, many in clean), steps_of(series for series, _ in clean)
+    told = sum(len({(name, tenth(step, last)) for name, step in many}) for _, many, last in found)
+    often, in_clean = 1000 * count / max(1, steps), 1000 * of_clean / max(1, clean_steps)
+    return (
+        f"A signal became suspect {count} times in {steps:,} steps: {often:.0f} times in 1,000, and "
+        f"{in_clean:.0f} times in 1,000 steps of clean runs. Told at its first time in each tenth of a run, "
+        f"{told} of the {count} are events.\n"
     )
 
 

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.ci, pytest.mark.integration, pytest.mark.timeout(600)]
 
 FEW = {"algorithm": {"batchSize": 2, "groupSize": 4, "maxStepsOffPolicy": 2}, "evaluation": {"maxRows": 4}}
 
-NEWER = ("/forks_of/", "/tool_calls/malformed_share_of/")
+NEWER = ("/forks_of/", "/rows/", "/tool_calls/malformed_share_of/")
 """Figures that the recorded series are older than. No signal reads them."""
 
 

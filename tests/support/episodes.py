@@ -76,6 +76,18 @@ def sealed(
     )
 
 
+def given_up(record: EpisodeRecord) -> EpisodeRecord:
+    """The same, whose agent never got its first turn: in its row is what the second one sampled."""
+    first, *others = record.turns
+    [row] = record.rows
+    left = PROMPT + SAMPLED
+    mask = [0] * left + row.mask[left:]
+    logprobs = [p if m else 0.0 for p, m in zip(row.logprobs, mask, strict=True)]
+    kept = row.model_copy(update={"mask": mask, "logprobs": logprobs, "versions": row.versions[1:]})
+    turns = [first.model_copy(update={"delivered": False}), *others]
+    return record.model_copy(update={"turns": turns, "rows": [kept]})
+
+
 def a_group(
     group_id: str,
     rewards: Sequence[float | None],

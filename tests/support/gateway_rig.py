@@ -78,8 +78,9 @@ class GatewayRig:
         """Of all calls of one route, in the order in which they were answered."""
         return [one.status for one in self.answered if one.path == path]
 
-    def desk(self) -> Desk:
+    def desk(self, lenient: bool = False) -> Desk:
         return Desk(
+            lenient=lenient,
             server=self.server,
             backend=self.backend,
             base_url=self.url,
@@ -89,8 +90,10 @@ class GatewayRig:
             prompt=lambda purpose, row: prompt_of(row, None),
         )
 
-    def http_agent(self, url: str, *, idle_seconds: float = 20.0, reports_reward: bool = True) -> HttpAgent:
-        return HttpAgent(self.http, self.desk(), url, idle_seconds, reports_reward)
+    def http_agent(
+        self, url: str, *, idle_seconds: float = 20.0, reports_reward: bool = True, lenient: bool = False
+    ) -> HttpAgent:
+        return HttpAgent(self.http, self.desk(lenient), url, idle_seconds, reports_reward)
 
     def sandboxed_agent(self, *command: str) -> SandboxedAgent:
         return SandboxedAgent(self.desk(), command)

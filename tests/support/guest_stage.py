@@ -25,15 +25,23 @@ PROGRAMS = {
     "openai_agent": "openai",
     "responses_agent": "openai",
     "openai_agents_agent": "openai",
+    "structured_agent": "openai",
+    "langchain_agent": "langchain",
+    "pydantic_ai_agent": "pydantic-ai",
+    "litellm_agent": "litellm",
+    "agent_framework_agent": "agent-framework",
+    "claude_code_agent": "claude-code",
 }
 """Program -> the environment that it runs in."""
-NO_CLOUD = {
+OFFLINE = {
     "AWS_ACCESS_KEY_ID": "nobody",
     "AWS_SECRET_ACCESS_KEY": "nothing",
     "AWS_REGION": "us-west-2",
     "AWS_EC2_METADATA_DISABLED": "true",
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
 }
-"""The SDK signs a token for every call; the gateway knows the episode by its address."""
+"""SageMaker's SDK signs a token for every call, though the gateway knows the episode by its address. LiteLLM
+fetches a price list as it starts, and waits 10 s for it where there is no network."""
 REPORTED = "headway_sandbox.reported:ReportedReward"
 
 
@@ -54,7 +62,7 @@ class Agents:
         folder = self._folder / f"{program}-{len(list(self._folder.iterdir()))}"
         folder.mkdir()
         service = AgentService(
-            [guest(PROGRAMS[program]), GUESTS / f"{program}.py"], folder, NO_CLOUD | variables
+            [guest(PROGRAMS[program]), GUESTS / f"{program}.py"], folder, OFFLINE | variables
         )
         self._stack.callback(service.kill)
         service.start()

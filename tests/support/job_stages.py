@@ -11,15 +11,19 @@ from typing import Any, Final
 
 import a_finished_evaluation as measured
 from observed_cluster import World, eval_job, evaluating, job, running, stamp
-from raised import a_pause
+from raised import a_pause, verdict
 
 from headway_analysis.comparison import Comparison, compare_all
 from headway_analysis.measures.candidate import priced
 from headway_api import names
+from headway_api.conditions import Condition
 from headway_api.config import Identity
 from headway_api.exits import PERMANENT
 from headway_api.spec.evaluation import RLEvalJobSpec
+from headway_coordinator import signals
 from headway_coordinator.evaluation import view
+from headway_coordinator.faults import Cause
+from headway_coordinator.recurring import Standing
 from headway_operator.wire import UNREAD
 
 Json = dict[str, Any]
@@ -28,6 +32,22 @@ Make = Callable[..., World]
 ROLES: Final = ("coordinator", "broker", "rollout", "learner")
 ENOUGH, TOO_MUCH = "0.2", "0.99"
 """Minimum of a gate that the finished evaluation passes, and of one that it does not."""
+FAILING: Final = Standing(
+    Cause(
+        "JudgeFailed", "judge style: https://judge.team.svc does not answer", "spec.judges[0].endpoint.url"
+    ),
+    20,
+)
+"""What ends an episode after the other."""
+WATCHED: Final[Json] = {
+    "number": 1,
+    "step": 12,
+    "remedy": "OnPolicy",
+    "signal": "RewardCollapsed",
+    "action": "maxStepsOffPolicy 3 -> 0",
+    "state": "Watching",
+}
+"""A change of the running job, of which is not yet known whether it stays."""
 
 
 def gate(minimum: str = ENOUGH) -> Json:
@@ -164,6 +184,41 @@ def paused_and_suspended(world: World) -> World:
     return world
 
 
+def said(world: World, *conditions: Condition, **status: Any) -> World:
+    """The coordinator says so, in conditions and other parts of the status that are its own."""
+    written = {item.type for item in conditions}
+    others = [item for item in world.body["status"]["conditions"] if item["type"] not in written]
+    own = [item.as_object() | {"lastTransitionTime": stamp(world.now)} for item in conditions]
+    world.body["status"] |= {"conditions": [*others, *own], **status}
+    world.carry_out()
+    return world
+
+
+def in_preflight(state: str, world: World) -> World:
+    """Its preflight is so far."""
+    return said(world, preflight={"state": state, "checks": []})
+
+
+def sampling(**spec: Any) -> World:
+    """The untrained model samples on one server, and no learner has been asked for."""
+    world = seen(job(**spec)).ready("coordinator", "broker")
+    in_preflight("Sampling", world).ready("rollout").carry_out()
+    return world
+
+
+def episodes_fail(world: World) -> World:
+    """Whatever else goes on."""
+    if world.body["kind"] == "RLEvalJob":
+        return said(world, *view.healthy([], [FAILING]))
+    return said(world, signals.healthy([], [FAILING]))
+
+
+def started_again(world: World) -> World:
+    """A process that was at work is gone, and another one starts."""
+    said(world, progress={"step": 4}).gone("learner").carry_out()
+    return world
+
+
 def stalled(world: World) -> World:
     """The coordinator says that nothing goes forward."""
     world.body["status"].setdefault("progress", {"step": 1})["stalled"] = "no sandbox answers"
@@ -222,10 +277,12 @@ def _of_both(make: Make, plain: Callable[..., Json]) -> dict[str, Callable[[], W
     return {
         "new, no operator has seen it": lambda: new(plain()),
         "accepted, the preflight is not over": lambda: seen(plain()),
+        "the preflight runs": lambda: in_preflight("Running", seen(plain())),
         "pods start": lambda: starting(make()),
         "at work, `Accepted`": lambda: make(readinessPolicy="Accepted"),
         "at work, `Running`": lambda: make(readinessPolicy="Running"),
         "at work, `Succeeded`": lambda: make(readinessPolicy="Succeeded"),
+        "at work, and episodes fail (a tool, a judge)": lambda: episodes_fail(make()),
         "spec edited, not yet seen": lambda: edited(make(readinessPolicy="Running")),
         "being suspended": lambda: suspending(make(readinessPolicy="Running")),
         "suspended, `Accepted`": lambda: suspended(make(readinessPolicy="Accepted")),
@@ -248,6 +305,13 @@ def _of_both(make: Make, plain: Callable[..., Json]) -> dict[str, Callable[[], W
 STAGES: Final[dict[str, dict[str, Callable[[], World]]]] = {
     "RLTrainingJob": _of_both(running, job)
     | {
+        "the preflight samples": lambda: sampling(readinessPolicy="Running"),
+        "at work, a validation runs": lambda: said(running(), progress={"step": 4, "evaluating": 4}),
+        "at work, a sign of collapse is raised": lambda: said(running(), signals.healthy([verdict()])),
+        "at work, a remedy is watched": lambda: said(
+            running(), signals.healthy([verdict()]), remediations=[WATCHED]
+        ),
+        "a process is started again": lambda: started_again(running(readinessPolicy="Running")),
         "being paused": lambda: pausing(running(readinessPolicy="Running")),
         "paused, `Accepted`": lambda: paused(running(readinessPolicy="Accepted")),
         "paused, `Running`": lambda: paused(running(readinessPolicy="Running")),

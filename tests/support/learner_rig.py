@@ -41,6 +41,8 @@ from headway_api.records import (
 )
 
 VOCABULARY = 512
+DRIVER = Path("/dev/nvidiactl")
+"""There where NVIDIA's driver is."""
 
 
 def episode(
@@ -136,6 +138,7 @@ def job(
     optimizer: dict[str, Any] | None = None,
     sampling: dict[str, Any] | None = None,
     offload: str = "none",
+    recompute: bool | None = None,
 ) -> JobConfig:
     """A job over a local folder: the store, the cache and the base model lie below or beside `folder`."""
     training = {"lora": lora} if lora else {"full": {}}
@@ -155,6 +158,7 @@ def job(
                 "learner": {
                     "processesPerNode": processes,
                     "deepspeed": {"zeroStage": zero_stage, "offload": offload},
+                    "activationCheckpointing": recompute,
                 },
                 "evaluation": {"everySteps": 0, "atStart": False},
                 "output": {"uri": f"file://{folder}/store"},
@@ -245,6 +249,18 @@ async def reached(
         await asyncio.wait_for(served.acknowledged.wait(), timeout)
 
 
+def require_accelerators(processes: int) -> None:
+    """Skip a test of more ranks than there are GPUs, where there are any: NCCL has one rank a GPU."""
+    if not DRIVER.exists():
+        return
+    import pytest
+    import torch
+
+    there = torch.cuda.device_count()
+    if 0 < there < processes:
+        pytest.skip(f"{processes} ranks need a GPU each, and this machine has {there}")
+
+
 def free_port() -> int:
     """A port of the loopback interface that nothing listened on a moment ago."""
     with socket.socket() as probe:
@@ -256,6 +272,7 @@ class LearnerProcess:
     """`python -m headway_trainer.launch` on a job in a folder; `place` is that of one of several nodes."""
 
     def __init__(self, config: JobConfig, folder: Path, url: str, place: Mapping[str, str]) -> None:
+        require_accelerators(int(place.get("NNODES", "1")) * config.spec.learner.processes_per_node)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "job.json").write_text(config.model_dump_json(by_alias=True, exclude_none=True))
         self._log = (folder / "learner.log").open("ab")

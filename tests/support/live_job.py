@@ -17,6 +17,7 @@ from headway_demo.kube import Kube, KubeError
 from headway_demo.settings import NAMESPACE, SYSTEM_NAMESPACE
 
 PROBE = (Path(__file__).parent / "pod_probe.py").read_text()
+SCRAPE = (Path(__file__).parent / "scrape_probe.py").read_text()
 HOLDS = 20
 """Tries to hold the engines while an episode runs: between two batches there is none, which where weights are
 slow to come is half of the time."""
@@ -62,11 +63,23 @@ def look(
     kube: Kube, pod: Mapping[str, Any], targets: Mapping[str, Target], container: str | None = None
 ) -> dict[str, Any]:
     """What `pod_probe` says inside a pod, in its first container or a named one; KubeError if it is gone."""
+    return _asked(kube, pod, PROBE, targets, container)
+
+
+def scraped(kube: Kube, pod: Mapping[str, Any], targets: Mapping[str, str]) -> dict[str, Any]:
+    """What a scraper inside a pod is answered, as `scrape_probe` says."""
+    return _asked(kube, pod, SCRAPE, targets, None)
+
+
+def _asked(
+    kube: Kube, pod: Mapping[str, Any], program: str, targets: Mapping[str, Any], container: str | None
+) -> dict[str, Any]:
+    """What a program says that is run inside a pod."""
     name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
     command = ("python3", "-", json.dumps(targets))
     place = () if container is None else ("-c", container)
     found: dict[str, Any] = json.loads(
-        kube.run("exec", "-i", name, "-n", namespace, *place, "--", *command, stdin=PROBE)
+        kube.run("exec", "-i", name, "-n", namespace, *place, "--", *command, stdin=program)
     )
     return found
 
@@ -123,3 +136,39 @@ def keys_in(kube: Any, pod: dict[str, Any], container: str) -> set[str]:
     )
     where = ("-n", pod["metadata"]["namespace"], pod["metadata"]["name"], "-c", container)
     return set(kube.run("exec", *where, "--", "python3", "-c", program).split())
+
+
+@contextmanager
+def pod_without_policy(
+    kube: Any, image: str, namespace: str, labels: dict[str, str] | None = None
+) -> Iterator[dict[str, Any]]:
+    """A pod of the sandboxes' image in a namespace of these labels where nothing is forbidden."""
+    metadata = {"name": namespace, "labels": labels or {}}
+    kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "stranger", "namespace": namespace},
+        "spec": {
+            "terminationGracePeriodSeconds": 0,
+            "containers": [
+                {
+                    "name": "stranger",
+                    "image": image,
+                    "imagePullPolicy": "IfNotPresent",
+                    "command": ["python3", "-c", "import signal; signal.pause()"],
+                    "resources": {
+                        "requests": {"cpu": "10m"},
+                        "limits": {"cpu": "500m", "memory": "64Mi"},
+                    },
+                }
+            ],
+        },
+    }
+    try:
+        kube.apply(pod)
+        ready = ("--for=condition=Ready", "--timeout=150s", "pod/stranger")
+        kube.run("wait", "-n", namespace, *ready, timeout_s=180)
+        yield pod
+    finally:
+        kube.run("delete", "namespace", namespace, "--wait=false")

@@ -27,14 +27,24 @@ def _kib(name: str) -> int:
     raise LookupError(name)
 
 
+def fresh() -> int:
+    """Bytes that are in use now; the peak is this, from here on."""
+    _give_back()
+    (_SELF / "clear_refs").write_text("5")
+    return 1024 * _kib("VmRSS")
+
+
+def peak() -> int:
+    """The most bytes that were in use since `fresh`."""
+    return 1024 * _kib("VmHWM")
+
+
 @contextmanager
 def flat(most: int) -> Iterator[None]:
     """The block's peak is at most `most` bytes above what was there before."""
-    _give_back()
-    (_SELF / "clear_refs").write_text("5")  # the peak is what there is now
-    before = _kib("VmRSS")
+    before = fresh()
     yield
-    grown = 1024 * (_kib("VmHWM") - before)
+    grown = peak() - before
     assert grown <= most, f"{grown / 2**20:.0f} MiB more at the peak, {most / 2**20:.0f} are allowed"
 
 

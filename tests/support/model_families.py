@@ -49,6 +49,8 @@ class Family:
     """Around a thought; None: the template writes none."""
     drops: bool = False
     """Thoughts of turns before the user's last word are dropped."""
+    strips: bool = False
+    """What stands before </think> in a past turn is left out."""
     begins: str = ""
     """What a prompt adds behind the head of the model's turn."""
     ids: str = ""
@@ -75,6 +77,7 @@ def template(family: Family) -> str:
             f"{{{{- {family.think[0]!r} + message.reasoning_content + {family.think[1]!r} -}}}}"
             "{%- endif -%}"
         )
+    stripped = ".split('</think>')[-1]" if family.strips else ""
     refuses = ""
     if family.ids:
         refuses = f"{{%- if {family.ids} -%}}{{{{- raise_exception('an id of a call') -}}}}{{%- endif -%}}"
@@ -89,7 +92,7 @@ def template(family: Family) -> str:
         f"{{{{- {results[0]!r} + message.content + {results[1]!r} -}}}}"
         "{%- elif message.role == 'assistant' -%}"
         f"{{{{- {opening.replace('ROLE', family.assistant)!r} -}}}}{thinks}"
-        "{{- message.content or '' -}}"
+        f"{{{{- (message.content or ''){stripped} -}}}}"
         "{%- if message.tool_calls -%}"
         f"{refuses}{{{{- {family.before!r} -}}}}"
         "{%- for call in message.tool_calls -%}"
@@ -166,7 +169,7 @@ _CODER = {
 FAMILIES: tuple[Family, ...] = (
     Family(
         "Qwen2.5, Qwen3",
-        "Qwen2.5, Qwen3 of 2504 and 2507, QwQ, Granite 4, SmolLM3",
+        "Qwen2.5, Qwen3 of 2504 and 2507, QwQ, Granite 4",
         "Qwen's documentation, function calling",
         model_type="qwen3",
         made=lambda: tokenizer(Path(mkdtemp()), QWEN3_TEMPLATE),
@@ -192,12 +195,13 @@ FAMILIES: tuple[Family, ...] = (
         "Nemotron-3 Nano, Super, Ultra",
         "Nemotron-3's model card",
         think=("<think>", "</think>"),
+        drops=True,
         begins="<think>\n",
         **_CODER,
     ),
     Family(
         "Llama 3 JSON",
-        "Llama 3.1 to 3.3, Llama 4",
+        "Llama 3.1 to 3.3",
         "Meta's Llama prompt formats",
         model_type="llama",
         made=lambda: llama_tokenizer(LLAMA_TEMPLATE),
@@ -210,6 +214,16 @@ FAMILIES: tuple[Family, ...] = (
         before="[",
         between=", ",
         after="]",
+        turn=("<|header_start|>ROLE<|header_end|>\n\n", "<|eot|>"),
+        specials=("<|header_start|>", "<|header_end|>", "<|python_start|>", "<|python_end|>"),
+        eos="<|eot|>",
+    ),
+    Family(
+        "Llama 4 JSON",
+        "Llama 4",
+        "Meta's Llama prompt formats",
+        call="{{- '{\"name\": \"' + name + '\", \"parameters\": ' + (arguments | tojson) + '}' -}}",
+        before="<|python_start|><|python_end|>",
         turn=("<|header_start|>ROLE<|header_end|>\n\n", "<|eot|>"),
         specials=("<|header_start|>", "<|header_end|>", "<|python_start|>", "<|python_end|>"),
         eos="<|eot|>",
@@ -269,6 +283,7 @@ FAMILIES: tuple[Family, ...] = (
         after=_DEEPSEEK[1],
         turn=("<｜ROLE｜>", _END_OF_SENTENCE),
         assistant="Assistant",
+        strips=True,
         begins="<think>\n",
         specials=_DEEPSEEK_TOKENS,
         eos=_END_OF_SENTENCE,
@@ -309,7 +324,7 @@ FAMILIES: tuple[Family, ...] = (
     ),
     Family(
         "Kimi K2",
-        "Kimi K2, K2-Thinking",
+        "Kimi K2, K2-Thinking, K2.5",
         "Kimi K2's tool calling guide",
         call="{{- '<|tool_call_begin|>' + call.id + '<|tool_call_argument_begin|>' + (arguments | tojson)"
         " + '<|tool_call_end|>' -}}",
@@ -333,6 +348,7 @@ FAMILIES: tuple[Family, ...] = (
         turn=("<|ROLE|>\n", ""),
         tool=("<|observation|>\n<tool_response>\n", "\n</tool_response>"),
         think=("<think>", "</think>\n"),
+        drops=True,
         specials=(
             *("<|system|>", "<|user|>", "<|assistant|>", "<|observation|>", "<tool_call>", "</tool_call>"),
             *("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", "<think>", "</think>"),

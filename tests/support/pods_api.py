@@ -49,6 +49,15 @@ class PodsApi:
         self._tell("ADDED", pod)
         return pod
 
+    def end(self, name: str, code: int, words: str) -> None:
+        """Have a pod's container end so."""
+        pod = self.pods[name]
+        self.version += 1
+        pod["metadata"]["resourceVersion"] = str(self.version)
+        state = {"terminated": {"exitCode": code, "message": words}}
+        pod["status"] = {"phase": "Failed", "containerStatuses": [{"name": names.SANDBOX, "state": state}]}
+        self._tell("MODIFIED", pod)
+
     def _tell(self, kind: str, pod: dict[str, Any]) -> None:
         for queue in self.watches:
             queue.put_nowait({"type": kind, "object": pod})

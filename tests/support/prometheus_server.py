@@ -188,6 +188,7 @@ def prometheus_server(folder: Path, configs: list[Json], rules: Json) -> Iterato
     address = f"127.0.0.1:{free_port()}"
     command = [str(cluster_command("prometheus")), f"--config.file={folder}/prometheus.yaml"]
     command += [f"--storage.tsdb.path={folder}/data", f"--web.listen-address={address}", "--log.level=warn"]
+    command += ["--storage.tsdb.retention.time=10y"]  # what is read again may be old
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log)
     try:

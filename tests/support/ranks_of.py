@@ -5,27 +5,37 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import learner_rig as rig
 
 
-def run(program: str, arguments: Sequence[str], folder: Path, processes: int) -> None:
+def run(
+    program: str,
+    arguments: Sequence[str],
+    folder: Path,
+    processes: int,
+    environ: Mapping[str, str] | None = None,
+) -> None:
     """Start `program` so many times, and wait for all; `folder` gets their logs.
+
+    Args:
+        environ: variables in the place of this process's own, or beside them.
 
     Raises:
         AssertionError: with the log of the rank that failed.
     """
+    rig.require_accelerators(processes)
     folder.mkdir(parents=True, exist_ok=True)
     shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(rig.free_port()), "OMP_NUM_THREADS": "1"}
     running = []
     for rank in range(processes):
         place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(processes)}
         with (folder / f"rank{rank}.log").open("wb") as log:
-            environ = {**os.environ, **shared, **place}
+            given = {**os.environ, **shared, **place, **(environ or {})}
             command = [sys.executable, program, *arguments]
-            running.append(subprocess.Popen(command, env=environ, stdout=log, stderr=subprocess.STDOUT))
+            running.append(subprocess.Popen(command, env=given, stdout=log, stderr=subprocess.STDOUT))
     try:
         codes = [process.wait(timeout=500) for process in running]
     finally:

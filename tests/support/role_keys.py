@@ -10,6 +10,7 @@ from headway_api.keys import HELD_BY, Key, Keys
 KEYS: Final[Keys] = {key: f"the-key-{key}-of-this-job" for key in Key}
 TO_COORDINATOR: Final = KEYS[Key.LEARNER_TO_COORDINATOR]
 TO_ROLLOUT: Final = KEYS[Key.COORDINATOR_TO_ROLLOUT]
+TO_JUDGE: Final = KEYS[Key.COORDINATOR_TO_JUDGE]
 TO_BROKER: Final = KEYS[Key.COORDINATOR_TO_BROKER]
 TO_LEARNER: Final = KEYS[Key.ROLLOUT_TO_LEARNER]
 LEASES: Final = KEYS[Key.LEASES]

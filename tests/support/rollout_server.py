@@ -22,7 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from role_keys import TO_ROLLOUT, written
+from role_keys import TO_JUDGE, TO_ROLLOUT, written
 
 from headway_api import names
 from headway_api.config import EvalConfig, JobConfig
@@ -85,9 +85,16 @@ class RolloutServer:
     """The process `python -m headway_rollout`, killed with all it started when the block ends."""
 
     def __init__(
-        self, folder: Path, base: Path | str, evaluation: EvalConfig | None = None, /, **spec: Any
+        self,
+        folder: Path,
+        base: Path | str,
+        evaluation: EvalConfig | None = None,
+        /,
+        *,
+        judge: str | None = None,
+        **spec: Any,
     ) -> None:
-        """Of a training job over `base`, or of the first set of servers of `evaluation`."""
+        """Of a training job over `base`, or of the first set of servers of `evaluation`; or of `judge`."""
         folder.mkdir(parents=True, exist_ok=True)
         self.config = evaluation or job_config(folder, base, **spec)
         self.log = folder / "server.log"
@@ -95,7 +102,7 @@ class RolloutServer:
         (folder / "job.json").write_text(self.config.model_dump_json(by_alias=True))
         environment = os.environ | {
             names.ENV_CONFIG: str(folder / "job.json"),
-            names.ENV_KEYS: str(written(folder, names.ROLLOUT)),
+            names.ENV_KEYS: str(written(folder, names.JUDGE if judge else names.ROLLOUT)),
             names.ENV_CACHE: str(folder / "cache"),
             names.ENV_SERVER_SET: "0",
             "HEADWAY_BIND_ADDRESS": "127.0.0.1",
@@ -105,6 +112,9 @@ class RolloutServer:
             "OMP_NUM_THREADS": "1",
             "VLLM_CACHE_ROOT": str(Path(tempfile.gettempdir()) / "headway-tests-vllm"),
         }
+        if judge is not None:
+            environment[names.ENV_JUDGE] = judge
+        self.token = TO_JUDGE if judge else TO_ROLLOUT
         self.cache = folder / "cache"
         self._stream = self.log.open("wb")
         self.process = subprocess.Popen(
@@ -212,7 +222,7 @@ class RolloutServer:
 
     def metrics(self) -> str:
         """vLLM's own, as text."""
-        return request("GET", f"{self.url}/metrics", token=TO_ROLLOUT)[1]
+        return request("GET", f"{self.url}/metrics", token=self.token)[1]
 
     def score(self, model: str, tokens: list[int]) -> list[float]:
         """Log-probability vLLM gives each token but the first, one request a token."""

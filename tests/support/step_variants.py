@@ -8,7 +8,9 @@ NAME.safetensors (the trained weights) of each. Starting a process costs more th
 
 A variant with `save` leaves the learner's state before its last step in NAME.state, and the weights in
 NAME.before; one with `load` begins at such a state, of so many processes, and takes the last step alone. One
-with `sum` takes no rows: its gradients are given (see `_sum`).
+with `state` leaves what the optimizer holds, in float32: before the first of its steps in NAME.start, before
+the last in NAME.last, after it in NAME.end. One with `sum` takes no rows: its gradients are given
+(see `_sum`).
 """
 
 from __future__ import annotations
@@ -38,13 +40,19 @@ SMALL = 2.0**-9
 MICRO_BATCHES = 257
 
 
-def start(base: Path, folder: Path, variants: Mapping[str, Mapping[str, Any]], processes: int) -> None:
-    """Run all variants on so many ranks, and wait for them.
+def start(
+    base: Path,
+    folder: Path,
+    variants: Mapping[str, Mapping[str, Any]],
+    processes: int,
+    environ: Mapping[str, str] | None = None,
+) -> None:
+    """Run all variants on so many ranks, and wait for them. `environ` is as for `ranks_of.run`.
 
     Raises:
         AssertionError: with the log of the rank that failed.
     """
-    ranks_of.run(__file__, [str(base), str(folder), json.dumps(variants)], folder, processes)
+    ranks_of.run(__file__, [str(base), str(folder), json.dumps(variants)], folder, processes, environ)
 
 
 def main() -> None:
@@ -61,6 +69,7 @@ def main() -> None:
 
 
 def _run(base: Path, target: Path, settings: dict[str, Any], ranks: Any) -> None:
+    from headway_trainer.head import without_adapter
     from headway_trainer.step import optimizer_step, with_old
 
     if settings.get("sum"):
@@ -71,7 +80,10 @@ def _run(base: Path, target: Path, settings: dict[str, Any], ranks: Any) -> None
     engine, policy, objective, head = _made(base, target, settings, ranks)
     taken = []
     first = _resumed(engine, settings["load"], ranks) if "load" in settings else 1
+    _keep_state(engine, target.with_suffix(".start"), settings, ranks)
     for step in range(first, STEPS + 1):
+        if step == STEPS:
+            _keep_state(engine, target.with_suffix(".last"), settings, ranks)
         if settings.get("save") and step == STEPS:
             engine.save(target.with_suffix(".state"))
             _keep(engine, target.with_suffix(".before"), ranks)
@@ -80,12 +92,15 @@ def _run(base: Path, target: Path, settings: dict[str, Any], ranks: Any) -> None
         for rows in with_old(policy, objective, parts, ranks=ranks, max_tokens=tokens):
             taken.append(optimizer_step(engine, policy, objective, rows, ranks=ranks, max_tokens=tokens))
     _keep(engine, target.with_suffix(".safetensors"), ranks)
+    _keep_state(engine, target.with_suffix(".end"), settings, ranks)
     if ranks.first:
         found = {
             "losses": [result.tokens["loss"] for result in taken],
             "norms": [result.update.gradient_norm for result in taken],
             "micro_batches": [result.micro_batches for result in taken],
+            "tokens": [result.tokens for result in taken],
             "packed": policy.layout.packed,
+            "attention": without_adapter(policy.model).config._attn_implementation,
             "head": head,
         }
         target.with_suffix(".json").write_text(json.dumps(found))
@@ -99,8 +114,22 @@ def _keep(engine: Any, file: Path, ranks: Any) -> None:
         save_file(weights, file)
 
 
+def _keep_state(engine: Any, file: Path, settings: dict[str, Any], ranks: Any) -> None:
+    """Weights and moments as the optimizer has them, where the variant asks for them."""
+    from safetensors.torch import save_file
+
+    if not settings.get("state"):
+        return
+    state = engine.state()
+    found = {name: one.weight for name, one in state.parameters.items()}
+    found |= {f"{name}/{m}": t for name, one in state.parameters.items() for m, t in one.moments.items()}
+    if ranks.first:
+        save_file({name: tensor.contiguous() for name, tensor in found.items()}, file)
+
+
 def _made(base: Path, target: Path, settings: dict[str, Any], ranks: Any) -> tuple[Any, Any, Any, str]:
     """Engine, policy and objective of a variant, and how the policy runs its head."""
+    from headway_api.objective import episode_tokens
     from headway_trainer import layout
     from headway_trainer import model as models
     from headway_trainer import policy as policies
@@ -126,7 +155,7 @@ def _made(base: Path, target: Path, settings: dict[str, Any], ranks: Any) -> tup
     choice = layout.choose(policy, ranks.device, quadratic=0.001)
     if not settings.get("packed", True):
         policy.layout = Layout(packed=False)
-    return engine, policy, Objective.of(spec.algorithm), choice.head
+    return engine, policy, Objective.of(spec.algorithm, episode_tokens(spec)), choice.head
 
 
 def _deepspeed(settings: dict[str, Any]) -> Any:

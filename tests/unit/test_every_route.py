@@ -71,6 +71,7 @@ TAKES: dict[str, dict[str, int]] = {
         "POST /v1/messages": bounds.CONVERSATION,
         "POST /v1/messages/count_tokens": bounds.CONVERSATION,
         "POST /v1/responses": bounds.CONVERSATION,
+        "POST /v1/completions": bounds.CONVERSATION,
         "POST /v1/tools/{name}": bounds.ARGUMENTS,
         "POST /complete-rollout": bounds.CALL,
         "POST /update-reward": bounds.CALL,

@@ -43,6 +43,28 @@ def test_a_promise_names_what_holds_it(row: str) -> None:
     assert re.search(r"test_[a-z0-9_]+\.py|\]\(#|the same", held), "a promise without a test is none"
 
 
+TRIES = re.findall(r"^\| (\d+)\. .*\| ([^|]+) \|$", PAGE.read_text(), re.MULTILINE)
+ON_CLUSTER = ("tests/e2e", "tests/integration/operator", "tests/integration/sandbox/test_broker.py")
+
+
+def test_there_are_15_tries() -> None:
+    assert [int(number) for number, _ in TRIES] == [*range(1, 16)]
+
+
+@pytest.mark.parametrize(("number", "shown"), TRIES)
+def test_a_try_is_made_on_a_cluster_by_make_test_hostile(number: str, shown: str) -> None:
+    names = re.findall(r"`([a-z_]+\.py)::(test_[a-z0-9_]+)`", shown)
+    assert names, f"try {number} names no test"
+    for file, test in names:
+        (path,) = (ROOT / "tests").rglob(file)
+        assert any(path.is_relative_to(ROOT / place) for place in ON_CLUSTER), f"{file} uses no cluster"
+        source = path.read_text()
+        before = re.search(rf"((?:@.*\n)*)(?:async )?def {test}\(", source)
+        assert before, f"{file} has no {test}"
+        whole_file = re.search(r"^pytestmark = \[(?:.|\n)*?pytest\.mark\.hostile", source, re.MULTILINE)
+        assert whole_file or "pytest.mark.hostile" in before[1], f"make test-hostile leaves {test} out"
+
+
 def test_the_page_makes_promises() -> None:
     assert len(promises()) > 25
     assert len(NAMED) > 25

@@ -168,9 +168,22 @@ def _cut(x_1HLD: Tensor, start: int, count: int, length: int) -> Tensor:
     return part_HND.unflatten(1, (count, length)).transpose(0, 1)
 
 
+def takes_groups(device: str, dtype: torch.dtype, *, masked: bool) -> bool:
+    """Whether torch has a kernel for fewer heads of keys than of queries that does not write out all scores.
+
+    On CUDA the one without a mask in 16 bits does. All others leave it to plain arithmetic, whose memory is
+    the square of a row's length: the scores of 16,384 tokens and 32 heads are 32 GiB in float32.
+    """
+    return device != "cuda" or (dtype != torch.float32 and not masked)
+
+
 def _causal(q: Tensor, k: Tensor, v: Tensor, scaling: float | None, window: int | None) -> Tensor:
     length, grouped = q.shape[2], q.shape[1] != k.shape[1]
-    if window is None or window >= length:
+    masked = window is not None and window < length
+    if grouped and not takes_groups(q.device.type, q.dtype, masked=masked):
+        k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
+        grouped = False
+    if window is None or not masked:
         return scaled_dot_product_attention(q, k, v, is_causal=True, scale=scaling, enable_gqa=grouped)
     ahead = torch.arange(length, device=q.device)
     behind = ahead[:, None] - ahead[None, :]

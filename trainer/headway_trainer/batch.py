@@ -162,9 +162,18 @@ def _scored(group_id: str, episode: EpisodeRecord) -> Scored:
     return Scored(
         reward=episode.reward,
         turn_tokens=tuple(tokens[turn] for turn in sorted(tokens)) or (0,),
-        # A turn without a token in the rows did not reach the agent, and earned nothing.
-        turn_rewards=tuple(rewards[turn] for turn in sorted(tokens)) if rewards and tokens else None,
+        turn_rewards=_earned(rewards, sorted(tokens)) if rewards and tokens else None,
     )
+
+
+def _earned(rewards: Sequence[float], turns: Sequence[int]) -> tuple[float, ...]:
+    """What each turn that is trained earned, with what came of it in turns that are not.
+
+    Those have no token in the rows: one that did not reach the agent earned nothing, and one that a schema
+    held is a part of the world, as a tool's answer is.
+    """
+    ends = [*turns[1:], len(rewards)]
+    return tuple(sum(rewards[turn:end]) for turn, end in zip(turns, ends, strict=True))
 
 
 def _turn_tokens(episode: EpisodeRecord) -> Counter[int]:

@@ -152,6 +152,8 @@ class Engine:
     def backward(self, loss: Tensor) -> None:
         """Accumulate the gradient of this rank's share of the loss; collective from stage 2."""
         self._engine.backward(loss * self._ranks.world)
+        if self._stage == 3:
+            _unwind(self.model)
 
     def step(self) -> Update:
         """Clip, step and clear the gradient; collective."""
@@ -320,13 +322,27 @@ def _put(piece: _Piece, tensor: Tensor, whole: Tensor) -> None:
     piece.of(tensor).copy_(whole.view(-1)[piece.place : piece.place + piece.size])
 
 
+def _unwind(model: nn.Module) -> None:
+    """Let go of the modules of `model` that DeepSpeed takes for running under ZeRO-3, while none is.
+
+    A layer that is computed again in the backward pass ends by an exception once it has what is needed, so
+    the hook after it, which would take it off the list, is never called.
+    """
+    from deepspeed.runtime.zero import parameter_offload
+
+    stack = parameter_offload.FWD_MODULE_STACK
+    if len(stack) > 1:
+        within = set(model.modules()) - {model}
+        stack[:] = [module for module in stack if module not in within]
+
+
 def _forget(model: nn.Module) -> None:
     """Under ZeRO-3 DeepSpeed holds each model, with its optimizer, for as long as the process lives: in a
     list, and in the cache of a method."""
     from deepspeed.runtime.zero import parameter_offload, partitioned_param_coordinator
 
-    stack = parameter_offload.FWD_MODULE_STACK
-    stack[:] = [module for module in stack if module is not model]
+    stack, gone = parameter_offload.FWD_MODULE_STACK, set(model.modules())
+    stack[:] = [module for module in stack if module not in gone]
     for cached in filter(lambda found: isinstance(found, _lru_cache_wrapper), gc.get_objects()):
         if cached.__module__ == partitioned_param_coordinator.__name__:
             cached.cache_clear()

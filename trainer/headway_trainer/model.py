@@ -30,7 +30,7 @@ def load(folder: Path, spec: ModelSpec, seed: int) -> nn.Module:
     The adapter's initial weights are a function of `seed`.
 
     Raises:
-        JobError: `ModelNotLoadable`, when the folder holds no causal language model that loads;
+        JobError: `ModelNotLoadable`, when the folder holds no causal language model that loads whole;
             `LoraTargetsUnusable`, when a name among spec.model.lora.targets is of no linear module;
             `RopeDependsOnLength`, when a row's log-probabilities would depend on other rows.
     """
@@ -56,10 +56,12 @@ def load(folder: Path, spec: ModelSpec, seed: int) -> nn.Module:
     model, info = found
     if other := info["mismatched_keys"]:
         raise _not_loadable(spec, _of_other_sizes(other))
+    if missing := info["missing_keys"]:  # they would be random, and transformers says so in its log alone
+        raise _not_loadable(spec, _left_out(missing))
     model.config.use_cache = False
     rope.fix(model, spec.context_length)
     lora = spec.effective_lora
-    trained: nn.Module = model if lora is None else _with_adapter(model, lora, seed)
+    trained: nn.Module = model if lora is None else with_adapter(model, lora, seed)
     return trained
 
 
@@ -77,6 +79,13 @@ def _of_other_sizes(tensors: Collection[tuple[str, Sequence[int], Sequence[int]]
     name, stored, configured = min(tensors)
     more = f", and {len(tensors) - 1} more tensors differ" if len(tensors) > 1 else ""
     return f"{name} has size {_size(stored)} in the weights and {_size(configured)} by config.json{more}"
+
+
+def _left_out(tensors: Collection[str]) -> str:
+    """What to say of tensors that config.json asks for and no file of the weights has."""
+    return (
+        f"the weights lack {len(tensors)} of the tensors that config.json asks for, {min(tensors)} among them"
+    )
 
 
 def _size(shape: Sequence[int]) -> str:
@@ -167,7 +176,12 @@ def _linear(model: Any) -> tuple[list[str], list[str]]:
     return lora_targets.chosen(linear.keys() - head, tensors), head
 
 
-def _with_adapter(model: nn.Module, lora: Lora, seed: int) -> nn.Module:
+def with_adapter(model: nn.Module, lora: Lora, seed: int) -> nn.Module:
+    """`model`, frozen, with an adapter whose first weights are a function of `seed`.
+
+    Raises:
+        JobError: `LoraTargetsUnusable`.
+    """
     with lean():
         from peft import LoraConfig, get_peft_model
 

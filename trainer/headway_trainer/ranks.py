@@ -39,6 +39,8 @@ class Ranks:
         """Meet the other processes, as RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT say."""
         rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         local_rank = int(os.environ["LOCAL_RANK"])
+        # It would make a plan for every length of row that it has not seen: seconds in every step.
+        torch.backends.cuda.enable_cudnn_sdp(False)
         if torch.cuda.is_available():
             torch.cuda.set_device(local_rank)
         backend = "nccl" if torch.cuda.is_available() else "gloo"

@@ -49,6 +49,5 @@ FAULTS: tuple[Fault, ...] = (
         IMAGE + "5 sandboxes in a row ended before they answered, and none has answered yet; the last: ...; "
         "build the image on Headway's sandbox image, with python3 and what the environment imports",
         reason="SandboxEnded",
-        seconds=60,
     ),
 )

@@ -119,6 +119,27 @@ FAULTS: tuple[Fault, ...] = (
         "tokenizer, or use an instruction-tuned model",
     ),
     in_preflight(
+        "no-calls-read",
+        Kind.MODEL,
+        "ToolCallsUnreadable",
+        "The chat template writes no tool calls, so nobody can tell how the model writes them.",
+        "spec.agent.builtin.toolCallParser: the environment offers ... tools, and no reader finds the calls "
+        "that the chat template of the model, ..., writes: the job would count every call as text; name the "
+        "model's reader in spec.agent.builtin.toolCallParser, or put a chat_template.jinja beside the "
+        "tokenizer that writes tool_calls",
+        advice="Look the model up in [Models](models.md): its row names the reader, or what is amiss.",
+    ),
+    in_preflight(
+        "no-results-taken",
+        Kind.MODEL,
+        "ToolCallsUnreadable",
+        "The chat template takes no tool's result, whatever reads the calls.",
+        "spec.agent.builtin.toolCallParser: the environment offers ... tools, and the chat template of the "
+        "model, ..., takes no tool's result (...): every episode would end at its first call, whatever reads "
+        "it; put a chat_template.jinja beside the tokenizer that writes tool_calls and takes messages of the "
+        "role tool",
+    ),
+    in_preflight(
         "beyond-the-model",
         Kind.MODEL,
         "ContextLengthTooLong",
@@ -210,5 +231,13 @@ FAULTS: tuple[Fault, ...] = (
         "ModelNotLoadable",
         "The file of the base model's weights is cut short, as by an upload that broke off.",
         "spec.model.base: .../model.safetensors has ... bytes, and by its header ...; upload the file again",
+    ),
+    in_preflight(
+        "layer-left-out",
+        Kind.WEIGHTS,
+        "ModelIncomplete",
+        "The base model's weights lack a layer that config.json has.",
+        "spec.model.base: ... has no tensor of model.layers..., and config.json says num_hidden_layers: ...; "
+        "upload the whole Hugging Face folder again",
     ),
 )

@@ -47,6 +47,21 @@ FAULTS: tuple[Fault, ...] = (
         seconds=60,
     ),
     Fault(
+        "volume-beyond-its-limit",
+        Kind.NODE,
+        Stage.RUN,
+        "The learner's volume holds more than its limit, and the kubelet evicts the pod.",
+        "cacheSizeLimit of the chart's values: pod ...: "
+        'Usage of EmptyDir volume "cache" exceeds the limit ...; '
+        "have it raised",
+        "Have the limit raised. A kubelet looks at volumes about once a minute: until then, the pod runs.",
+        state="Starting",
+        reason="Disrupted",
+        condition="LearnerReady",
+        event="Disrupted",
+        seconds=180,
+    ),
+    Fault(
         "out-of-time",
         Kind.MANIFEST,
         Stage.RUN,

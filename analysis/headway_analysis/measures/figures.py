@@ -32,7 +32,15 @@ from headway_analysis.measures.tries import (
     at_turn_limit,
     tool_calls,
 )
-from headway_api.records import FORK_REASONS, MALFORMED_KINDS, EpisodeRecord, GroupRecord, Outcome
+from headway_api.records import (
+    FORK_REASONS,
+    MALFORMED_KINDS,
+    EpisodeRecord,
+    GroupRecord,
+    Outcome,
+    Row,
+    Turn,
+)
 from headway_api.staleness import lag
 
 Figures = dict[str, float]
@@ -66,6 +74,7 @@ def batch(
         **_reported("rollout", episodes),
         **_lengths("rollout", episodes, len(groups)),
         **_turns("rollout", episodes),
+        **_rows("rollout/rows/", episodes),
         **_tools("rollout", episodes),
         **_rates("episodes", groups, max_turns),
         **_analysis(groups, trained),
@@ -101,6 +110,7 @@ def evaluation(
         **_reported(prefix, episodes),
         **_lengths(prefix, episodes, len(groups)),
         **_turns(prefix, episodes),
+        **_rows(f"{prefix}/rows/", episodes),
         **_tools(prefix, episodes),
         **_rates(f"{prefix}/episodes", groups, max_turns),
         f"{prefix}/episodes/completion_rate": completion_rate(episodes),
@@ -207,6 +217,7 @@ def _rates(prefix: str, groups: Sequence[GroupRecord], max_turns: int | None) ->
         f"{prefix}/fork_rate": _share(episode.forks > 0 for episode in episodes),
         f"{prefix}/token_limit_rate": _share(at_token_limit(e, max_turns) for e in episodes),
         f"{prefix}/max_tokens_rate": _share(map(at_max_tokens, episodes)),
+        f"{prefix}/episode_token_limit_rate": _share(e.token_limited for e in episodes),
         f"{prefix}/context_limit_rate": _share(at_context_limit(e, max_turns) for e in episodes),
         f"{prefix}/time_limit_rate": _share(e.timed_out for e in ended),
         **{f"{prefix}/outcome_{o.value}_rate": _share(e.outcome is o for e in ended) for o in Outcome},
@@ -227,8 +238,38 @@ def _turns(prefix: str, episodes: Sequence[EpisodeRecord]) -> Figures:
         f"{prefix}/turns/malformed_tool_call_rate": _share(turn.malformed_tool_calls > 0 for turn in turns),
         f"{prefix}/turns/token_limit_rate": _share(turn.finish_reason == "length" for turn in turns),
         f"{prefix}/turns/fork_rate": sum(e.forks for e in episodes) / len(turns) if turns else 0.0,
+        f"{prefix}/turns/guided_share": _guided(turns),
         **{f"{prefix}/forks_of/{why}": n / len(turns) if turns else 0.0 for why, n in _drifts(episodes)},
     }
+
+
+def _guided(turns: Sequence[Turn]) -> float:
+    """Share of sampled tokens that a schema held."""
+    sampled = sum(turn.sampled_tokens for turn in turns)
+    return sum(turn.sampled_tokens for turn in turns if turn.guided) / sampled if sampled else 0.0
+
+
+def _rows(prefix: str, episodes: Sequence[EpisodeRecord]) -> Figures:
+    """Rows of an episode, and which part of the loss and of the work its branches are."""
+    counts = spread([float(len(episode.rows)) for episode in episodes])
+    rows = [row for episode in episodes for row in episode.rows]
+    branches = [row for episode in episodes for row in _branches(episode)]
+    tokens, trained = sum(len(row.tokens) for row in rows), sum(row.action_tokens for row in rows)
+    in_branches = sum(row.action_tokens for row in branches)
+    repeated = sum(len(row.tokens) - row.action_tokens for row in branches)
+    return {
+        f"{prefix}mean": counts.mean,
+        f"{prefix}max": counts.max,
+        f"{prefix}branch_share": len(branches) / len(rows) if rows else 0.0,
+        f"{prefix}branch_token_share": in_branches / trained if trained else 0.0,
+        f"{prefix}repeated_share": repeated / tokens if tokens else 0.0,
+    }
+
+
+def _branches(episode: EpisodeRecord) -> list[Row]:
+    """An episode's rows but the one with its first turn; a helper's row may be older than that."""
+    turns = [min((span.turn for span in row.turns), default=0) for row in episode.rows]
+    return [row for n, row in enumerate(episode.rows) if n != turns.index(min(turns))]
 
 
 def _drifts(episodes: Sequence[EpisodeRecord]) -> Iterator[tuple[str, int]]:

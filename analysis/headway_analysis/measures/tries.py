@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from headway_analysis.measures.episodes import success
-from headway_api.records import Drift, EpisodeRecord, GroupRecord, Outcome, SampledBy, UsageClass
+from headway_api.records import Drift, EpisodeRecord, GroupRecord, Outcome, SampledBy, Turn, UsageClass
 
 TOOL_ERROR: Final = "error: "
 """How a tool's answer begins where the tool failed."""
@@ -68,6 +68,23 @@ class ToolCalls:
         return self.readable + self.malformed
 
 
+class Used(NamedTuple):
+    """Tokens of turns."""
+
+    prompt_tokens: int = 0
+    """Prompt tokens that the engine computed."""
+    cached_tokens: int = 0
+    sampled_tokens: int = 0
+
+    @property
+    def discarded(self) -> int:
+        """What the ledger bills of them where they were for nothing."""
+        return self.prompt_tokens + self.sampled_tokens
+
+
+NO_TOKENS: Final = Used()
+
+
 @dataclass(frozen=True)
 class Attempt:
     """What one attempt at a try used."""
@@ -81,6 +98,8 @@ class Attempt:
     """Unix time; its day decides the prices."""
     uncounted_turns: int = 0
     """Turns of which an endpoint did not say what they cost."""
+    undelivered: Used = NO_TOKENS
+    """Those of the tokens whose turn never reached the agent."""
 
     @property
     def day(self) -> date:
@@ -98,10 +117,12 @@ class Attempt:
             }
         if lost:
             return {UsageClass.DISCARDED.value: self.prompt_tokens + self.sampled_tokens}
+        unread = self.undelivered
         return {
-            UsageClass.EVALUATION_PREFILL.value: self.prompt_tokens,
-            UsageClass.EVALUATION_CACHED_PREFILL.value: self.cached_tokens,
-            UsageClass.EVALUATION_SAMPLE.value: self.sampled_tokens,
+            UsageClass.EVALUATION_PREFILL.value: self.prompt_tokens - unread.prompt_tokens,
+            UsageClass.EVALUATION_CACHED_PREFILL.value: self.cached_tokens - unread.cached_tokens,
+            UsageClass.EVALUATION_SAMPLE.value: self.sampled_tokens - unread.sampled_tokens,
+            UsageClass.DISCARDED.value: unread.discarded,
         }
 
 
@@ -134,7 +155,8 @@ class Try:
     """Prompt tokens that the engine found in its cache."""
     sampled_tokens: int
     discarded_tokens: int
-    """Tokens computed and sampled for nothing: of earlier attempts, and of this one if it is InfraError."""
+    """Tokens computed and sampled for nothing: of earlier attempts, of this one if it is InfraError, and of
+    turns that never reached the agent."""
     seconds: float
     """From the episode's start to its end."""
     sandbox_seconds: float
@@ -154,6 +176,8 @@ class Try:
     """Turns that did."""
     earlier: tuple[Attempt, ...] = ()
     """Attempts before this one, which were lost."""
+    undelivered: Used = NO_TOKENS
+    """Those of this attempt's tokens whose turn never reached the agent."""
 
     @property
     def scored(self) -> bool:
@@ -181,7 +205,8 @@ class Try:
     @property
     def usage_by_day(self) -> dict[date, dict[str, float]]:
         """The same by day, UTC: an earlier attempt may have ended on another day, at other prices."""
-        last = Attempt(self.prompt_tokens, self.cached_tokens, self.sampled_tokens, self.finished_at)
+        counts = (self.prompt_tokens, self.cached_tokens, self.sampled_tokens, self.finished_at)
+        last = Attempt(*counts, undelivered=self.undelivered)
         days: dict[date, dict[str, float]] = {}
         for attempt in (*self.earlier, last):
             lost = attempt is not last or not self.scored
@@ -219,7 +244,9 @@ def a_try(
 ) -> Try:
     """One sealed episode as a try; `retried` are the earlier attempts at it."""
     earlier, used = tuple(map(_attempt, retried)), _attempt(episode)
-    lost = (*earlier, used) if episode.outcome is Outcome.INFRA_ERROR else earlier
+    scored = episode.outcome is not Outcome.INFRA_ERROR
+    lost = earlier if scored else (*earlier, used)
+    unread = used.undelivered if scored and sampled_by == "servers" else NO_TOKENS
     reward = episode.reward
     return Try(
         place=place,
@@ -237,7 +264,7 @@ def a_try(
         prompt_tokens=used.prompt_tokens,
         cached_tokens=used.cached_tokens,
         sampled_tokens=used.sampled_tokens,
-        discarded_tokens=sum(each.prompt_tokens + each.sampled_tokens for each in lost),
+        discarded_tokens=sum(each.prompt_tokens + each.sampled_tokens for each in lost) + unread.discarded,
         seconds=episode.finished_at - episode.started_at,
         sandbox_seconds=episode.sandbox_seconds,
         tool_calls=tool_calls(episode),
@@ -249,18 +276,25 @@ def a_try(
         drifts=tuple(episode.drifts),
         forks=episode.forks,
         earlier=earlier,
+        undelivered=unread,
     )
 
 
 def _attempt(episode: EpisodeRecord) -> Attempt:
     """What engines computed and sampled for an episode."""
-    turns = episode.turns
     return Attempt(
+        *_used(episode.turns),
+        finished_at=episode.finished_at,
+        uncounted_turns=sum(not turn.counted for turn in episode.turns),
+        undelivered=_used([turn for turn in episode.turns if not turn.delivered]),
+    )
+
+
+def _used(turns: Sequence[Turn]) -> Used:
+    return Used(
         prompt_tokens=sum(turn.prompt_tokens - turn.cached_tokens for turn in turns),
         cached_tokens=sum(turn.cached_tokens for turn in turns),
         sampled_tokens=sum(turn.sampled_tokens for turn in turns),
-        finished_at=episode.finished_at,
-        uncounted_turns=sum(not turn.counted for turn in turns),
     )
 
 
@@ -293,8 +327,8 @@ def at_token_limit(episode: EpisodeRecord, max_turns: int | None) -> bool:
 
 
 def at_max_tokens(episode: EpisodeRecord) -> bool:
-    """Whether a turn was cut at maxTokens."""
-    return any(turn.finish_reason == "length" for turn in episode.turns)
+    """Whether a turn was cut at maxTokens, or the episode at episodeTokenLimit."""
+    return episode.token_limited or any(turn.finish_reason == "length" for turn in episode.turns)
 
 
 def at_context_limit(episode: EpisodeRecord, max_turns: int | None) -> bool:

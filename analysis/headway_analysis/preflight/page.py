@@ -40,6 +40,15 @@ examples, and a verdict:
 `checks: {{foothold: Warn}}`. Results are in `status.preflight`, and with their evidence in `preflight.md` and
 `preflight.json` of the job's folder. `make bench-preflight` measures what the checks cost:
 [its last result](../bench/results/preflight.md).
+
+## Sampled once
+
+A restarted coordinator reads its job's result back, and samples nothing. So does an equal job in the same
+namespace with the same `output.uri`; its summary then says `read back from an equal preflight`. For that
+write the image with its digest: `environment.image: registry.example.com/env@sha256:...`. By a tag alone each
+job samples a baseline of its own, since the tag may mean another image by then. So does each job with
+`agent.http` or `judges`: a service may have changed, and nobody could tell. What makes jobs equal is in
+[concepts](concepts.md#preflight).
 """
 
 

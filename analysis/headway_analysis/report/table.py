@@ -63,7 +63,12 @@ COLUMNS: Final = (
     Column("prompt_tokens", "int64", "Prompt tokens that were computed.", lambda t: t.prompt_tokens),
     Column("cached_tokens", "int64", "Prompt tokens found in the cache.", lambda t: t.cached_tokens),
     Column("sampled_tokens", "int64", "Tokens that were sampled.", lambda t: t.sampled_tokens),
-    Column("discarded_tokens", "int64", "Tokens spent on lost attempts.", lambda t: t.discarded_tokens),
+    Column(
+        "discarded_tokens",
+        "int64",
+        "Tokens spent on lost attempts, and on turns that never reached the agent.",
+        lambda t: t.discarded_tokens,
+    ),
     Column("uncounted_turns", "int64", "Turns that an endpoint did not count.", lambda t: t.uncounted_turns),
     Column("seconds", "double", "From the episode's start to its end.", lambda t: t.seconds),
     Column("sandbox_seconds", "double", "Seconds that it held a sandbox.", lambda t: t.sandbox_seconds),

@@ -19,6 +19,7 @@ import yaml
 
 from headway_analysis.signals.catalogue import SIGNALS
 from headway_analysis.signals.definition import Signal
+from headway_api.signals import SHOWN_MOST
 
 MADE: Final = "Made from the code by `make signals`; do not edit."
 WIDTH: Final = 150
@@ -41,11 +42,18 @@ and raises nothing.
 | `Suspect` | the number is bad by its threshold, not yet for long enough |
 | `Raised` | several readings in a row were bad, or one surely by far; it stays so until several are clear |
 
-They are shown in `status.signals` (the worst 16) and in the condition `Healthy`, whose reason is the gravest
-one that is raised. Each one that is raised or clear again is an event. MLflow has `signal/state/<name>`
-(0 clear, 1 suspect, 2 raised). In Prometheus the coordinator shows `headway_signal_state`,
-`headway_signal_value` and `headway_signal_threshold`, the operator `headway_job_signal`, which outlives the
-pods. An alert `Headway<name>` stands for each.
+`status.signals` has the worst {SHOWN_MOST} of the {len(SIGNALS)}. Raised ones come first, then suspect,
+clear and unknown ones. Within a state the order is that of the table below. So a raised signal gives way to
+graver raised ones alone. Where more than {SHOWN_MOST} are raised, the least grave ones have neither a place
+there nor an event. No alert is lost: each also goes by what the coordinator shows, which is every signal. The
+condition `Healthy` names all that are raised; its reason is the gravest.
+
+Each signal that becomes suspect, raised or clear again is an [event](operations.md#events). A suspect one is
+told at its first time in each tenth of the job's steps, for it may come and go. MLflow has
+`signal/state/<name>` (0 clear, 1 suspect, 2 raised) at each step or validation that a signal is judged at,
+the last one included. In Prometheus the coordinator shows `headway_signal_state`, `headway_signal_value` and
+`headway_signal_threshold` of every signal. The operator shows `headway_job_signal` of those in the status,
+which outlives the pods. An alert `Headway<name>` stands for each signal.
 
 `make test-signals` measures them on recorded runs: [its last result](../bench/results/signals.md).
 A figure in `code` is a metric of [operations.md](operations.md#metrics). A level is the median of a few

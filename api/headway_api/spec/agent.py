@@ -30,6 +30,7 @@ ToolCallParser = Literal[
     "command",
     "nemotron",
     "lfm2",
+    "llama4",
     "pythonic",
 ]
 
@@ -130,9 +131,10 @@ class AgentSpec(SpecModel):
     sandboxed: SandboxedAgent | None = None
     """An agent of your own, as a program in the sandbox."""
     lenient: bool = False
-    """What becomes of a field of an agent's request that is not applied (`n`, `logit_bias`,
-    `response_format`, `reasoning_effort` and the like). false: the request is refused with 400, by the
-    field's name. true: the field is ignored, and the episode's record counts it in `ignored`."""
+    """What becomes of a field of an agent's request that is not applied (`n`, `logit_bias`, a
+    `reasoning_effort` that the chat template does not know, and the like). false: the request is refused with
+    400, by the field's name. true: the field is ignored, and the episode's record counts it in `ignored`. So
+    is `response_format` then: the answer is not held to the schema, and its tokens are trained."""
 
     @property
     def effective_builtin(self) -> BuiltinAgent:

@@ -1,12 +1,14 @@
 """Who may be asked for a judgement: models that an environment's reward and score consult."""
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
 from headway_api.base import SpecModel
-from headway_api.rules import Rule, not_yet
-from headway_api.spec.types import Label, SecretRef, Uri, uri_scheme
+from headway_api.rules import Rule
+from headway_api.spec.model import name_of_hub, revision_of_hub
+from headway_api.spec.rollout import without_own_flags
+from headway_api.spec.types import Argument, Label, Resources, SecretRef, Uri, uri_scheme
 
 MOST_JUDGES: Final = 8
 NAMED: Final[dict[str, Any]] = {
@@ -29,6 +31,33 @@ class JudgeEndpoint(SpecModel):
     """Name of the model there."""
 
 
+class JudgeModel(SpecModel):
+    """A model that the job serves itself, by servers of its own. Their pods are made like rollout servers:
+    the same image, account, credentials and spec.rollout.podTemplate."""
+
+    validations = (revision_of_hub("the revision of a judge's model"),)
+
+    base: Annotated[Uri, uri_scheme("the model of a judge", "hf", "s3"), name_of_hub("the model of a judge")]
+    """Where the model comes from: hf://ORGANIZATION/NAME or s3://BUCKET/PREFIX. It needs a chat template."""
+    revision: Annotated[str, Field(min_length=1, max_length=128)] | None = None
+    """Branch, tag or commit of a hf:// model."""
+    dtype: Literal["bfloat16", "float32"] = "bfloat16"
+    """Number format of the weights."""
+    context_length: Annotated[int, Field(ge=64, le=2097152)] | None = None
+    """Most tokens of one question and its answer. Absent: the model's own limit."""
+    replicas: Annotated[int, Field(ge=1, le=64)] = 1
+    """Servers of this model."""
+    tensor_parallel_size: Annotated[int, Field(ge=1, le=16)] = 1
+    """Accelerators one server spreads the model over."""
+    extra_args: Annotated[
+        tuple[Argument, ...], Field(max_length=16), without_own_flags("extraArgs of a judge's model")
+    ] = ()
+    """Arguments added to vLLM's command line, after the platform's own, as spec.rollout.engine.extraArgs."""
+    resources: Resources | None = None
+    """Resources of one server. Absent: the operator's default for rollout servers, with one GPU for each of
+    tensorParallelSize where the cluster has GPUs."""
+
+
 class Judge(SpecModel):
     """A model that the environment's reward and score may ask, by self.judge(NAME, messages, schema=...). The
     coordinator asks it: sandboxes reach nothing. One that fails costs a retry, and is never a reward of 0."""
@@ -36,8 +65,15 @@ class Judge(SpecModel):
     validations = (
         Rule(
             "has(self.endpoint) != has(self.model)",
-            "a judge takes exactly one of endpoint and model; write an endpoint",
+            "a judge takes exactly one of endpoint and model; write one, or remove one of them",
             lambda self: (self.endpoint is None) != (self.model is None),
+        ),
+        Rule(
+            "!has(self.secretRef) || has(self.endpoint)",
+            "secretRef of a judge is the key of an endpoint, and a judge's model has a key of the job's own; "
+            "remove secretRef",
+            lambda self: self.secret_ref is None or self.endpoint is not None,
+            "secretRef",
         ),
     )
 
@@ -45,24 +81,27 @@ class Judge(SpecModel):
     """Name that the environment asks it by."""
     endpoint: JudgeEndpoint | None = None
     """Where it is served."""
-    model: Annotated[
-        Uri | None,
-        not_yet(
-            "a judge's model is not served by this version; serve it by a vLLM behind a Service, and write "
-            "endpoint: {url: http://NAME.NAMESPACE.svc:8000/v1, model: NAME} in its place"
-        ),
-    ] = None
-    """A model that the job itself serves. Not acted upon yet."""
+    model: JudgeModel | None = None
+    """A model that the job itself serves, for as long as it has pods."""
     secret_ref: SecretRef | None = None
-    """Secret whose key `token` is sent as the bearer token. A changed one is taken up within two minutes."""
+    """Secret whose key `token` is sent to endpoint as the bearer token. A changed one is taken up within two
+    minutes."""
     max_tokens: Annotated[int, Field(ge=1, le=131072)] = 1024
     """Most tokens of one answer. One that is cut off there is none."""
     concurrency: Annotated[int, Field(ge=1, le=1024)] = 8
-    """Most questions in flight. Others wait, within the time of their episode."""
+    """Most questions in flight, over all servers. Others wait, within the time of their episode."""
     timeout_seconds: Annotated[int, Field(ge=1, le=3600)] = 60
     """Longest one question may take, every try of it included, and not the wait for its place."""
     cache: bool = True
     """Whether an equal question of this job is answered as it was before, and costs nothing."""
+
+    @property
+    def whom(self) -> dict[str, str | None]:
+        """Which model answers, wherever it is served: what tells its answers from another judge's."""
+        if self.model is not None:
+            return {"base": self.model.base, "revision": self.model.revision, "dtype": self.model.dtype}
+        assert self.endpoint is not None
+        return {"url": self.endpoint.url, "model": self.endpoint.model}
 
 
 Judges = Annotated[tuple[Judge, ...], Field(max_length=MOST_JUDGES, json_schema_extra=NAMED)]

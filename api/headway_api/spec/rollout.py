@@ -6,7 +6,7 @@ from typing import Annotated, Final
 from pydantic import Field
 
 from headway_api.base import SpecModel
-from headway_api.rules import Rule, cel_literal, not_yet
+from headway_api.rules import Rule, cel_literal
 from headway_api.spec.types import Argument, PodTemplate, Resources, sampled_as_asked
 
 
@@ -95,22 +95,24 @@ def _are_free(arguments: Sequence[str]) -> bool:
     return all(map(_is_free, arguments))
 
 
+def without_own_flags(field: str) -> Rule:
+    """Arguments for vLLM that set nothing which follows from the rest of the spec."""
+    return Rule(
+        "self.all(argument, !argument.startsWith('-') || "
+        "[argument.split('=')[0].split('.')[0].replace('_', '-')].all(name, "
+        f"![{', '.join(map(cel_literal, OWN_FLAGS))}].exists(flag, flag.startsWith(name))))",
+        f"{field} may not set what follows from the rest of the spec: remove {', '.join(OWN_FLAGS)}",
+        _are_free,
+    )
+
+
 class Engine(SpecModel):
     """How a rollout server runs the model."""
 
     tensor_parallel_size: Annotated[int, Field(ge=1, le=16)] = 1
     """Accelerators one server spreads the model over."""
     extra_args: Annotated[
-        tuple[Argument, ...],
-        Field(max_length=64),
-        Rule(
-            "self.all(argument, !argument.startsWith('-') || "
-            "[argument.split('=')[0].split('.')[0].replace('_', '-')].all(name, "
-            f"![{', '.join(map(cel_literal, OWN_FLAGS))}].exists(flag, flag.startsWith(name))))",
-            "spec.rollout.engine.extraArgs may not set what follows from the rest of the spec: remove "
-            f"{', '.join(OWN_FLAGS)}",
-            _are_free,
-        ),
+        tuple[Argument, ...], Field(max_length=64), without_own_flags("spec.rollout.engine.extraArgs")
     ] = ()
     """Arguments added to vLLM's command line, after the platform's own. Those that follow from the rest of
     the spec are refused, abbreviated ones too."""
@@ -145,12 +147,19 @@ class ServersSpec(SpecModel):
 class RolloutSpec(ServersSpec):
     """How training episodes are sampled."""
 
+    validations = (
+        Rule(
+            "!has(self.episodeTokenLimit) || self.episodeTokenLimit >= self.sampling.maxTokens",
+            "spec.rollout.episodeTokenLimit is less than spec.rollout.sampling.maxTokens, so no turn could "
+            "use them; raise the first, or lower the second",
+            lambda self: (
+                self.episode_token_limit is None or self.episode_token_limit >= self.sampling.max_tokens
+            ),
+        ),
+    )
+
     sampling: Sampling = Sampling()
     """How tokens are drawn in training."""
-    episode_token_limit: Annotated[
-        Annotated[int, Field(ge=1, le=2097152)] | None,
-        not_yet(
-            "spec.rollout.episodeTokenLimit is not applied by this version; use spec.model.contextLength"
-        ),
-    ] = None
-    """Most tokens sampled in one episode, over all its turns. Not applied yet."""
+    episode_token_limit: Annotated[int, Field(ge=1, le=2097152)] | None = None
+    """Most tokens sampled in one episode, over all its turns, in training, preflight and validation. An
+    episode that reaches it is Truncated and judged. At least sampling.maxTokens. Absent: no limit."""

@@ -1,7 +1,8 @@
 """The platform's own agent: sample a turn, run its tool calls in the sandbox, repeat.
 
 A tool call that cannot be read stays in the trajectory as it was sampled, is counted, and is answered with
-an error the model can learn from. Running into maxTurns, maxTokens or the context truncates the episode.
+an error the model can learn from. Running into maxTurns, maxTokens, episodeTokenLimit or the context
+truncates the episode.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from dataclasses import dataclass
 
 from headway_coordinator.agents.agent import Played, Stage
 from headway_coordinator.faults import AgentFault
-from headway_coordinator.gateway.core import Ask, CannotRender, Chat, Completion, ContextFull, call_id
+from headway_coordinator.gateway.allowance import NoTokensLeft
+from headway_coordinator.gateway.core import Ask, CannotRender, Chat, Completion, call_id
 from headway_coordinator.sandboxes import Tools
 from headway_coordinator.trajectory.calls import Call, Message
 
@@ -36,7 +38,7 @@ class Builtin:
         for _ in range(self.max_turns):
             try:
                 completion = await self.chat.chat(stage.session, Ask(list(messages), list(stage.tools)))
-            except ContextFull as full:
+            except NoTokensLeft as full:
                 return Played(truncated=True, why=str(full))
             except CannotRender as error:
                 if not stage.session.turns:
@@ -46,7 +48,7 @@ class Builtin:
                 raise AgentFault(str(error)) from error
             messages.append(completion.message)
             if completion.finish_reason == "length":
-                return Played(truncated=True, why="a turn reached its most tokens")
+                return Played(truncated=True, why=stage.session.cut)
             if not completion.calls:
                 return Played(truncated=False)
             observations, done = await _observe(stage.sandbox, completion)

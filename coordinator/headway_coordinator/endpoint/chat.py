@@ -43,6 +43,7 @@ from headway_coordinator.gateway.core import (
     Session,
     assistant,
 )
+from headway_coordinator.gateway.refusals import UNSUPPORTED, bad
 from headway_coordinator.trajectory.calls import Parsed, kinds
 
 TRIES = 5
@@ -122,10 +123,13 @@ class EndpointChat:
         Raises:
             ContextFull: the endpoint says that the conversation is too long.
             CannotForce: it refuses `tool_choice`.
+            Refusal: what is asked for is no conversation.
             CannotRender: it refuses a conversation that goes on from an answer of its own.
             InfraFault: it failed; the episode may be tried again.
             CandidateFault: it will not answer before a person changes something.
         """
+        if ask.text is not None:
+            raise bad("prompt", "an endpoint answers conversations; use /v1/chat/completions", UNSUPPORTED)
         number, session.begun = session.begun, session.begun + 1
         reply = await self._in_time(session, ask, number)
         self._answered = True

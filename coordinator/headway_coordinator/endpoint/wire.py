@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from headway_coordinator.gateway.asks import ANY_OBJECT
 from headway_coordinator.gateway.core import Ask, Force, Session
 from headway_coordinator.seeds import seed
 from headway_coordinator.trajectory.calls import Message
@@ -17,6 +19,7 @@ REASONING = ("reasoning_content", "reasoning")
 """Where endpoints put a model's reasoning, apart from its answer."""
 DROPPABLE = (
     *("seed", "temperature", "top_p", LIMIT, NEW_LIMIT, "tool_choice", "stop", "response_format"),
+    "reasoning_effort",
     *REASONING,
 )
 """What is left out once an endpoint has refused it. The measure then says so."""
@@ -47,6 +50,10 @@ class Dialect:
             wanted |= {"tools": ask.tools} | _choice(ask)
         if ask.stop:
             wanted["stop"] = list(ask.stop)
+        if ask.schema is not None:
+            wanted["response_format"] = _format(ask.schema)
+        if ask.effort not in (None, "on"):
+            wanted["reasoning_effort"] = ask.effort
         if bounded:
             wanted[LIMIT if LIMIT not in self.dropped else NEW_LIMIT] = tokens
         return {name: value for name, value in wanted.items() if name not in self.dropped}
@@ -69,6 +76,13 @@ class Dialect:
     @property
     def _spoken(self) -> str | None:
         return None if self.reasoning in self.dropped else self.reasoning
+
+
+def _format(schema: str) -> dict[str, Any]:
+    if schema == ANY_OBJECT:
+        return {"type": "json_object"}
+    named = {"name": "answer", "schema": json.loads(schema)}
+    return {"type": "json_schema", "json_schema": named}
 
 
 def _choice(ask: Ask) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from headway_api.records import PolicyVersion, WeightsManifest, WeightsState
 from headway_coordinator.engines import vllm, weights
 from headway_coordinator.engines.discovery import Discover
 from headway_coordinator.engines.router import UNANNOUNCED, Endpoint, Failure, Router, Server
+from headway_coordinator.engines.schemas import Suspects
 from headway_coordinator.faults import InfraFault
 from headway_coordinator.http import Refused, Unreachable
 
@@ -106,7 +107,7 @@ class Fleet:
         self._loading: dict[Endpoint, tuple[PolicyVersion, asyncio.Timeout]] = {}
         """Of each server that is told of new weights, which, and what ends the wait for its answer."""
         self.router = Router(unannounced=unannounced)
-        self.reroutes = 0
+        self.reroutes, self._schemas = 0, Suspects()
         """Times that a request was lost with its server and asked again."""
         self.verification_failures = 0
         """Loads that ended with a server saying that the weights are not those of their manifest."""
@@ -148,6 +149,7 @@ class Fleet:
         """Sample from the wanted version; `timeout` seconds for each server asked.
 
         Raises:
+            SchemaRefused: its schema was, or servers were lost with it.
             InfraFault: the request itself was refused, or failed every server that was asked.
         """
         failures, failed = 0, set[Endpoint]()
@@ -157,7 +159,8 @@ class Fleet:
             if server is None or manifest is None:
                 continue
             try:
-                return await self._ask(server, manifest, request, timeout)
+                with self._schemas.watched(request.schema):
+                    return await self._ask(server, manifest, request, timeout)
             except vllm.ServerLost as error:
                 failures, lost = failures + 1, error
             failed.add(server.endpoint)

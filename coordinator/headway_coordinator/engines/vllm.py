@@ -38,6 +38,9 @@ class Request:
     stop_token_ids: Sequence[int]
     stop: Sequence[str] = ()
     """Strings that end it, too: the token that completes one is the last."""
+    schema: str | None = None
+    """JSON schema: tokens that break it are hidden from the sampler, and the log-probabilities are of the
+    others alone."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,10 @@ class Sampled:
     """`stop` (the model ended its turn) or `length`."""
     cached_tokens: int
     """Prompt tokens the engine found in its prefix cache; 0 where it does not report them."""
+
+
+class SchemaRefused(Exception):
+    """The server takes no such schema."""
 
 
 class ServerLost(Exception):
@@ -79,6 +86,7 @@ async def generate(
 
     Raises:
         ServerLost: unreachable, failing, without the model, or it aborted the request.
+        SchemaRefused: it refuses a request that has a schema.
         InfraFault: the server refuses the request itself, or answers what cannot be trusted.
     """
     body = _body(model, salt_of(version, slot), request)
@@ -97,6 +105,8 @@ async def generate(
     except Refused as error:
         if error.status >= 500 or error.status in (404, 429):
             raise ServerLost(str(error)) from error
+        if error.status == 400 and request.schema is not None:
+            raise SchemaRefused(str(error)) from error
         raise InfraFault(str(error)) from error
     try:
         return read(answer, version, static=model != BASE_MODEL if static is None else static)
@@ -129,7 +139,8 @@ def _body(model: str, salt: str, request: Request) -> dict[str, Any]:
             "skip_special_tokens": False,
             "detokenize": bool(request.stop),
         }
-        | ({"stop": list(request.stop)} if request.stop else {}),
+        | ({"stop": list(request.stop)} if request.stop else {})
+        | ({} if request.schema is None else {"structured_outputs": {"json": request.schema}}),
     }
 
 

@@ -33,7 +33,7 @@ from headway_coordinator.evaluation.run import Evaluation, Unit
 from headway_coordinator.evaluation.stall import culprit, idle
 from headway_coordinator.evaluation.units import Units
 from headway_coordinator.gateway.server import GatewayServer
-from headway_coordinator.judges.connected import connected
+from headway_coordinator.judges.connected import of_job
 from headway_coordinator.learner_api import Probes
 from headway_coordinator.ledger.usage import usage
 from headway_coordinator.metrics.prometheus import Sample
@@ -143,8 +143,8 @@ class EvalCoordinator(Process):
         if self.spec.agent.http is not None:
             await runner.agent(http, agent_url(self.job, self.spec.agent.http))
         suites = {name: await self._claimed(http, incarnation, url) for name, url in self._suite_urls.items()}
-        judges = connected(self.spec.judges, http, self._store, self.layout)
-        await runner.judges(judges)
+        judges = of_job(self.job, http, self._store, self.layout)
+        await runner.judges(judges, self._store, self._cache)
         first = await runner.environment(rows[0], broker, incarnation, suites, judges)
         await self._blocking(self._ledger.load)
         evaluation = Evaluation(

@@ -32,6 +32,8 @@ class Said:
     tools: list[Tool]
     stopped: str | None = None
     """The string that ended the model's answer, which the answer is told without."""
+    effort: str | None = None
+    """How much the model was to think; see `Ask.effort`."""
     after: list[Said] = field(default_factory=list, repr=False)
     """What continues this one."""
     length: int = 0

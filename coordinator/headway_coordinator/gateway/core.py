@@ -9,21 +9,31 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol
 
 from headway_api.bounds import shortened
-from headway_api.records import Drift, ForkReason, Turn
+from headway_api.records import Turn
 from headway_coordinator.engines.vllm import Request, Sampled
-from headway_coordinator.gateway import drift, stops
+from headway_coordinator.gateway import drift, efforts, stops, texts
+from headway_coordinator.gateway.asks import Ask as Ask
+from headway_coordinator.gateway.asks import CannotForce as CannotForce
+from headway_coordinator.gateway.asks import CannotRender as CannotRender
+from headway_coordinator.gateway.asks import CannotThink as CannotThink
+from headway_coordinator.gateway.asks import Chat as Chat
+from headway_coordinator.gateway.asks import Completion as Completion
+from headway_coordinator.gateway.asks import ContextFull as ContextFull
+from headway_coordinator.gateway.asks import Force as Force
+from headway_coordinator.gateway.asks import Sampling as Sampling
+from headway_coordinator.gateway.asks import Scored as Scored
+from headway_coordinator.gateway.asks import Session as Session
 from headway_coordinator.gateway.conversations import Said, continued, meaning
+from headway_coordinator.gateway.systems import Systems
 from headway_coordinator.seeds import seed
-from headway_coordinator.trajectory.calls import Call, Message, Parsed, Tool, kinds
-from headway_coordinator.trajectory.graph import Graph
+from headway_coordinator.trajectory.calls import Call, Message, Parsed, kinds
 from headway_coordinator.trajectory.lengths import content, extent, size
 from headway_coordinator.trajectory.render import Renderer
 
@@ -39,160 +49,17 @@ class Engine(Protocol):
     async def generate(self, session: str, request: Request, timeout: float) -> Sampled: ...
 
 
-class ContextFull(Exception):
-    """The conversation leaves no room for another token: the episode is truncated, not failed."""
-
-
-class CannotForce(Exception):
-    """The model's family has no known way to begin a tool call on the model's behalf."""
-
-
-class CannotRender(Exception):
-    """The model's chat template takes no such conversation."""
-
-
-@dataclass(frozen=True)
-class Sampling:
-    """How the next token is drawn."""
-
-    temperature: float
-    top_p: float
-    max_tokens: int
-
-
-@dataclass(frozen=True)
-class Force:
-    """OpenAI's tool_choice `required`, or a named tool: the turn begins in the middle of a call."""
-
-    tool: str | None = None
-    """The tool to call; None leaves the choice to the model."""
-
-
-@dataclass(frozen=True)
-class Ask:
-    """One chat completion, as an agent asks for it."""
-
-    messages: list[Message]
-    tools: list[Tool] = field(default_factory=list)
-    may_call: bool = True
-    """OpenAI's tool_choice `none` is False: the tools are shown all the same, since a conversation that hides
-    them is another one from its first token on; a call that the model makes anyway is text."""
-    max_tokens: int | None = None
-    """A bound of the agent's own; the job's holds anyway."""
-    force: Force | None = None
-    stop: tuple[str, ...] = ()
-    """Strings that end the turn; the answer is told without the one that did."""
-    logprobs: bool = False
-    """Whether the answer is wanted token by token."""
-    instructed: bool = False
-    """The first message is of this turn alone: who goes on from its answer does not take it over."""
-
-
-@dataclass
-class Session:
-    """What the gateway knows of one episode."""
-
-    episode_id: str
-    seed: int
-    """Every turn's own seed is drawn from it."""
-    sampling: Sampling
-    graph: Graph = field(default_factory=Graph)
-    turns: list[Turn] = field(default_factory=list)
-    nodes: list[int] = field(default_factory=list)
-    """What was sampled in each of them, in the graph; numbers of their own where no token ids are known."""
-    begun: int = 0
-    """Turns asked for, the running ones included."""
-    forks: int = 0
-    """Turns whose history left what was sampled: each begins a row of its own."""
-    drifts: dict[ForkReason, Drift] = field(default_factory=dict)
-    """Why they did."""
-    unseen: set[int] = field(default_factory=set)
-    """Sampled nodes of the graph that never reached the agent: they had no part in its reward."""
-    said: list[Said] = field(default_factory=list)
-    """The recorded turns, in the order in which they were answered."""
-    ignored: Counter[str] = field(default_factory=Counter)
-    """Fields of requests that were not applied, and in how many."""
-    answered_at: list[float] = field(default_factory=list)
-    """When each turn was recorded, monotonic."""
-
-    @property
-    def record(self) -> list[Turn]:
-        """The turns, and which of them reached the agent."""
-        pairs = zip(self.turns, self.nodes, strict=True)
-        return [turn.model_copy(update={"delivered": node not in self.unseen}) for turn, node in pairs]
-
-    def read(self, said: Said | None) -> None:
-        """A client goes on from a recorded turn: it has read that, and all that this goes on from."""
-        while said is not None:
-            self.unseen.discard(said.node)
-            said = said.before
-
-    def drifted(self, found: drift.Found, turn: int, messages: Sequence[Message]) -> None:
-        """A turn begins a row of its own."""
-        self.forks += 1
-        self.drifts[found.reason] = drift.counted(self.drifts, found, turn, messages)
-
-    @property
-    def taken(self) -> int:
-        """Turns that reached the agent."""
-        return len(self.turns) - len(self.unseen)
-
-
-@dataclass(frozen=True)
-class Scored:
-    """One sampled token."""
-
-    text: str
-    logprob: float
-    """Of the policy, at the job's temperature and top_p."""
-
-
-@dataclass(frozen=True)
-class Completion:
-    """The model's answer to one turn."""
-
-    number: int
-    """Which of the episode's turns it is, in the order in which they were asked for."""
-    message: Message
-    """OpenAI form; text of tool calls that could not be read is kept in its content."""
-    calls: list[Call]
-    """Every attempt at a tool call, in order, those that could not be read included."""
-    finish_reason: str
-    """`stop`, `tool_calls` or `length`; of an endpoint also `content_filter`."""
-    turn: Turn
-    """What it cost."""
-    node: int
-    """Its number in `Session.nodes`."""
-    stopped: str | None = None
-    """The string of `Ask.stop` that ended it."""
-    scored: tuple[Scored, ...] = ()
-    """Its sampled tokens, where `Ask.logprobs` wants them and the server says them."""
-
-
-class Chat(Protocol):
-    """Whatever answers turns: a `Gateway` over the job's own servers, or an endpoint elsewhere."""
-
-    async def chat(self, session: Session, ask: Ask) -> Completion:
-        """Answer one turn, and record it in `session`.
-
-        Raises:
-            ContextFull: no token fits any more.
-            CannotForce: `ask.force` is not possible with this model.
-            CannotRender: nor is this conversation.
-            InfraFault: the servers failed.
-            CandidateFault: the candidate cannot go on.
-        """
-
-
 class Gateway:
     """Chat completions over an engine that speaks token ids."""
 
     def __init__(self, renderer: Renderer, engine: Engine, context_length: int, timeout: float) -> None:
         self._renderer = renderer
+        self._systems = Systems(renderer)
         self._engine = engine
         self._context_length = context_length
         self._timeout = timeout
         self._longest_token = renderer.longest_token
+        self._efforts = efforts.Efforts(renderer)
         self._large = asyncio.Lock()
         """Held by the one conversation that is counted or rendered beyond `BYTES_A_TOKEN`."""
 
@@ -200,48 +67,75 @@ class Gateway:
         """Sample the next assistant message.
 
         Raises:
-            ContextFull: no token fits any more.
+            NoTokensLeft: no token fits the context, or the episode's limit, any more.
             CannotForce: `ask.force` is not possible with this model.
             CannotRender: nor is this conversation.
+            CannotThink: nor is `ask.effort`.
+            SchemaRefused: the engine takes no such `ask.schema`.
+            Refusal: `ask.text` has a token that this model does not have.
             InfraFault: the engine failed.
         """
+        if ask.text is not None:
+            return await self._continue(session, ask, ask.text)
+        ask = replace(ask, messages=self._systems.told(ask.messages))
+        if ask.effort is not None and not ask.must_think and not self._efforts.knows(ask.effort):
+            if ask.effort != "on":  # a model without a switch thinks as it does
+                session.ignored[ask.effort_at] += 1
+            ask = replace(ask, effort=None)
+        renderer = self._efforts.of(ask.effort)
         await self._require_room(ask)
         meanings = [meaning(message) for message in ask.messages]
         before = continued(session.said, ask.messages, meanings, ask.tools, session.unseen)
         session.read(before)
-        forced = self._forced(ask.force)
+        forced = self._forced(renderer, ask)
         number, session.begun = session.begun, session.begun + 1
         prompt = await self._prompt(session, ask, meanings, before, number) + forced
+        sampled = await self._sample(session, ask, number, prompt)
+        return self._record(session, ask, meanings, before, number, prompt, forced, sampled)
+
+    async def _sample(self, session: Session, ask: Ask, number: int, prompt: list[int]) -> Sampled:
         room = self._context_length - len(prompt)
         if room < 1:
             raise ContextFull(f"{len(prompt)} tokens fill the context of {self._context_length}")
-        request = Request(
+        wanted = min(room, session.sampling.max_tokens, ask.max_tokens or room)
+        async with session.allowance.reserved(wanted) as held:
+            request = self._request(session, ask, number, prompt, held.tokens)
+            sampled = await self._engine.generate(session.episode_id, request, self._timeout)
+            held.used = len(sampled.tokens)
+        return sampled
+
+    def _request(self, session: Session, ask: Ask, number: int, prompt: list[int], tokens: int) -> Request:
+        return Request(
             prompt=prompt,
-            max_tokens=min(room, session.sampling.max_tokens, ask.max_tokens or room),
+            max_tokens=tokens,
             temperature=session.sampling.temperature,
             top_p=session.sampling.top_p,
             seed=seed(session.seed, number),
             stop_token_ids=self._renderer.stop_token_ids,
             stop=ask.stop,
+            schema=ask.schema,
         )
-        sampled = await self._engine.generate(session.episode_id, request, self._timeout)
-        return self._record(session, ask, meanings, before, number, prompt, forced, sampled)
 
     async def count(self, session: Session, ask: Ask) -> int:
         """How many tokens the prompt of a turn has. Nothing is sampled or recorded.
 
         Raises:
-            ContextFull, CannotForce, CannotRender: as `chat` does.
+            ContextFull, CannotForce, CannotRender, CannotThink: as `chat` does.
         """
+        ask = replace(ask, messages=self._systems.told(ask.messages))
+        if not ask.must_think and ask.effort is not None and not self._efforts.knows(ask.effort):
+            ask = replace(ask, effort=None)
+        renderer = self._efforts.of(ask.effort)
         await self._require_room(ask)
         meanings = [meaning(message) for message in ask.messages]
         before = continued(session.said, ask.messages, meanings, ask.tools, session.unseen)
-        return len(await self._tokens(ask, before)) + len(self._forced(ask.force))
+        return len(await self._tokens(ask, before)) + len(self._forced(renderer, ask))
 
-    def _forced(self, force: Force | None) -> list[int]:
-        if force is None:
-            return []
-        tokens = self._renderer.force(force.tool)
+    def _forced(self, renderer: Renderer, ask: Ask) -> list[int]:
+        """What is begun on the model's behalf."""
+        if ask.force is None:
+            return [] if ask.schema is None else renderer.thoughtless()
+        tokens = renderer.force(ask.force.tool)
         if tokens is None:
             raise CannotForce(f"{self._renderer.name} knows no way to begin a tool call for the model")
         return tokens
@@ -297,15 +191,24 @@ class Gateway:
 
     def _rendered(self, ask: Ask, before: Said | None) -> list[int]:
         """Ids that extend the recorded conversation that `ask` continues, else its own."""
+        renderer = self._efforts.of(ask.effort)
         if before is not None:
             new, sampled = ask.messages[before.length :], before.sampled
             if before.stopped is not None:
-                closed = stops.closer(self._renderer, before.messages, ask.tools)
+                closed = stops.closer(renderer, before.messages, ask.tools)
                 sampled += [] if closed is None else [closed]
-            extended = self._renderer.extend(before.prompt, sampled, before.messages, new, ask.tools)
-            if extended is not None:
+            extended = renderer.extend(before.prompt, sampled, before.messages, new, ask.tools)
+            if extended is not None and self._same_words(before, ask):
                 return extended
-        return self._renderer.render(ask.messages, ask.tools)
+        return renderer.render(ask.messages, ask.tools)
+
+    def _same_words(self, before: Said, ask: Ask) -> bool:
+        """Whether what was said before reads the same with the effort that is asked for now."""
+        if before.effort == ask.effort:
+            return True
+        then, now = self._efforts.of(before.effort), self._efforts.of(ask.effort)
+        history, tools = before.messages, ask.tools
+        return then.said(history, tools, generate=False) == now.said(history, tools, generate=False)
 
     def _record(
         self,
@@ -320,36 +223,87 @@ class Gateway:
     ) -> Completion:
         """Place a turn in the graph, and read it."""
         sampled, stopped = stops.ended(self._renderer.text, sampled, ask.stop, self._renderer.stop_token_ids)
-        parsed = self._renderer.parse(
+        parsed = self._efforts.of(ask.effort).parse(
             [*forced, *sampled.tokens], prompt[: len(prompt) - len(forced)], ask.tools
         )
         message = stops.without(assistant(parsed, number, ask.may_call), stopped)
-        turn = Turn(
-            index=len(session.turns),
-            prompt_tokens=len(prompt),
-            cached_tokens=min(sampled.cached_tokens, len(prompt)),
-            sampled_tokens=len(sampled.tokens),
-            finish_reason=sampled.finish_reason,
-            malformed_tool_calls=sum(call.problem is not None for call in parsed.calls),
-            malformed_kinds=kinds(parsed.calls),
-            policy_version=min(span.version for span in sampled.versions),
-        )
+        turn = _turn(session, ask, prompt, sampled, parsed.calls)
         end = session.graph.place(prompt)
         node = session.graph.add_sampled(end, sampled.tokens, sampled.logprobs, sampled.versions)
         known = before.length if before else 0
         new, said = [*ask.messages[known:], message], [*meanings[known:], meaning(message)]
-        session.said.append(Said(session.graph, node, before, new, said, ask.tools, stopped))
-        session.turns.append(turn)
-        session.answered_at.append(time.monotonic())
-        session.nodes.append(node)
+        session.said.append(
+            Said(session.graph, node, before, new, said, ask.tools, stopped, effort=ask.effort)
+        )
+        session.recorded(turn, node)
         called = "tool_calls" in message and sampled.finish_reason == "stop"
         finish = "tool_calls" if called else sampled.finish_reason
         scored = self._scored(sampled) if ask.logprobs else ()
         return Completion(number, message, parsed.calls, finish, turn, node, stopped, scored)
 
+    async def _continue(self, session: Session, ask: Ask, given: str | tuple[int, ...]) -> Completion:
+        """The next words of a text."""
+        renderer, most = self._renderer, self._context_length
+        long = len(given) > INLINE_CHARACTERS
+        if isinstance(given, str):
+            self._require_words([{"role": "user", "content": given}])
+            async with self._large if long else nullcontext():
+                if long and await asyncio.to_thread(renderer.longer, given, most):
+                    raise ContextFull(f"more than {most} tokens fill the context of {most}")
+        elif len(given) >= most:
+            raise ContextFull(f"{len(given)} tokens fill the context of {most}")
+        recorded, number, session.begun = list(session.texts), session.begun, session.begun + 1
+        place = partial(texts.placed, renderer, session.graph, recorded, given, frozenset(session.unseen))
+        found = await asyncio.to_thread(place) if long else place()
+        session.seen(found.seen)
+        if session.turns and session.graph.forks_at(found.tokens, session.unseen):
+            session.drifted(drift.Found(texts.reason(recorded, found.text)), number, [])
+        sampled = await self._sample(session, ask, number, found.tokens)
+        return self._record_text(session, ask, found, number, sampled)
+
+    def _record_text(
+        self, session: Session, ask: Ask, found: texts.Prompt, number: int, sampled: Sampled
+    ) -> Completion:
+        renderer = self._renderer
+        sampled, stopped = stops.ended(renderer.text, sampled, ask.stop, renderer.stop_token_ids)
+        ended = stopped is None and sampled.tokens[-1] in renderer.stop_token_ids
+        words = sampled.tokens[:-1] if ended else sampled.tokens
+        whole = texts.answer(renderer, found.tokens, words)
+        told = whole.partition(stopped)[0] if stopped else whole
+        turn = _turn(session, ask, found.tokens, sampled)
+        end = session.graph.place(found.tokens)
+        node = session.graph.add_sampled(end, sampled.tokens, sampled.logprobs, sampled.versions)
+        added = found.text[found.before.length :] if found.before is not None else found.text
+        ends = ended or not words
+        session.texts.append(texts.Continued(node, found.before, added, whole, len(told), ends))
+        session.recorded(turn, node)
+        message: Message = {"role": "assistant", "content": told}
+        scored = self._scored(sampled) if ask.logprobs else ()
+        prompt: list[Message] = [{"role": "user", "content": found.text}]
+        return Completion(
+            number, message, [], sampled.finish_reason, turn, node, stopped, scored, conversation=prompt
+        )
+
     def _scored(self, sampled: Sampled) -> tuple[Scored, ...]:
         pairs = zip(sampled.tokens, sampled.logprobs, strict=True)
         return tuple(Scored(self._renderer.text([token]), logprob) for token, logprob in pairs)
+
+
+def _turn(
+    session: Session, ask: Ask, prompt: Sequence[int], sampled: Sampled, calls: Sequence[Call] = ()
+) -> Turn:
+    """What a turn cost."""
+    return Turn(
+        index=len(session.turns),
+        prompt_tokens=len(prompt),
+        cached_tokens=min(sampled.cached_tokens, len(prompt)),
+        sampled_tokens=len(sampled.tokens),
+        finish_reason=sampled.finish_reason,
+        malformed_tool_calls=sum(call.problem is not None for call in calls),
+        malformed_kinds=kinds(calls),
+        policy_version=min(span.version for span in sampled.versions),
+        guided=ask.schema is not None,
+    )
 
 
 def _drift(
@@ -364,6 +318,8 @@ def _drift(
     if before is not None:
         sampled = [*before.prompt, *before.sampled]
         if list(prompt[: len(sampled)]) != sampled:
+            if before.effort != ask.effort:
+                return drift.Found("system")
             turn = session.turns[session.nodes.index(before.node)]
             return drift.rendered(before, turn.finish_reason == "length" or before.stopped is not None)
     return drift.reason(recorded, meanings, ask.tools, session.unseen)

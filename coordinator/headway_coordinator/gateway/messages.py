@@ -14,8 +14,9 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError
 
 from headway_api import bounds
-from headway_coordinator.gateway import messages_answers
+from headway_coordinator.gateway import formats, messages_answers
 from headway_coordinator.gateway.core import Ask, Completion
+from headway_coordinator.gateway.formats import TextFormat
 from headway_coordinator.gateway.openai import (
     MODEL,
     Number,
@@ -26,7 +27,7 @@ from headway_coordinator.gateway.openai import (
     require_text,
     stops,
 )
-from headway_coordinator.gateway.refusals import Refusal, bad
+from headway_coordinator.gateway.refusals import UNSUPPORTED, Refusal, bad
 from headway_coordinator.gateway.unapplied import Table, unapplied
 from headway_coordinator.trajectory.calls import Message, Tool
 
@@ -35,8 +36,6 @@ WITHOUT_EFFECT: Final[Table] = {
     "container": (None,),
     "mcp_servers": (None, []),
     "context_management": (None, {}),
-    "output_format": (None,),
-    "output_config": (None, {}),
 }
 """Fields that are not applied, with the values at which that makes no difference."""
 
@@ -74,6 +73,8 @@ class _Custom(BaseModel):
     name: str = Field(min_length=1)
     description: str | None = None
     input_schema: dict[str, Any]
+    defer_loading: StrictBool | None = None
+    """Not applied: every tool is shown, since one shown later would make another prompt from its head on."""
 
 
 class _Choice(BaseModel):
@@ -87,6 +88,14 @@ class _Thinking(BaseModel):
     budget_tokens: Tokens | None = None
 
 
+class _Output(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+    effort: Literal["low", "medium", "high", "max"] | None = None
+    """Taken where the model's chat template writes another prompt for it."""
+    format: TextFormat | None = None
+
+
 class CountBody(BaseModel):
     """A request to count a prompt's tokens."""
 
@@ -98,7 +107,10 @@ class CountBody(BaseModel):
     tools: Annotated[list[_Custom], Field(max_length=bounds.TOOLS, fail_fast=True)] | None = None
     tool_choice: _Choice | None = None
     thinking: _Thinking | None = None
-    """Whether the answer shows what the model thought. Whether it thinks is its template's."""
+    """Whether the model thinks, where its chat template has a switch, and whether the answer shows it."""
+    output_config: _Output | None = None
+    output_format: TextFormat | None = None
+    """A schema hides tokens from the sampler, so the turn is context and is not trained."""
 
 
 class MessagesBody(CountBody):
@@ -148,10 +160,11 @@ def read(body: object, *, lenient: bool = False) -> MessagesRequest:
     asked = _checked(body, MessagesBody)
     assert isinstance(body, dict)
     ignored = unapplied(body, WITHOUT_EFFECT, lenient=lenient) + _left(asked)
+    held, left = _held(asked, lenient)
     require_text(asked.stop_sequences, at="stop_sequences")
-    ask = _ask(asked, asked.max_tokens, stops(asked.stop_sequences))
+    ask = _ask(asked, asked.max_tokens, stops(asked.stop_sequences), held, must_think=not lenient)
     shown = asked.thinking is not None and asked.thinking.type != "disabled"
-    return MessagesRequest(ask, asked.model, bool(asked.stream), shown, ignored)
+    return MessagesRequest(ask, asked.model, bool(asked.stream), shown, ignored + left)
 
 
 def read_count(body: object, *, lenient: bool = False) -> MessagesRequest:
@@ -159,7 +172,9 @@ def read_count(body: object, *, lenient: bool = False) -> MessagesRequest:
     asked = _checked(body, CountBody)
     assert isinstance(body, dict)
     ignored = unapplied(body, WITHOUT_EFFECT, lenient=lenient)
-    return MessagesRequest(_ask(asked), asked.model, False, False, ignored)
+    held, left = _held(asked, lenient)
+    ask = _ask(asked, schema=held, must_think=not lenient)
+    return MessagesRequest(ask, asked.model, False, False, ignored + left)
 
 
 def _checked(body: object, model: type[Body]) -> Body:
@@ -180,10 +195,45 @@ def _left(asked: MessagesBody) -> tuple[str, ...]:
         found.append("thinking.budget_tokens")
     if asked.tool_choice is not None and asked.tool_choice.disable_parallel_tool_use:
         found.append("tool_choice.disable_parallel_tool_use")
+    if any(tool.defer_loading for tool in asked.tools or ()):
+        found.append("tools.defer_loading")
     return tuple(found)
 
 
-def _ask(asked: CountBody, most: int | None = None, stop: tuple[str, ...] = ()) -> Ask:
+def _held(asked: CountBody, lenient: bool) -> tuple[str | None, tuple[str, ...]]:
+    config = asked.output_config
+    more = [f"output_config.{name[:60]}" for name in (config.model_extra if config else None) or ()]
+    if more and not lenient:
+        raise bad(more[0], "is not applied; leave it out", UNSUPPORTED)
+    wanted = [
+        *formats.of_text(asked.output_format, "output_format"),
+        *formats.of_text(config.format if config else None, "output_config.format"),
+    ]
+    may_call = bool(asked.tools) and (asked.tool_choice is None or asked.tool_choice.type != "none")
+    held, left = formats.one(wanted, may_call, lenient)
+    return held, (*left, *more)
+
+
+def _effort(asked: CountBody) -> str | None:
+    """A switch that is off goes before a level."""
+    thinks = asked.thinking.type != "disabled" if asked.thinking is not None else None
+    if thinks is False:
+        return "none"
+    if asked.output_config is not None and asked.output_config.effort is not None:
+        return {"max": "xhigh"}.get(asked.output_config.effort, asked.output_config.effort)
+    return "on" if thinks else None
+
+
+def _ask(
+    asked: CountBody,
+    most: int | None = None,
+    stop: tuple[str, ...] = (),
+    schema: str | None = None,
+    *,
+    must_think: bool = True,
+) -> Ask:
+    effort = _effort(asked)
+    switched = effort in ("none", "on")
     tools = [_tool(tool) for tool in asked.tools or []]
     choice = asked.tool_choice
     begun = None
@@ -205,6 +255,10 @@ def _ask(asked: CountBody, most: int | None = None, stop: tuple[str, ...] = ()) 
         max_tokens=most,
         force=begun,
         stop=stop,
+        schema=schema,
+        effort=effort,
+        effort_at="thinking" if switched else "output_config.effort",
+        must_think=must_think and not switched,
     )
 
 

@@ -16,8 +16,10 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, Valida
 
 from headway_api import bounds
 from headway_api.bounds import OutOfBounds, json_within
+from headway_coordinator.gateway import formats, spellings
 from headway_coordinator.gateway.core import Ask, Completion, Force
 from headway_coordinator.gateway.refusals import Refusal, bad
+from headway_coordinator.gateway.spellings import Held, Thought
 from headway_coordinator.gateway.unapplied import WITHOUT_EFFECT, shown, unapplied
 from headway_coordinator.trajectory.calls import Message, Tool
 
@@ -86,11 +88,13 @@ _Stop = Annotated[str, Field(min_length=1, max_length=bounds.NAME)]
 Stops = Annotated[list[_Stop], Field(max_length=STOPS, fail_fast=True)]
 
 
-class _StreamOptions(BaseModel):
+class StreamOptions(BaseModel):
+    """How a stream is told."""
+
     include_usage: StrictBool | None = False
 
 
-class Body(BaseModel):
+class Body(Held, Thought):
     """A request for a turn, as it comes."""
 
     model_config = ConfigDict(extra="allow")
@@ -104,7 +108,7 @@ class Body(BaseModel):
     temperature: Number | None = None
     top_p: Number | None = None
     stream: StrictBool | None = None
-    stream_options: _StreamOptions | None = None
+    stream_options: StreamOptions | None = None
     stop: Annotated[str, Field(max_length=bounds.NAME)] | Stops | None = None
     """Ends the turn where the model has written it; not part of the answer's text."""
     logprobs: StrictBool | None = None
@@ -160,6 +164,10 @@ def read(body: object, *, lenient: bool = False) -> ChatRequest:
     begun = _force(asked, tools)
     require_text(asked.stop, at="stop")
     most = [bound for bound in (asked.max_tokens, asked.max_completion_tokens) if bound is not None]
+    held, left = formats.one(
+        formats.of_chat(body, asked.response_format), bool(tools) and asked.tool_choice != "none", lenient
+    )
+    effort, effort_at, variables = spellings.effort(asked, lenient=lenient)
     ask = Ask(
         messages=[_message(message, at) for at, message in enumerate(asked.messages)],
         tools=tools,
@@ -168,8 +176,13 @@ def read(body: object, *, lenient: bool = False) -> ChatRequest:
         force=begun,
         stop=stops(asked.stop),
         logprobs=bool(asked.logprobs),
+        schema=held,
+        effort=effort,
+        effort_at=effort_at,
+        must_think=not lenient,
     )
-    options = asked.stream_options or _StreamOptions()
+    options = asked.stream_options or StreamOptions()
+    ignored += (*left, *variables)
     ignored += ("seed",) if asked.seed is not None else ()
     return ChatRequest(ask, asked.model, bool(asked.stream), bool(options.include_usage), ignored)
 
@@ -189,7 +202,7 @@ def completion(request: ChatRequest, found: Completion, trajectory_id: str) -> d
         "logprobs": _logprobs(found),
     }
     head = _head(request, found, trajectory_id, "chat.completion")
-    return head | {"choices": [choice], "usage": _usage(found)}
+    return head | {"choices": [choice], "usage": usage(found)}
 
 
 def chunks(request: ChatRequest, found: Completion, trajectory_id: str) -> Iterator[dict[str, Any]]:
@@ -212,7 +225,7 @@ def chunks(request: ChatRequest, found: Completion, trajectory_id: str) -> Itera
         yield chunk({}, scored=_logprobs(found))
     yield chunk({}, found.finish_reason)
     if request.usage_in_stream:
-        yield head | {"choices": [], "usage": _usage(found)}
+        yield head | {"choices": [], "usage": usage(found)}
 
 
 def model(most: int | None) -> dict[str, Any]:
@@ -268,7 +281,8 @@ def _said(message: Message) -> dict[str, Any]:
     return {**message, "content": content or (None if message.get("tool_calls") else "")}
 
 
-def _usage(found: Completion) -> dict[str, Any]:
+def usage(found: Completion) -> dict[str, Any]:
+    """Tokens of a turn."""
     turn = found.turn
     return {
         "prompt_tokens": turn.prompt_tokens,

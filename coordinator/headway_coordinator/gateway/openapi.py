@@ -14,8 +14,9 @@ from pydantic import BaseModel, Field, JsonValue, TypeAdapter
 
 from headway_api import bounds
 from headway_api.sandbox_api import ToolReply
-from headway_coordinator.gateway import messages, responses
+from headway_coordinator.gateway import completions, messages, responses
 from headway_coordinator.gateway.answer_models import Answer, Message, Response, TokenCount
+from headway_coordinator.gateway.completions import CompletionBody
 from headway_coordinator.gateway.messages import CountBody, MessagesBody
 from headway_coordinator.gateway.openai import MODEL, Body
 from headway_coordinator.gateway.responses import ResponsesBody
@@ -24,7 +25,11 @@ from headway_coordinator.gateway.unapplied import WITHOUT_EFFECT
 
 JSON: Final = "application/json"
 EVENTS: Final = "text/event-stream"
-PLAIN: Final[dict[str, Any]] = {"type": "string"}
+PLAIN: Final[dict[str, Any]] = {
+    "type": "object",
+    "required": ["data"],
+    "properties": {"data": {"type": "string"}},
+}
 NAMED: Final[dict[str, Any]] = {
     "type": "object",
     "required": ["event", "data"],
@@ -85,6 +90,25 @@ class Choice(Answer):
     logprobs: Logprobs | None
 
 
+class TextLogprobs(Answer):
+    """The sampled tokens, the one that ends the text included."""
+
+    tokens: list[str] = Field(min_length=1)
+    token_logprobs: list[float]
+    top_logprobs: None
+    text_offset: list[int]
+
+
+class TextChoice(Answer):
+    """The one answer."""
+
+    index: Literal[0]
+    text: str
+    finish_reason: Literal["stop", "length"]
+    stop_reason: str | None
+    logprobs: TextLogprobs | None
+
+
 class PromptDetails(Answer):
     """Of the prompt's tokens."""
 
@@ -110,6 +134,18 @@ class ChatCompletion(Answer):
     system_fingerprint: str
     """`policy-` and the version of the weights that sampled it."""
     choices: list[Choice] = Field(min_length=1, max_length=1)
+    usage: Usage
+
+
+class TextCompletion(Answer):
+    """The next words of a text."""
+
+    id: str
+    object: Literal["text_completion"]
+    created: int
+    model: str
+    system_fingerprint: str
+    choices: list[TextChoice] = Field(min_length=1, max_length=1)
     usage: Usage
 
 
@@ -185,6 +221,7 @@ class UpdateReward(_Call):
 
 ANSWERS: Final = (
     ChatCompletion,
+    TextCompletion,
     Message,
     Response,
     TokenCount,
@@ -195,7 +232,15 @@ ANSWERS: Final = (
     RolloutStatus,
     Error,
 )
-REQUESTS: Final = (Body, MessagesBody, CountBody, ResponsesBody, CompleteRollout, UpdateReward)
+REQUESTS: Final = (
+    Body,
+    CompletionBody,
+    MessagesBody,
+    CountBody,
+    ResponsesBody,
+    CompleteRollout,
+    UpdateReward,
+)
 ARGUMENTS: Final = {"type": "object", "additionalProperties": True}
 
 
@@ -222,6 +267,9 @@ def _document() -> dict[str, Any]:
         "paths": {
             "/v1/chat/completions": turn,
             "/chat/completions": turn,
+            "/v1/completions": _post(
+                "The next words of a text", "CompletionBody", "TextCompletion", streams=PLAIN
+            ),
             "/v1/responses": _post("A turn, as Responses", "ResponsesBody", "Response", streams=NAMED),
             "/v1/messages": _post(
                 "A turn, as Anthropic's Messages", "MessagesBody", "Message", streams=NAMED
@@ -254,6 +302,7 @@ def _schemas() -> dict[str, Any]:
             found[model.__name__] = schema
     found["Body"]["properties"] |= {name: {"enum": [*values]} for name, values in WITHOUT_EFFECT.items()}
     tables = {
+        "CompletionBody": completions.WITHOUT_EFFECT,
         "MessagesBody": messages.WITHOUT_EFFECT,
         "CountBody": messages.WITHOUT_EFFECT,
         "ResponsesBody": responses.WITHOUT_EFFECT,

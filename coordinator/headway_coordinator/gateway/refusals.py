@@ -11,6 +11,9 @@ from typing import Any
 NOT_IN_VALID_STATUS = "Trajectory not in valid status"
 """Reason phrase of a transition that the trajectory's status does not allow."""
 
+UNSUPPORTED = "unsupported_parameter"
+"""Code of a field that is known and not applied."""
+
 
 class Refusal(Exception):
     """An answer that is not a success."""

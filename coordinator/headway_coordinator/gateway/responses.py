@@ -13,8 +13,9 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError
 
 from headway_api import bounds
-from headway_coordinator.gateway import responses_answers
+from headway_coordinator.gateway import formats, responses_answers
 from headway_coordinator.gateway.core import Ask, Completion
+from headway_coordinator.gateway.formats import TextFormat
 from headway_coordinator.gateway.openai import (
     MODEL,
     Number,
@@ -26,6 +27,7 @@ from headway_coordinator.gateway.openai import (
 )
 from headway_coordinator.gateway.refusals import Refusal, bad
 from headway_coordinator.gateway.rollouts import CONVERSATIONS, Rollout
+from headway_coordinator.gateway.spellings import Effort
 from headway_coordinator.gateway.unapplied import Table, unapplied
 from headway_coordinator.trajectory.calls import Message, Tool
 
@@ -40,8 +42,6 @@ WITHOUT_EFFECT: Final[Table] = {
 }
 """Fields that are not applied, with the values at which that makes no difference."""
 NESTED: Final[Table] = {
-    "reasoning.effort": (None,),
-    "text.format": (None, {"type": "text"}),
     "text.verbosity": (None,),
 }
 """Such fields of other fields."""
@@ -80,6 +80,20 @@ class _NamedFunction(BaseModel):
     name: str
 
 
+class _Reasoning(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+    effort: Effort | None = None
+    """Taken where the model's chat template writes another prompt for it."""
+
+
+class _Text(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+    format: TextFormat | None = None
+    """A schema hides tokens from the sampler, so the turn is context and is not trained."""
+
+
 class ResponsesBody(BaseModel):
     """A request for a turn."""
 
@@ -97,8 +111,8 @@ class ResponsesBody(BaseModel):
     temperature: Number | None = None
     top_p: Number | None = None
     stream: StrictBool | None = None
-    reasoning: dict[str, Any] | None = None
-    text: dict[str, Any] | None = None
+    reasoning: _Reasoning | None = None
+    text: _Text | None = None
 
 
 Earlier = Callable[[str], Sequence[Message]]
@@ -147,6 +161,8 @@ def read(body: object, *, lenient: bool = False, earlier: Earlier) -> ResponsesR
     require_text(body["input"], body.get("tools"), body.get("instructions"), at="input")
     ignored = unapplied(body | _nested(asked), {**WITHOUT_EFFECT, **NESTED}, lenient=lenient)
     tools = [_tool(tool) for tool in asked.tools or []]
+    wanted = formats.of_text(asked.text.format if asked.text else None, "text.format")
+    held, left = formats.one(wanted, bool(tools) and asked.tool_choice != "none", lenient)
     said = [{"role": "system", "content": asked.instructions}] if asked.instructions else []
     before = earlier(asked.previous_response_id) if asked.previous_response_id else ()
     ask = Ask(
@@ -156,8 +172,12 @@ def read(body: object, *, lenient: bool = False, earlier: Earlier) -> ResponsesR
         max_tokens=asked.max_output_tokens,
         force=_force(asked, tools),
         instructed=bool(said),
+        schema=held,
+        effort=asked.reasoning.effort if asked.reasoning else None,
+        effort_at="reasoning.effort",
+        must_think=not lenient,
     )
-    return ResponsesRequest(ask, bool(asked.stream), ignored, _echoed(asked, body))
+    return ResponsesRequest(ask, bool(asked.stream), ignored + left, _echoed(asked, body))
 
 
 def earlier(rollout: Rollout, response: str) -> Sequence[Message]:
@@ -176,8 +196,8 @@ def earlier(rollout: Rollout, response: str) -> Sequence[Message]:
 
 
 def _nested(asked: ResponsesBody) -> dict[str, Any]:
-    parts = {"reasoning": asked.reasoning or {}, "text": asked.text or {}}
-    return {name: parts[name.partition(".")[0]].get(name.partition(".")[2]) for name in NESTED}
+    more = asked.text.model_extra if asked.text is not None else None
+    return {name: (more or {}).get(name.partition(".")[2]) for name in NESTED}
 
 
 def _echoed(asked: ResponsesBody, body: dict[str, Any]) -> dict[str, Any]:

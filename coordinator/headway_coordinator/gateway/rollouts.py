@@ -77,7 +77,7 @@ class Rollout:
     refused: str | None = None
     """What was wrong with the last reward that the agent sent."""
     truncated: str | None = None
-    """Why the model could not go on: the context, or a turn's most tokens."""
+    """Why the model could not go on: the context, or the most tokens of a turn or an episode."""
     faults: dict[str, str] = field(default_factory=dict)
     """Faults of the platform, by the request that met them, until that request is answered after all."""
     cause: Cause | None = None

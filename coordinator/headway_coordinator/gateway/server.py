@@ -7,6 +7,7 @@ token, in MTRL's header or body, or with the token as Authorization: Bearer:
 POST /v1/chat/completions   OpenAI's, streamed or not      GET  /v1/models, /v1/models/{id}
 POST /v1/responses          OpenAI's newer form, too
 POST /v1/messages           Anthropic's, streamed or not   POST /v1/messages/count_tokens
+POST /v1/completions        a text goes on, for models that know no conversations
 GET  /v1/tools              the environment's tools        POST /v1/tools/{name}   its arguments -> ToolReply
 POST /complete-rollout      JobArn, TrajectoryId, Status: ready | failed, ClientToken?, ErrorMessage?
 POST /update-reward         JobArn, TrajectoryId, Rewards: [number], Metrics?, ClientToken?
@@ -31,9 +32,17 @@ from aiohttp import web
 
 from headway_api import bounds, logs
 from headway_api.bounds import shortened
+from headway_coordinator.engines.vllm import SchemaRefused
 from headway_coordinator.faults import CandidateFault, InfraFault
-from headway_coordinator.gateway import bodies, messages, openai, openapi, responses
-from headway_coordinator.gateway.core import Ask, CannotForce, CannotRender, Completion, ContextFull
+from headway_coordinator.gateway import bodies, completions, messages, openai, openapi, responses
+from headway_coordinator.gateway.allowance import AllowanceSpent, NoTokensLeft
+from headway_coordinator.gateway.core import (
+    Ask,
+    CannotForce,
+    CannotRender,
+    CannotThink,
+    Completion,
+)
 from headway_coordinator.gateway.dialect import Asked, Read
 from headway_coordinator.gateway.refusals import Refusal, bad
 from headway_coordinator.gateway.rollouts import Rollout, Rollouts, token_in
@@ -52,6 +61,9 @@ TRAJECTORY_ID = "X-Amzn-SageMaker-Trajectory-Id"
 RETRIES = "X-Stainless-Retry-Count"
 """What OpenAI's clients count their retries with."""
 RETRIES_DIGITS = 9
+
+IMPOSSIBLE = (NoTokensLeft, CannotForce, CannotRender, CannotThink, SchemaRefused)
+"""What a turn may ask for that this model cannot."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _log = logging.getLogger(__name__)
@@ -90,6 +102,7 @@ class GatewayServer:
                 app.router.add_post(base + path, partial(self._turn, openai.read))
             app.router.add_post(f"{base}/v1/messages", partial(self._turn, messages.read))
             app.router.add_post(f"{base}/v1/responses", self._respond)
+            app.router.add_post(f"{base}/v1/completions", partial(self._turn, completions.read))
             app.router.add_post(f"{base}/v1/messages/count_tokens", self._count)
             app.router.add_get(f"{base}/v1/models", self._models)
             app.router.add_get(f"{base}/v1/models/{{id:.+}}", self._model)
@@ -196,8 +209,8 @@ class GatewayServer:
         with rollout.call():
             try:
                 tokens = await chat.count(rollout.session, asked.ask)
-            except (ContextFull, CannotForce, CannotRender) as error:
-                raise _impossible(error) from error
+            except IMPOSSIBLE as error:
+                raise _impossible(error, asked.ask) from error
         return web.json_response({"input_tokens": tokens})
 
     async def _models(self, request: web.Request) -> web.StreamResponse:
@@ -276,10 +289,10 @@ async def _outcome(rollout: Rollout, ask: Ask, turn: Turn) -> Completion:
     """The turn, and what it means for the episode; its faults as refusals."""
     try:
         found = await asyncio.shield(turn.task)
-    except (ContextFull, CannotForce, CannotRender) as error:
-        if isinstance(error, ContextFull):
+    except IMPOSSIBLE as error:
+        if isinstance(error, NoTokensLeft):
             rollout.truncated = str(error)
-        raise _impossible(error) from error
+        raise _impossible(error, ask) from error
     except Refusal as refusal:
         if refusal.code == "servers_full":
             rollout.faults[turn.request] = str(refusal)
@@ -290,13 +303,20 @@ async def _outcome(rollout: Rollout, ask: Ask, turn: Turn) -> Completion:
         raise
     except Exception as error:
         raise _faulted(rollout, turn.request, error) from error
-    rollout.truncated = "a turn reached its most tokens" if _cut_off(rollout, ask, found) else None
+    rollout.truncated = rollout.session.cut if _cut_off(rollout, ask, found) else None
     return found
 
 
-def _impossible(error: ContextFull | CannotForce | CannotRender) -> Refusal:
+def _impossible(error: Exception, ask: Ask) -> Refusal:
     """Why a turn cannot be had from this model."""
-    if isinstance(error, ContextFull):
+    if isinstance(error, AllowanceSpent):
+        return Refusal(400, "episode_token_limit_reached", str(error), param="max_tokens")
+    if isinstance(error, CannotThink):
+        said = f"{error}; leave it out, or set spec.agent.lenient: true"
+        return bad(ask.effort_at, said, "unsupported_parameter")
+    if isinstance(error, SchemaRefused):
+        return bad("response_format", f"{error}; simplify the schema, or ask for the JSON in the prompt")
+    if isinstance(error, NoTokensLeft):
         return Refusal(400, "context_length_exceeded", str(error), param="messages")
     if isinstance(error, CannotForce):
         said = f"{error}; use auto, and ask for the call in the prompt"

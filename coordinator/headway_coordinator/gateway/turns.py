@@ -15,8 +15,9 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import sha256
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from headway_coordinator.gateway.core import Ask, Chat, Completion, Session
 from headway_coordinator.gateway.refusals import Refusal
@@ -31,6 +32,8 @@ QUEUE_SECONDS = 30.0
 RETRY_AFTER_SECONDS = 5
 GIVEN_UP_SECONDS = 10.0
 """How long after an answer was written a reset connection says that it was not read."""
+LONG = 64 * 1024
+"""Characters of a text that is told apart from others by its digest."""
 INLINE_BYTES = 1024 * 1024
 """Of a conversation that is told apart from others at once, in some 5 ms."""
 
@@ -140,8 +143,9 @@ class Turns:
             ask: what is asked for.
             retry: the client says that it sends this again.
         """
-        large = size(ask.messages, ask.tools) > INLINE_BYTES
-        request = await asyncio.to_thread(_digest, ask) if large else _digest(ask)
+        known = size(ask.messages, ask.tools)
+        digest = partial(_digest, ask, long=known > LONG)
+        request = await asyncio.to_thread(digest) if known > INLINE_BYTES else digest()
         turn = _same(self._by_request[request], retry)
         if turn is None:
             placed = asyncio.Event()
@@ -168,7 +172,7 @@ class Turns:
         turn, client.has_it, client.since = client.turn, True, time.monotonic()
         found = turn.task.result()
         turn.deliveries += 1
-        kept = [*ask.messages, found.message]
+        kept = [*(found.conversation or ask.messages), found.message]
         self.rollout.answered(turn.request, found.node, kept, instructed=ask.instructed)
 
     def reset(self, client: Client) -> None:
@@ -209,11 +213,23 @@ class Turns:
             return found
 
 
-def _digest(ask: Ask) -> str:
-    """Equal for equal requests."""
+def _digest(ask: Ask, *, long: bool = True) -> str:
+    """Equal for equal requests. `long`: there may be long texts in it."""
     asked = [ask.messages, ask.tools, ask.may_call, ask.max_tokens, repr(ask.force), ask.stop]
-    asked += [ask.logprobs, ask.instructed]
-    return sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
+    asked += [ask.logprobs, ask.instructed, ask.schema, ask.effort, ask.text]
+    told = _told(asked) if long else asked
+    return sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+
+
+def _told(value: Any) -> Any:
+    """The same, with digests in place of long texts: to write those out would hold everything else up."""
+    if isinstance(value, str):
+        return value if len(value) <= LONG else sha256(value.encode(errors="surrogatepass")).hexdigest()
+    if isinstance(value, dict):
+        return {_told(name): _told(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_told(one) for one in value]
+    return value
 
 
 def _same(turns: Sequence[Turn], retry: bool) -> Turn | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from headway_coordinator.gateway import formats
 from headway_coordinator.gateway.refusals import bad
 
 Table = Mapping[str, tuple[object, ...]]
@@ -23,7 +24,6 @@ WITHOUT_EFFECT: Final[dict[str, tuple[object, ...]]] = {
     "repetition_penalty": (None, 1),
     "top_k": (None, -1, 0),
     "min_p": (None, 0),
-    "response_format": (None, {"type": "text"}),
     "best_of": (None, 1),
     "min_tokens": (None, 0),
     "ignore_eos": (None, False),
@@ -37,15 +37,11 @@ WITHOUT_EFFECT: Final[dict[str, tuple[object, ...]]] = {
     "thinking_token_budget": (None,),
     "watermarking": (None,),
     "vllm_xargs": (None, {}),
-    "structured_outputs": (None, {}),
     "structural_tag": (None,),
-    "guided_json": (None,),
     "guided_regex": (None,),
     "guided_choice": (None,),
     "guided_grammar": (None,),
-    "reasoning_effort": (None,),
     "chat_template": (None,),
-    "chat_template_kwargs": (None, {}),
     "documents": (None, []),
     "truncate_prompt_tokens": (None,),
     "add_special_tokens": (None, False),
@@ -53,10 +49,7 @@ WITHOUT_EFFECT: Final[dict[str, tuple[object, ...]]] = {
     "echo": (None, False),
     "continue_final_message": (None, False),
     "add_generation_prompt": (None, True),
-    "enable_thinking": (None,),
-    "thinking": (None,),
     "regex": (None,),
-    "json_schema": (None,),
     "ebnf": (None,),
     "grammar": (None,),
     "guided_decoding_backend": (None,),
@@ -94,32 +87,26 @@ WITHOUT_EFFECT: Final[dict[str, tuple[object, ...]]] = {
     "function_call": (None,),
     "audio": (None,),
     "modalities": (None, ["text"]),
+    "extra_body": (None, {}),
 }
 """Of chat completions."""
 
 SAMPLED: Final = (
     "tokens must be sampled from the policy that is trained; leave it out, or set spec.agent.lenient: true"
 )
-MASKED: Final = (
-    "a grammar hides tokens from the sampler, and the learner would compare log-probabilities of two "
-    "distributions; offer a tool with this schema, or ask for the JSON in the prompt"
-)
 PROMPTED: Final = (
     "every turn of a job is written by one chat template with one set of variables; leave it out, or set "
     "spec.agent.lenient: true"
 )
+ECHO: Final = "the answer is what was sampled; put the prompt before it yourself"
+MOST: Final = "write max_tokens"
 ONE: Final = "a request is answered by one sample; send the request again for another one"
-GRAMMARS: Final = (
-    *("response_format", "structured_outputs", "structural_tag", "guided_json", "guided_regex"),
-    *("guided_choice", "guided_grammar", "regex", "json_schema", "ebnf", "grammar"),
-    *("output_format", "output_config", "text.format"),
-)
-TEMPLATES: Final = (
-    *("reasoning_effort", "chat_template", "chat_template_kwargs", "documents", "enable_thinking"),
-    *("thinking", "thinking_token_budget", "reasoning.effort", "text.verbosity"),
-)
+FLAT: Final = "send its fields beside the others, as OpenAI's client does with its extra_body"
+TEMPLATES: Final = ("chat_template", "documents", "thinking_token_budget", "text.verbosity")
 WHY: Final[dict[str, str]] = (
-    dict.fromkeys(GRAMMARS, MASKED) | dict.fromkeys(TEMPLATES, PROMPTED) | {"n": ONE, "best_of": ONE}
+    formats.OTHERS
+    | dict.fromkeys(TEMPLATES, PROMPTED)
+    | {"n": ONE, "best_of": ONE, "echo": ECHO, "extra_body": FLAT, "max_new_tokens": MOST, "n_predict": MOST}
 )
 """Why a field is not applied, and what to do instead, where it is not `SAMPLED`."""
 

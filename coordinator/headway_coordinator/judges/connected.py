@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import aiohttp
 
-from headway_api import names
+from headway_api import judge_servers, names
 from headway_api.artifacts import Layout
+from headway_api.config import EvalConfig, JobConfig
+from headway_api.keys import Key
+from headway_api.model_names import BASE_MODEL
 from headway_api.spec.judge import Judge as JudgeSpec
+from headway_api.spec.judge import JudgeEndpoint
 from headway_api.store import Store
+from headway_coordinator.endpoint.caller import Place
 from headway_coordinator.endpoint.token import TokenWrong, read_token
 from headway_coordinator.judges.answering import Judges
 from headway_coordinator.judges.judge import Judge
 from headway_coordinator.judges.kept import Kept
+
+
+def of_job(job: JobConfig | EvalConfig, http: aiohttp.ClientSession, store: Store, layout: Layout) -> Judges:
+    """The judges of a job in its pods, those that it serves itself too. As `connected`."""
+    return connected(job.spec.judges, http, store, layout, served=judge_servers.urls(job))
 
 
 def connected(
@@ -23,26 +33,39 @@ def connected(
     store: Store,
     layout: Layout,
     folder: Path = Path(names.JUDGES_DIR),
+    served: Mapping[str, str] | None = None,
 ) -> Judges:
     """The judges of a job. Nothing is sent yet.
 
     Args:
         http: without cookies.
         folder: where each judge's token lies.
+        served: base URL of each judge whose model the job serves.
     """
     kept = Kept(store, layout)
-    return Judges({spec.name: Judge(http, spec, token_of(spec, folder), kept) for spec in specs})
+    return Judges(
+        {
+            spec.name: Judge(http, spec, _place(spec, served or {}), token_of(spec, folder), kept)
+            for spec in specs
+        }
+    )
+
+
+def _place(spec: JudgeSpec, served: Mapping[str, str]) -> Place:
+    return spec.endpoint or JudgeEndpoint(url=served[spec.name], model=BASE_MODEL)
 
 
 def token_of(spec: JudgeSpec, folder: Path) -> Callable[[], str | None]:
     """Reads a judge's token at each question, so that a corrected Secret is taken up."""
 
     def read() -> str | None:
-        if spec.secret_ref is None:
+        if spec.secret_ref is None and spec.model is None:
             return None
         try:
             return read_token(folder / spec.name)
         except TokenWrong as wrong:
+            if spec.secret_ref is None:
+                raise TokenWrong(f"the job's key {Key.COORDINATOR_TO_JUDGE} {wrong}") from wrong
             raise TokenWrong(f"the key `token` of the Secret {spec.secret_ref.name} {wrong}") from wrong
 
     return read

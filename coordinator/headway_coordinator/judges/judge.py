@@ -26,7 +26,7 @@ from headway_api.bounds import shortened
 from headway_api.records import Judgement
 from headway_api.spec.judge import Judge as JudgeSpec
 from headway_api.spec.judge import field_of
-from headway_coordinator.endpoint.caller import Caller
+from headway_coordinator.endpoint.caller import Caller, Place
 from headway_coordinator.endpoint.pace import Pace, backoff, pause
 from headway_coordinator.endpoint.refused import Kind, Verdict
 from headway_coordinator.endpoint.reply import Reply
@@ -49,6 +49,8 @@ FIELDS: Final = {
     "timeoutSeconds": "timeoutSeconds",
 }
 """Field that a verdict names -> that of the judge."""
+OF_A_MODEL: Final = dict.fromkeys(("url", "model", "secretRef"), "model")
+"""The same where the job serves the judge's model."""
 WAITS: Final = (Kind.BUSY, Kind.BROKEN, Kind.UNREADABLE)
 PASSING: Final = ("JudgeBusy", "JudgeFailing", "JudgeSlow", "JudgeUnreachable", "JudgeUnreadable")
 """Reasons that may pass without a change of the job."""
@@ -83,32 +85,39 @@ class Judge:
     """Asks one judge. All of its state is changed on the event loop only."""
 
     def __init__(
-        self, http: aiohttp.ClientSession, spec: JudgeSpec, token: Callable[[], str | None], kept: Kept
+        self,
+        http: aiohttp.ClientSession,
+        spec: JudgeSpec,
+        place: Place,
+        token: Callable[[], str | None],
+        kept: Kept,
     ) -> None:
         """Nothing is sent yet.
 
         Args:
             http: for endpoints, without cookies.
-            spec: where it is served, and its limits.
+            spec: which model it is, and its limits.
+            place: where it is served.
             token: reads its bearer token; None where it has none. Raises TokenWrong.
             kept: answers that were given.
         """
         self.spec = spec
+        self._place = place
         self._http = http
         self._token = token
         self._kept = kept
         self._pace = Pace(spec.concurrency, None)
         self._without: set[str] = set()
         self._open: dict[str, _Open] = {}
-        self._down: str | None = None
+        # Servers of its own come up after this process: the first question waits for them.
+        self._down: str | None = None if spec.model is None else "it has not answered yet"
         """Why it does not answer, until it does."""
         self._probing = asyncio.Lock()
 
     @property
     def shown(self) -> str:
         """Where it is served, without what may be secret in that."""
-        assert self.spec.endpoint is not None
-        return Caller(self._http, self.spec.endpoint, None).shown
+        return Caller(self._http, self._place, None).shown
 
     async def ask(self, question: Asked, told: Callable[[Judgement], None]) -> Any:
         """The answer to a question.
@@ -227,12 +236,12 @@ class Judge:
             await self._wait(found, len(last))
 
     async def _once(self, question: Asked, attempt: int, spec: JudgeSpec | None = None) -> Reply | Verdict:
-        assert self.spec.endpoint is not None
         try:
-            caller = Caller(self._http, self.spec.endpoint, self._token())
+            caller = Caller(self._http, self._place, self._token())
         except TokenWrong as wrong:
             return Verdict(Kind.FAULT, str(wrong), "secretRef", "JudgeDenied")
-        return await caller.complete(body(spec or self.spec, question, self._without, attempt))
+        wanted = body(spec or self.spec, self._place.model, question, self._without, attempt)
+        return await caller.complete(wanted)
 
     async def _wait(self, verdict: Verdict, tries: int) -> None:
         """Before the question is sent once more; where the judge is busy, all of its questions wait."""
@@ -263,9 +272,10 @@ class Judge:
 
     def _fault(self, verdict: Verdict) -> InfraFault:
         reason = verdict.reason.replace("Endpoint", "Judge") or _reason(verdict.kind)
-        where = field_of(self.spec.name, FIELDS.get(verdict.name, ""))
+        fields = FIELDS if self.spec.model is None else FIELDS | OF_A_MODEL
+        where = field_of(self.spec.name, fields.get(verdict.name, ""))
         said = f"judge {self.spec.name}: {shortened(verdict.said, SHOWN)} ({self.shown})"
-        said += f"; {_remedy(reason, where)}"
+        said += f"; {_remedy(reason, where, served=self.spec.model is not None)}"
         return InfraFault(said, Cause(reason, said, where))
 
     def _event(self, name: str, **said: Any) -> None:
@@ -276,9 +286,11 @@ def _reason(kind: Kind) -> str:
     return {Kind.FULL: "JudgeQuestionTooLong", Kind.FILTERED: "JudgeRefused"}.get(kind, "JudgeFailing")
 
 
-def _remedy(reason: str, where: str) -> str:
-    """What to change."""
+def _remedy(reason: str, where: str, *, served: bool) -> str:
+    """What to change. `served`: its servers are the job's own."""
     match reason:
+        case "JudgeDenied" if served:
+            return "delete the job and create it again, and its keys are made anew"
         case "JudgeDenied":
             return f"write a token that it takes into the key `token` of the Secret of {where}"
         case "JudgeNotFound":
@@ -291,4 +303,6 @@ def _remedy(reason: str, where: str) -> str:
             return "ask in another way, or name another judge"
         case "JudgeSlow":
             return f"raise {where}, or have the judge answer sooner"
+    if served:
+        return "its servers are started again, and episodes wait for it; status.roles tells what they lack"
     return "have it answer again: episodes wait for it"

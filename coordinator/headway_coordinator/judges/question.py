@@ -46,8 +46,7 @@ def asked(question: Question, judge: Judge) -> Asked:
     Raises:
         OutOfBounds: it is too large.
     """
-    assert judge.endpoint is not None
-    whom = {"url": judge.endpoint.url, "model": judge.endpoint.model, "most": judge.max_tokens}
+    whom = {**judge.whom, "most": judge.max_tokens}
     what = {"messages": question.messages, "schema": question.answer_schema}
     text = json.dumps({"judge": whom, **what}, sort_keys=True, allow_nan=False)
     if len(text) > MOST_QUESTION:
@@ -56,19 +55,19 @@ def asked(question: Question, judge: Judge) -> Asked:
     return Asked(question.messages, question.answer_schema, digest)
 
 
-def body(judge: Judge, question: Asked, without: Collection[str], attempt: int) -> dict[str, Any]:
+def body(judge: Judge, model: str, question: Asked, without: Collection[str], attempt: int) -> dict[str, Any]:
     """The request's JSON.
 
     The first attempt takes the likeliest answer. After one that was no answer the others are drawn: asked
     alike, a judge would say the same again.
 
     Args:
+        model: its name where it is served.
         without: parameters that the endpoint has refused.
         attempt: how often the judge has said what is no answer, from 0.
     """
-    assert judge.endpoint is not None
     wanted: dict[str, Any] = {
-        "model": judge.endpoint.model,
+        "model": model,
         "messages": question.messages,
         "stream": False,
         "temperature": 1.0 if attempt else 0.0,

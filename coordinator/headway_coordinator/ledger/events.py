@@ -9,6 +9,7 @@ An event's id is a function of what it counts, so a replay yields the same ids a
 * episodes that were retried, that stayed InfraError, or whose group was abandoned: every token they used is
   `discarded`, and nothing else is counted of them. Why is in the group's record, and so in `discarded`.
   Tokens of an endpoint stay what they are, since they cost there what the others cost;
+* turns that never reached their agent are `discarded` too, whatever became of their episode;
 * questions to judges: `judgePrompt` and `judgeSample`, of lost episodes too, like tokens of an endpoint;
 * a step: `train`, the tokens of each group that went through forward and backward.
 """
@@ -27,12 +28,14 @@ from headway_api.records import (
     Outcome,
     Purpose,
     StepReport,
+    Turn,
     UsageClass,
     UsageEvent,
 )
 
-DISCARDS: Final = ("Retried", "InfraError", *get_args(AbandonReason))
-"""Why tokens are discarded: their episode was run again, stayed lost, or its group was abandoned."""
+DISCARDS: Final = ("Retried", "InfraError", "Undelivered", *get_args(AbandonReason))
+"""Why tokens are discarded: their episode was run again, stayed lost, their turn never reached its agent, or
+their group was abandoned."""
 
 _EVALUATION = (
     UsageClass.EVALUATION_PREFILL,
@@ -74,14 +77,17 @@ def instead(stood: Sequence[UsageEvent], meant: Sequence[UsageEvent]) -> list[Us
 def discarded_tokens(group: GroupRecord) -> Counter[str]:
     """What a group adds to the discarded tokens, by why (`DISCARDS`): of the job's own servers alone."""
     found: Counter[str] = Counter()
+    if group.sampled_by != "servers":
+        return found
     for episode, why in _fates(group):
-        if why is not None and group.sampled_by == "servers":
-            found[why] += round(sum(event.quantity for event in _discarded(episode)))
+        turns = [turn for turn in episode.turns if why is not None or not turn.delivered]
+        if tokens := sum(map(_used, turns)):
+            found[why or "Undelivered"] += tokens
     return found
 
 
 def _fates(group: GroupRecord) -> Iterator[tuple[EpisodeRecord, str | None]]:
-    """Every episode, and why its tokens are discarded; None where they are billed."""
+    """Every episode, and why all its tokens are discarded; None where those of delivered turns are billed."""
     whole = group.abandoned.reason if group.abandoned is not None else None
     for episode in group.episodes:
         yield episode, whole or ("InfraError" if episode.outcome is Outcome.INFRA_ERROR else None)
@@ -112,7 +118,9 @@ def _turns(group: GroupRecord, episode: EpisodeRecord, why: str | None) -> Itera
     if group.sampled_by == "endpoint":
         yield from _elsewhere(episode)
     elif group.sampled_by == "servers":
-        yield from _discarded(episode) if why is not None else _billed(episode, group.purpose)
+        for turn in episode.turns:
+            discarded = why is not None or not turn.delivered
+            yield from _discarded(episode, turn) if discarded else _billed(episode, turn, group.purpose)
 
 
 def _elsewhere(episode: EpisodeRecord) -> Iterator[UsageEvent]:
@@ -131,21 +139,23 @@ def judged(whose: str, judgements: Sequence[Judgement], at: float) -> Iterator[U
                 yield UsageEvent(id=told, usage_class=name, quantity=quantity, at=at)
 
 
-def _billed(episode: EpisodeRecord, purpose: Purpose) -> Iterator[UsageEvent]:
+def _billed(episode: EpisodeRecord, turn: Turn, purpose: Purpose) -> Iterator[UsageEvent]:
     prefill, cached, sample = _CLASSES[purpose]
-    for turn in episode.turns:
-        for usage_class, quantity in (
-            (prefill, turn.prompt_tokens - turn.cached_tokens),
-            (cached, turn.cached_tokens),
-            (sample, turn.sampled_tokens),
-        ):
-            yield from _event(episode, turn.index, usage_class, quantity)
+    for usage_class, quantity in (
+        (prefill, turn.prompt_tokens - turn.cached_tokens),
+        (cached, turn.cached_tokens),
+        (sample, turn.sampled_tokens),
+    ):
+        yield from _event(episode, turn.index, usage_class, quantity)
 
 
-def _discarded(episode: EpisodeRecord) -> Iterator[UsageEvent]:
-    for turn in episode.turns:
-        used = turn.prompt_tokens - turn.cached_tokens + turn.sampled_tokens
-        yield from _event(episode, turn.index, UsageClass.DISCARDED, used)
+def _discarded(episode: EpisodeRecord, turn: Turn) -> Iterator[UsageEvent]:
+    yield from _event(episode, turn.index, UsageClass.DISCARDED, _used(turn))
+
+
+def _used(turn: Turn) -> int:
+    """Tokens that the servers computed and sampled for a turn."""
+    return turn.prompt_tokens - turn.cached_tokens + turn.sampled_tokens
 
 
 def _event(

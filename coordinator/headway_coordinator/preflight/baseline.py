@@ -153,7 +153,12 @@ class Sampler:
                 step=0,
                 row=self.data.train[slot.row],
                 size=self.size,
-                sampling=Sampling(sampling.temperature, sampling.top_p, sampling.max_tokens),
+                sampling=Sampling(
+                    sampling.temperature,
+                    sampling.top_p,
+                    sampling.max_tokens,
+                    spec.rollout.episode_token_limit,
+                ),
                 job_seed=spec.seed,
             )
             for slot in slots

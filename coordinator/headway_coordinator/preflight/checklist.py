@@ -8,16 +8,21 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 import aiohttp
 
 from headway_api import logs, names, pod_lacks
+from headway_api.base_model import fetch
 from headway_api.exits import JobError, not_final
 from headway_api.sandbox_api import FinishReply, Problem, ResetReply
 from headway_api.spec.evaluation import RLEvalJobSpec
+from headway_api.spec.judge import field_of
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_api.status import Check, Preflight
+from headway_api.store import Store
 from headway_coordinator import dataset
 from headway_coordinator.agents.builtin import opening
 from headway_coordinator.faults import AnswerFault, InfraFault, PermanentFault
@@ -73,16 +78,26 @@ class Checklist:
             raise JobError("AgentUnreachable", what, field=field, permanent=False) from error
         self._passed(names.CHECK_AGENT, f"{url} answers")
 
-    async def judges(self, judges: Judges) -> None:
-        """Each judge answers: one that is only late is waited for.
+    async def judges(self, judges: Judges, store: Store, cache: Path) -> None:
+        """Each judge answers: one that is only late is waited for. Before that, the model of each that the
+        job serves is there: its servers come up once they are waited for.
 
         Raises:
-            JobError: `JudgeUnreachable` or the like, retriable: it was not there in time.
+            JobError: `JudgeUnreachable` or the like, retriable: it was not there in time. `ModelUnavailable`:
+                a model is not there.
         """
         if isinstance(self.spec, RLTrainingJobSpec) and self.spec.preflight.policy == "Off":
             return
+        await asyncio.to_thread(self._judge_models, store, cache)
         for name, judge in judges.by_name.items():
-            await self._judge(f"Judge {name}", judge)
+            await self._judge(names.check_of_judge(name), judge)
+
+    def _judge_models(self, store: Store, cache: Path) -> None:
+        for judge in self.spec.judges:
+            if (model := judge.model) is not None:
+                where = field_of(judge.name, "model.base")
+                look = partial(fetch, model, store, cache, weights=False, field=where)
+                self._need(f"JudgeModel {judge.name}", look, partial(_is_there, model.base))
 
     async def _judge(self, check: str, judge: Judge) -> None:
         ends = time.monotonic() + self.spec.pending_deadline_seconds
@@ -237,6 +252,10 @@ class Checklist:
         if failed and enforce:
             reason, _, message = failed[0].message.partition(": ")
             raise JobError(reason, message, field=failed[0].field)
+
+
+def _is_there(base: str, _folder: Path) -> str:
+    return f"{base} is there"
 
 
 def _waits_for(problem: Problem) -> Check:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from headway_api.base_model import FIELD, HUB
+from headway_api.base_model import FIELD, HUB, read_config
 from headway_api.bounds import json_within
 from headway_api.exits import JobError
 from headway_api.spec.model import ModelSpec
@@ -18,6 +20,9 @@ from headway_api.weights_format import LONGEST_HEADER, MODEL_FILE
 INDEX_FILE: Final = f"{MODEL_FILE}.index.json"
 FIRST_BYTES: Final = 1 << 17
 """Asked for at first: most headers are shorter."""
+
+LAYER: Final = re.compile(r"(.*?)\.(\d{1,5})\.")
+"""In a tensor's name: what the layers are called, and which one it is of."""
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -39,41 +44,97 @@ def shapes(model: ModelSpec, folder: Path, store: Store) -> Shapes:
 
 def _files(folder: Path) -> list[str]:
     """Names of the files that hold the weights."""
+    return sorted(set(_index(folder).values())) or [MODEL_FILE]
+
+
+def _index(folder: Path) -> dict[str, str]:
+    """Tensor -> the file that holds it; empty where there is one file, and no index."""
     index = folder / INDEX_FILE
     if not index.exists():
-        return [MODEL_FILE]
+        return {}
     try:
-        return sorted(set(json_within(index.read_bytes(), LONGEST_HEADER)["weight_map"].values()))
+        found = json_within(index.read_bytes(), LONGEST_HEADER)["weight_map"]
+        return {name: f"{file}" for name, file in found.items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise _unreadable(INDEX_FILE, error) from error
 
 
 def whole(model: ModelSpec, folder: Path, store: Store) -> str:
-    """Hold the size of each file of the weights against its header; returns what to say of them. Blocking.
+    """Hold the weights' files against their headers, index and config.json; returns what to say of them.
 
-    A file that is not there is left to whoever loads it. The hub's are held against its digests when they are
-    fetched.
+    Blocking. The hub's files are held against its digests when they are fetched. Tensors that are missing
+    within a layer are for the learner to refuse, which builds the model.
 
     Raises:
-        JobError: `ModelNotLoadable` where a file is cut short, too long, or has no header; `ModelUnavailable`
-            where it may not be read.
+        JobError: `ModelNotLoadable` where a file is cut short, too long, or has no header; `ModelIncomplete`
+            where a tensor of the index or a whole layer is missing; `ModelUnavailable` where a file may not
+            be read.
     """
     if model.base.startswith(HUB):
         return "the hub's files are checked when they are fetched"
-    total = 0
-    for name in _files(folder):
+    total, held, index = 0, set[str](), _index(folder)
+    for name in sorted(set(index.values())) or [MODEL_FILE]:
         uri = f"{model.base.rstrip('/')}/{name}"
         try:
             with _readable():
                 size = store.size(uri)
-        except NotFound:
-            continue
-        described = _end(store, uri)
-        if size != described:
+        except NotFound as error:
+            if index:
+                raise _incomplete(uri) from error
+            continue  # left to whoever loads it
+        header, entries = _header(store, uri)
+        if size != (described := header + _length(uri, entries)):
             what = f"{uri} has {size} bytes, and by its header {described}; upload the file again"
             raise JobError("ModelNotLoadable", what, field=FIELD)
+        held |= entries.keys()
         total += size
+    if held and (lost := _lost(index, held) or _without(held, _layers(folder))):
+        what = f"{model.base} {lost}; upload the whole Hugging Face folder again"
+        raise JobError("ModelIncomplete", what, field=FIELD)
     return f"{total} bytes of weights, as their headers say"
+
+
+def _lost(index: dict[str, str], held: set[str]) -> str | None:
+    """What to say of tensors that the index has and the files have not."""
+    if not (lost := index.keys() - held):
+        return None
+    first = min(lost)
+    return f"lacks {len(lost)} of the tensors in {INDEX_FILE}, {first} of {index[first]} among them"
+
+
+def _without(held: Iterable[str], wanted: int) -> str | None:
+    """What to say of layers of which there is no tensor.
+
+    A model may have several parts with layers, and no name tells which is its language model: one of them is
+    to have all.
+
+    Args:
+        held: names of the tensors.
+        wanted: how many layers the language model has; 0: not known.
+    """
+    parts = defaultdict[str, set[int]](set)
+    for name in held:
+        if (found := LAYER.match(name)) and int(found[2]) < wanted:
+            parts[found[1]].add(int(found[2]))
+    if not parts:
+        return None
+    part, layers = max(parts.items(), key=lambda each: (len(each[1]), each[0]))
+    if len(layers) == wanted:
+        return None
+    lost = min(set(range(wanted)) - layers)
+    return f"has no tensor of {part}.{lost}, and config.json says num_hidden_layers: {wanted}"
+
+
+def _layers(folder: Path) -> int:
+    """Layers of the language model, as config.json says; 0 where it does not."""
+    try:
+        config = read_config(folder / "config.json")
+    except (OSError, ValueError):
+        return 0  # a check of its own says what is wrong with it
+    for part in (config.get("text_config"), config):
+        if isinstance(part, dict) and isinstance(found := part.get("num_hidden_layers"), int):
+            return found
+    return 0
 
 
 def weights(model: ModelSpec, folder: Path, store: Store) -> dict[str, str]:
@@ -98,14 +159,13 @@ def weights(model: ModelSpec, folder: Path, store: Store) -> dict[str, str]:
     return found
 
 
-def _end(store: Store, uri: str) -> int:
-    """Bytes that a file has by its header."""
-    header, entries = _header(store, uri)
+def _length(uri: str, entries: dict[str, Any]) -> int:
+    """Bytes of the tensors that a header describes."""
     try:
         ends = [int(entry["data_offsets"][1]) for name, entry in entries.items() if name != "__metadata__"]
     except (ValueError, KeyError, TypeError, IndexError, OverflowError) as error:
         raise _unreadable(uri, error) from error
-    return header + max(ends, default=0)
+    return max(ends, default=0)
 
 
 def _of_file(store: Store, uri: str) -> Shapes:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -68,7 +69,7 @@ class Parsed:
     calls: list[Call] = field(default_factory=list)
 
 
-def kinds(calls: list[Call]) -> dict[MalformedKind, int]:
+def kinds(calls: Sequence[Call]) -> dict[MalformedKind, int]:
     """How many calls cannot be carried out, by what is wrong with them."""
     return dict(Counter(call.kind for call in calls if call.kind is not None))
 

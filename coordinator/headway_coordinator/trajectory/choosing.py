@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 from headway_coordinator.trajectory.closing import closers
 from headway_coordinator.trajectory.grammar import Grammar
-from headway_coordinator.trajectory.probe import ASKED, KEY, SIMPLE, call, calling
+from headway_coordinator.trajectory.probe import ASKED, KEY, SIMPLE, WHY, call, calling
 from headway_coordinator.trajectory.proof import Proof, Provable, prove
 from headway_coordinator.trajectory.template import PLAIN, WAYS, Taken, template_text
 from headway_coordinator.trajectory.templated import Template
@@ -39,7 +39,10 @@ def ways(
         try:
             asking = said(ASKED, SIMPLE, generate=False)
             calls = said([*ASKED, calling(call(KEY))], SIMPLE, generate=False)
+            thought = said([*ASKED, calling(call(KEY), thought=WHY)], SIMPLE, generate=False)
         except Exception:  # a template raises what its author chose: it does not take calls in this way
+            continue
+        if taken.thought != PLAIN.thought and WHY not in thought:
             continue
         added = calls.removeprefix(asking)
         for grammar in grammars:
@@ -50,10 +53,10 @@ def ways(
 
 
 def _template(tokenizer: Any, grammar: Grammar, taken: Taken) -> Template:
-    said = partial(template_text, tokenizer, taken=taken)
-    stops = [*closers(tokenizer, said, getattr(grammar, "closing", "")), tokenizer.eos_token_id]
-    known = list(dict.fromkeys(token for token in stops if token is not None))
-    return Template(tokenizer, grammar.name, Written(tokenizer, grammar, known), taken)
+    eos = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
+    plain = Template(tokenizer, grammar.name, Written(tokenizer, grammar, eos), taken)
+    stops = [*closers(tokenizer, plain.said, getattr(grammar, "closing", "")), *eos]
+    return Template(tokenizer, grammar.name, Written(tokenizer, grammar, list(dict.fromkeys(stops))), taken)
 
 
 def best(tokenizer: Any, candidates: Iterable[tuple[R, str]], usual: R | None, name: str = "") -> R:
@@ -62,7 +65,10 @@ def best(tokenizer: Any, candidates: Iterable[tuple[R, str]], usual: R | None, n
     if usual is not None:
         usual.proof = prove(usual, tokenizer, name)
     for candidate, reader in candidates:
-        if found is not None and found.proof is not None and found.proof.whole:
+        # Ways to hand a template its thoughts come first: without them it may seem that it writes none.
+        elsewhere = getattr(candidate, "taken", PLAIN).thought != PLAIN.thought
+        known = found.proof if found is not None else None
+        if found is not None and known is not None and known.whole and (known.thought or not elsewhere):
             return found
         candidate.proof = prove(candidate, tokenizer, reader)
         if found is None or candidate.proof.score > (found.proof.score if found.proof else 0):

@@ -28,6 +28,7 @@ def closers(tokenizer: Any, said: Callable[..., str], closing: str = "") -> list
     """
     special = set(tokenizer.get_added_vocab().values()) | set(tokenizer.all_special_ids)
     found: list[int] = []
+    own = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
     both = calling(call(KEY), call(KEY, index=1))
     for turn, following in ((ANSWER, ASKED_AGAIN), (both, RESULT), (calling(call(KEY)), RESULT)):
         try:
@@ -35,7 +36,7 @@ def closers(tokenizer: Any, said: Callable[..., str], closing: str = "") -> list
             after = said([*ASKED, turn, following], SIMPLE, generate=True)
         except Exception:  # see `prove`
             continue
-        ended = [decoded(tokenizer, [token]) for token in found]
+        ended = [decoded(tokenizer, [token]) for token in [*found, *own]]
         if any(whole.endswith(end) for end in ended):
             continue
         tail = whole.rpartition(ANSWER["content"])[2] if turn is ANSWER else ""

@@ -7,14 +7,23 @@ Qwen 3.5 takes 7 s for 56 kB of `<parameter=a>`.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from headway_coordinator.trajectory import values
-from headway_coordinator.trajectory.calls import NO_NAME, STRUCTURE, UNCLOSED, Call, called, malformed
-from headway_coordinator.trajectory.notations import MOST_CALLS, Body, Tags, pythonic
+from headway_coordinator.trajectory.calls import (
+    NO_NAME,
+    STRUCTURE,
+    UNCLOSED,
+    UNREADABLE,
+    Call,
+    called,
+    malformed,
+)
+from headway_coordinator.trajectory.notations import MOST_CALLS, Body, Tags, json_calls, pythonic
 from headway_coordinator.trajectory.values import Schemas
 
 TOOL: Final = "\0"
@@ -55,6 +64,8 @@ class Blocks:
     named: str | None = None
     open_ended: bool = False
     """The end of the turn, or the next opening tag, closes a block too."""
+    bare: re.Pattern[str] | None = None
+    """What begins a call without its opening tag, which models leave out at times."""
 
     @property
     def marks(self) -> tuple[str, ...]:
@@ -64,11 +75,11 @@ class Blocks:
         around: list[str] = []
         calls: list[Call] = []
         at = 0
-        while (start := text.find(self.opening, at)) >= 0:
-            around.append(text[at:start])
-            begin = start + len(self.opening)
+        while (start := self._start(text, at))[0] >= 0:
+            around.append(text[at : start[0]])
+            begin = start[1]
             end, after, closed = self._end(text, begin)
-            tags = (self.opening, self.closing if closed else "")
+            tags = (text[start[0] : begin], self.closing if closed else "")
             if len(calls) >= MOST_CALLS:
                 calls.append(malformed(text[begin:], f"{STRUCTURE}: more than {MOST_CALLS} calls", tags))
                 return "".join(around), calls
@@ -79,6 +90,14 @@ class Blocks:
             at = after
         around.append(text[at:])
         return "".join(around), calls
+
+    def _start(self, text: str, at: int) -> tuple[int, int]:
+        """Where the next block begins, and where its body; -1 where there is none."""
+        start = text.find(self.opening, at)
+        found = None if self.bare is None else self.bare.search(text, at, start if start >= 0 else len(text))
+        if found is not None:
+            return found.start(), found.start()
+        return start, start + len(self.opening)
 
     def _end(self, text: str, begin: int) -> tuple[int, int, bool]:
         """Where a block's body ends, where the text goes on, and whether a tag closed it."""
@@ -151,14 +170,30 @@ class Xml:
                 problem = None if name else NO_NAME
                 return called(raw[start:after], name or None, arguments, problem), after
             close = raw.find(">", begin) if begin >= 0 else -1
-            stop = raw.find(self.parameter_end, close) if close >= 0 else -1
+            stop, after = self._value_end(raw, close + 1) if close >= 0 else (-1, -1)
             if stop < 0:
                 return malformed(raw[start:], UNCLOSED), len(raw)
             key, is_text = _head(raw[begin + len(self.parameter) : close])
             text = _unframed(raw[close + 1 : stop]) if self.trims else raw[close + 1 : stop]
             schema = {"type": "string"} if is_text else given.get(key)
             arguments[key] = values.typed(text, schema)
-            at = stop + len(self.parameter_end)
+            at = after
+
+    def _value_end(self, raw: str, begin: int) -> tuple[int, int]:
+        """Where a value ends, and where the call goes on.
+
+        A value on lines of its own ends where a line begins with a tag: one within a line is part of it, and
+        one that a model forgot is ended by the next.
+        """
+        if not self.trims or not raw.startswith("\n", begin):
+            stop = raw.find(self.parameter_end, begin)
+            return stop, stop + len(self.parameter_end)
+        tags = (self.parameter_end, self.parameter, self.end)
+        found = [(place, tag) for tag in tags if (place := raw.find(f"\n{tag}", begin)) >= 0]
+        if not found:
+            return -1, -1
+        line, tag = min(found)
+        return line + 1, line + 1 + (len(tag) if tag == self.parameter_end else 0)
 
 
 def _head(text: str) -> tuple[str, bool]:
@@ -195,3 +230,50 @@ class Bare:
         if any(call.problem for call in calls) and head[1] not in tools and not tagged:
             return text, []
         return "", calls
+
+
+@dataclass(frozen=True)
+class Objects:
+    """A turn that ends in calls as JSON, one object behind the other, perhaps behind text between tags; or
+    one that calls in Python, as the same models do."""
+
+    name: str
+    any_tool: str | None
+    named: str | None
+    tags: Tags = ("<|python_start|>", "<|python_end|>")
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        return (self.tags[1],)
+
+    def read(self, text: str, tools: Schemas) -> tuple[str, list[Call]]:
+        before, tagged, rest = text.partition(self.tags[0])
+        if not tagged:
+            before, rest = "", text
+        said, closed, behind = rest.partition(self.tags[1]) if tagged else ("", "", rest)
+        if tagged and not closed:
+            said, behind = "", said
+        content, bare = before + said, behind.strip()
+        if re.match(r'\{\s*("type"\s*:\s*"function"\s*,\s*)?"name"\s*:', bare[:300]) is None:
+            _, in_python = _PYTHON.read(said + behind, tools)
+            if in_python:
+                return before, in_python
+            return (content + behind, []) if closed else (text, [])
+        calls: list[Call] = []
+        while bare and len(calls) < MOST_CALLS:
+            try:
+                _, end = _DECODER.raw_decode(bare)
+            except UNREADABLE as error:
+                return content, [*calls, malformed(bare, error)]
+            calls += _OBJECT(bare[:end], ("", ""), tools)
+            bare = bare[end:].lstrip("\n\r\t ;,")
+        if bare:
+            calls.append(malformed(bare, f"{STRUCTURE}: more than {MOST_CALLS} calls"))
+        meant = closed or any(call.name in tools for call in calls) or '"parameters"' in behind[:MOST_HEAD]
+        return (content, calls) if meant else (text, [])
+
+
+_PYTHON = Bare("pythonic")
+_DECODER, _OBJECT = json.JSONDecoder(), json_calls(arguments=("parameters", "arguments"))
+MOST_HEAD: Final = 4096
+"""Characters of an object in which it is looked for what makes it a call."""

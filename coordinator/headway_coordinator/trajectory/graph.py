@@ -105,9 +105,13 @@ class Graph:
         another sampled one after it already: an agent that edits the middle of its history goes back there.
         What the agent never saw (`unseen`) is no place that it leaves.
         """
-        at, _ = self._deepest(tuple(tokens))
-        last = next((i for i in reversed(self.path(at)) if self.nodes[i].sampled), None)
+        last = self.last_sampled(tokens)
         return last is None or any(i not in unseen for i in self._sampled_after(last))
+
+    def last_sampled(self, tokens: Sequence[int]) -> int | None:
+        """The last sampled node whose whole path `tokens` begin with."""
+        at, _ = self._deepest(tuple(tokens))
+        return next((i for i in reversed(self.path(at)) if self.nodes[i].sampled), None)
 
     def _sampled_after(self, index: int) -> Iterator[int]:
         """The sampled nodes that are the next ones after a node."""

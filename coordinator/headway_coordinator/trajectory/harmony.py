@@ -8,8 +8,8 @@ answer is signed with the tool's name, which clients leave out.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 from headway_coordinator.trajectory.calls import Message, Parsed, Tool
 from headway_coordinator.trajectory.lengths import Bounded
@@ -17,13 +17,25 @@ from headway_coordinator.trajectory.readers import GPT_OSS, Reader, forced, kept
 from headway_coordinator.trajectory.template import decoded
 from headway_coordinator.trajectory.thoughts import dropped
 
+HARMONY_EFFORTS: Final = ("low", "medium", "high")
+USUAL_EFFORT: Final = "medium"
+
 
 class HarmonyRenderer(Bounded):
     """Messages <-> token ids for gpt-oss."""
 
     name = GPT_OSS
 
-    def __init__(self, tokenizer: Any, inner: Any, keeping: Any, reader: Reader) -> None:
+    def __init__(
+        self,
+        tokenizer: Any,
+        inner: Any,
+        keeping: Any,
+        reader: Reader,
+        at: Callable[[str], HarmonyRenderer] | None = None,
+    ) -> None:
+        """`at` makes the renderer of a reasoning effort."""
+        self._at = at
         self._tokenizer = tokenizer
         self._inner = inner
         self._keeping = keeping
@@ -81,6 +93,14 @@ class HarmonyRenderer(Bounded):
 
     def force(self, tool: str | None) -> list[int] | None:
         return forced(self._tokenizer, self.name, tool)
+
+    def thinking(self, effort: str) -> HarmonyRenderer | None:
+        if self._at is None or effort not in HARMONY_EFFORTS:
+            return None
+        return self if effort == USUAL_EFFORT else self._at(effort)
+
+    def thoughtless(self) -> list[int]:
+        return self.encode("<|channel|>final<|message|>", whole=False)
 
     def _before_channel(self, ids: Sequence[int]) -> list[int]:
         return list(ids[: last(ids, self._channel)])

@@ -12,12 +12,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from headway_coordinator.trajectory import thoughts
 from headway_coordinator.trajectory.calls import Message, Tool
+from headway_coordinator.trajectory.probe import SIMPLE
 from headway_coordinator.trajectory.proof import Proof
 from headway_coordinator.trajectory.template import decoded, template_text
 
-SLICE = 64 * 1024
-"""Characters that are made tokens at once where a text may be too long."""
+SLICE = 16 * 1024
+"""Characters that are made tokens at once where a text may be too long: nothing else runs meanwhile."""
+GLANCE = 256 * 1024
+"""Characters that are counted at once."""
 SLACK = 32
 """Tokens that a cut may add: a special token that it divides is spelled."""
 PRINTING = "".join(map(chr, range(0x21, 0x7F)))
@@ -57,6 +61,33 @@ class Bounded:
     def text(self, ids: Sequence[int]) -> str:
         """See `Renderer`."""
         return decoded(self._tokenizer, list(ids))
+
+    @property
+    def vocabulary(self) -> int:
+        """See `Renderer`."""
+        return len(self._tokenizer)
+
+    def encode(self, text: str, *, whole: bool) -> list[int]:
+        """See `Renderer`."""
+        return list(self._tokenizer.encode(text, add_special_tokens=whole))
+
+    def longer(self, text: str, most: int) -> bool:
+        """See `Renderer`."""
+        return longer(self._tokenizer, text, most)
+
+    def thoughtless(self) -> list[int]:
+        """See `Renderer`."""
+        asked: list[Message] = [{"role": "user", "content": "Hello."}]
+        try:
+            said = self.said(asked, [], generate=True)
+        except Exception:  # a template for tools may take no conversation without one (Hermes)
+            said = self.said(asked, SIMPLE, generate=True)
+        marks = thoughts.opened(said)
+        return [] if marks is None else self.encode(f"\n{marks[1]}\n\n", whole=False)
+
+    def said(self, messages: Sequence[Message], tools: Sequence[Tool], *, generate: bool) -> str:
+        """See `Renderer`."""
+        raise NotImplementedError
 
     def exceeds(self, messages: Sequence[Message], tools: Sequence[Tool], most: int) -> bool:
         """See `Renderer`."""
@@ -106,11 +137,14 @@ def longer(tokenizer: Any, text: str, most: int) -> bool:
 
 def extent(texts: Iterable[str]) -> Extent:
     """What texts hold together."""
-    total = Extent(0, 0)
+    letters = runs = 0
     for text in texts:
-        words = text.encode("ascii", "ignore").translate(None, _OTHERS).split()
-        total += Extent(sum(map(len, words)), len(words))
-    return total
+        for start in range(0, len(text), GLANCE):
+            words = text[start : start + GLANCE].encode("ascii", "ignore").translate(None, _OTHERS).split()
+            letters += sum(map(len, words))
+            # A cut may divide a word.
+            runs += max(0, len(words) - (start > 0))
+    return Extent(letters, runs)
 
 
 def longest_token(tokenizer: Any) -> Extent | None:

@@ -45,6 +45,7 @@ VALUES: Final[dict[str, Any]] = {
 }
 WORDS: Final = {"key": 'Zoë said "≥ 7" — 水 😀\nand {more}, [too] \\ <b>'}
 WHY: Final = "The otter is the key."
+WHY_GOLD: Final = "The tier says it."
 RESULT: Final[Message] = {
     "role": "tool",
     "tool_call_id": "call-0-0",

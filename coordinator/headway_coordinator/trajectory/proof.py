@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from headway_coordinator.trajectory import thoughts
 from headway_coordinator.trajectory.calls import Message, Parsed, Tool
@@ -22,12 +22,17 @@ from headway_coordinator.trajectory.probe import (
     SIMPLE,
     VALUES,
     WHY,
+    WHY_GOLD,
     WORDS,
     call,
     calling,
 )
 from headway_coordinator.trajectory.template import decoded
 
+Thoughts = Literal["none", "kept", "dropped", "at once", "forked", "lost"]
+"""`none`: the template writes no thoughts. `kept`: it keeps them, and the row goes on. `dropped`: it drops
+them, and another row begins. `at once`: so it does behind every turn. Neither of the last two is right:
+`forked`, another row begins although it keeps them; `lost`, the row goes on although it drops them."""
 HARMONY: Final = "<|return|>"
 """With this a model ends a turn in Harmony."""
 
@@ -71,19 +76,24 @@ class Proof:
     forced: bool = False
     """A call can be begun on the model's behalf."""
     row: bool = False
-    """A call, its result, an answer and the user's next word are one row, token by token."""
+    """A call, its result and an answer are one row, token by token."""
     thinking_row: bool | None = None
-    """So are a thought, a call and its result; None: the template writes no thought."""
+    """So they are with a thought before each; None: the template writes no thought."""
+    word: bool = False
+    """So is the user's next word, where nothing was thought."""
+    thoughts: Thoughts = "none"
+    """What becomes of thoughts at the user's next word."""
 
     @property
     def score(self) -> int:
-        """How much of it holds."""
-        return sum(value is True for value in asdict(self).values())
+        """How much of it holds: a thought that stays in the text is worse than none."""
+        held = sum(value is True for value in asdict(self).values())
+        return max(held - 3 * (self.thought is False), int(self.call))
 
     @property
     def whole(self) -> bool:
         """Whether all of it holds that the template writes."""
-        return False not in asdict(self).values()
+        return False not in asdict(self).values() and self.thoughts not in ("forked", "lost")
 
 
 @dataclass(frozen=True)
@@ -103,6 +113,12 @@ def prove(renderer: Provable, tokenizer: Any, reader: str) -> Proof:
     probe = Probe(renderer, tokenizer)
     if not probe.reads(SIMPLE, KEY):
         return Proof(reader)
+    row, word = probe.rows()
+    thought, thinking_row = probe.tells_thought(), None
+    if thought is None:
+        thought, kept = probe.tells_begun()
+    else:
+        thinking_row, kept = probe.thinking_rows()
     return Proof(
         reader,
         call=True,
@@ -110,10 +126,12 @@ def prove(renderer: Provable, tokenizer: Any, reader: str) -> Proof:
         words=probe.reads(SIMPLE, WORDS),
         before=probe.says_before(),
         parallel=probe.reads_two(),
-        thought=probe.tells_thought(),
+        thought=thought,
         forced=probe.begins(),
-        row=probe.is_one_row(""),
-        thinking_row=probe.is_one_row(WHY) if probe.writes_thought() else None,
+        row=row,
+        thinking_row=thinking_row,
+        word=word,
+        thoughts=kept,
     )
 
 
@@ -167,19 +185,55 @@ class Probe:
         named = named[: named.rfind("look_up") + len("look_up")]
         return all(text.rpartition("</think>")[2] in said for text in (some, named))
 
-    def is_one_row(self, thought: str) -> bool:
-        turn = self.turn(ASKED, calling(call(KEY), thought=thought), SIMPLE, RESULT)
+    def rows(self) -> tuple[bool, bool]:
+        """Whether a call, its result and an answer are one row, and whether the user's next word is in it."""
+        answered = self._answered("", "")
+        if answered is None:
+            return False, False
+        answer, history = answered
+        return True, self._extended(answer, history, ASKED_AGAIN) is not None
+
+    def thinking_rows(self) -> tuple[bool, Thoughts]:
+        """The same with a thought before the call and one before the answer; and what becomes of them."""
+        answered = self._answered(WHY, WHY_GOLD)
+        if answered is None:
+            return False, "none"
+        answer, history = answered
+        goes_on = self._extended(answer, history, ASKED_AGAIN) is not None
+        fresh = self._renderer.said([*history, ASKED_AGAIN], SIMPLE, generate=True)
+        told = [message["reasoning_content"] for message in history if message.get("reasoning_content")]
+        if all(thought.strip() in fresh for thought in told):
+            return True, "kept" if goes_on else "forked"
+        return True, "lost" if goes_on else "dropped"
+
+    def tells_begun(self) -> tuple[bool | None, Thoughts]:
+        """Whether a thought is told apart that the prompt begins and the template never writes, and what
+        becomes of it; None: the prompt begins none."""
+        turn = self.turn(ASKED, calling(call(KEY)), SIMPLE, RESULT)
+        if turn is None or thoughts.opened(decoded(self._tokenizer, turn.prompt[-thoughts.TAIL :])) is None:
+            return None, "none"
+        sampled = [*self._tokenizer.encode(WHY, add_special_tokens=False), *turn.sampled]
+        thinking = Turn(turn.prompt, sampled, self._renderer.parse(sampled, turn.prompt, SIMPLE))
+        if thinking.read.reasoning != WHY or _calls(thinking.read) != [("look_up", KEY)]:
+            return False, "none"
+        goes_on = self._extended(thinking, [*ASKED, _spoken(thinking.read)], RESULT)
+        return True, "at once" if goes_on is None else "kept"
+
+    def _answered(self, why: str, why_gold: str) -> tuple[Turn, list[Message]] | None:
+        """An answer in the row of its call, and the conversation to its end; None where it begins another."""
+        turn = self.turn(ASKED, calling(call(KEY), thought=why), SIMPLE, RESULT)
         if turn is None:
-            return False
+            return None
         history = [*ASKED, _spoken(turn.read)]
         extended = self._extended(turn, history, RESULT)
-        if extended is None or thought:
-            return extended is not None
+        if extended is None:
+            return None
         history.append(RESULT)
-        answer = self.turn(history, ANSWER, SIMPLE, ASKED_AGAIN, extended)
+        said = ANSWER | ({"reasoning_content": why_gold} if why_gold else {})
+        answer = self.turn(history, said, SIMPLE, ASKED_AGAIN, extended)
         if answer is None or answer.read.content.strip() != ANSWER["content"]:
-            return False
-        return self._extended(answer, [*history, _spoken(answer.read)], ASKED_AGAIN) is not None
+            return None
+        return answer, [*history, _spoken(answer.read)]
 
     def _extended(self, turn: Turn, history: list[Message], new: Message) -> list[int] | None:
         """The conversation with `new`, where it begins with what was sampled and goes on as a fresh one."""
@@ -229,6 +283,9 @@ class Probe:
         whole = self._renderer.said([*history, turn], tools, generate=False)
         if whole.startswith(begun):
             return whole[len(begun) :]
+        if any(message.get("reasoning_content") for message in history):
+            # The template drops thoughts once there is an answer, which is the same without them.
+            return self._sampled([thoughts.without(one) for one in history], turn, tools, following)
         # The prompt begins a thought, or holds an empty one, and the template drops it from a past turn.
         bare = begun.rstrip()
         for opening, closing in thoughts.MARKS:
@@ -243,7 +300,16 @@ class Probe:
             if bare.endswith(closing):
                 held = bare.removesuffix(closing).rstrip().removesuffix(opening)
                 return whole[len(held) :] if whole.startswith(held) else None
-        return None
+        return self._behind(begun, whole, history, tools)
+
+    def _behind(self, begun: str, whole: str, history: list[Message], tools: list[Tool]) -> str | None:
+        """The last turn of `whole`, where what is before it is written otherwise than in a prompt."""
+        closed = self._renderer.said(history, tools, generate=False)
+        if begun.startswith(closed) and (opening := begun[len(closed) :]):
+            return whole.rpartition(opening)[2] if opening in whole else None
+        last = str(history[-1]["content"])
+        ending, rest = begun.rpartition(last)[2], whole.rpartition(last)[2]
+        return rest[len(ending) :] if last in whole and rest.startswith(ending) else None
 
     def _ended(
         self, said: str, history: list[Message], turn: Message, tools: list[Tool], following: Message

@@ -107,7 +107,8 @@ class Tagged:
 
 
 class Llama:
-    """A turn that calls is one call, `{"name": ..., "parameters": {...}}`, perhaps after <|python_tag|>."""
+    """A turn that calls is one call, `{"name": ..., "parameters": {...}}`, perhaps after text and
+    <|python_tag|>."""
 
     STOPS = ("<|eot_id|>", "<|eom_id|>", "<|end_of_text|>")
     _ATTEMPT = re.compile(r'\{\s*("type"\s*:\s*"function"\s*,\s*)?"name"\s*:')
@@ -120,18 +121,20 @@ class Llama:
     def read(self, sampled: Sequence[int], prompt: Sequence[int], tools: Sequence[Tool]) -> Parsed:
         from renderers.parsing import parse_llama_3
 
-        tagged = bool(sampled) and self._python is not None and sampled[0] == self._python
-        ids = list(sampled[1:] if tagged else sampled)
+        tagged = self._python is not None and self._python in sampled
+        start = next((place + 1 for place, token in enumerate(sampled) if token == self._python), 0)
+        before = text(self._tokenizer, sampled[: max(start - 1, 0)], self.stop_token_ids)
+        ids = list(sampled[start:])
         try:
             found = parse_llama_3(self._tokenizer, ids, stop_ids=set(self.stop_token_ids))
         except UNREADABLE as error:
-            return Parsed("", calls=[malformed(text(self._tokenizer, ids, self.stop_token_ids), error)])
+            return Parsed(before, calls=[malformed(text(self._tokenizer, ids, self.stop_token_ids), error)])
         calls = [judged(call) for call in found.tool_calls]
         if calls and not tagged and not _meant(calls[0], tools):
             return Parsed(calls[0].raw)
         if not calls and (tagged or self._ATTEMPT.match(found.content)):
-            return Parsed("", calls=[malformed(found.content, "not one call as JSON")])
-        return Parsed(found.content, calls=calls)
+            return Parsed(before, calls=[malformed(found.content, "not one call as JSON")])
+        return Parsed(before + found.content, calls=calls)
 
 
 def _meant(call: Call, tools: Sequence[Tool]) -> bool:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from headway_api import logs
 from headway_api.base_model import read_config
@@ -24,9 +24,9 @@ from headway_coordinator.trajectory import thoughts
 from headway_coordinator.trajectory.calls import Message, Parsed, Tool
 from headway_coordinator.trajectory.choosing import best, ways
 from headway_coordinator.trajectory.encoder import Encoder
-from headway_coordinator.trajectory.harmony import HarmonyRenderer
-from headway_coordinator.trajectory.lengths import Bounded, Extent
-from headway_coordinator.trajectory.proof import Proof, prove
+from headway_coordinator.trajectory.harmony import USUAL_EFFORT, HarmonyRenderer
+from headway_coordinator.trajectory.lengths import Bounded
+from headway_coordinator.trajectory.proof import prove
 from headway_coordinator.trajectory.readers import (
     GPT_OSS,
     HERMES,
@@ -41,8 +41,10 @@ from headway_coordinator.trajectory.readers import (
     kept,
     token_id,
 )
-from headway_coordinator.trajectory.template import TODAY, decoded, template_text
+from headway_coordinator.trajectory.renderer import Renderer as Renderer
+from headway_coordinator.trajectory.template import PLAIN, TODAY, decoded, template_text
 from headway_coordinator.trajectory.templated import Template as Template
+from headway_coordinator.trajectory.templated import variables
 from headway_coordinator.trajectory.written import BY_NAME, GRAMMARS, Written
 
 _log = logging.getLogger(__name__)
@@ -104,58 +106,6 @@ _PROBE_RESULT: Message = {
     "name": "look_up",
     "content": '{"tier": "gold"}',
 }
-
-
-class Renderer(Protocol):
-    """Messages <-> token ids for one model."""
-
-    name: str
-    stop_token_ids: list[int]
-
-    family: str
-    """`model_type` of the model, as far as it is known."""
-    proof: Proof | None
-    """What was shown of it on a probe; None: nothing was asked."""
-
-    @property
-    def longest_token(self) -> Extent | None:
-        """The most that one token holds; None: any amount."""
-
-    def text(self, ids: Sequence[int]) -> str:
-        """Tokens as text, special ones included."""
-
-    def exceeds(self, messages: Sequence[Message], tools: Sequence[Tool], most: int) -> bool:
-        """Whether a conversation is certain to come to more than `most` tokens, found without rendering all
-        of it."""
-
-    def said(self, messages: Sequence[Message], tools: Sequence[Tool], *, generate: bool) -> str:
-        """A conversation as text, with or without the beginning of the model's next turn."""
-
-    def render(self, messages: Sequence[Message], tools: Sequence[Tool]) -> list[int]:
-        """Ids of the whole conversation, up to where the model begins its next turn."""
-
-    def extend(
-        self,
-        prompt: Sequence[int],
-        sampled: Sequence[int],
-        history: Sequence[Message],
-        new: Sequence[Message],
-        tools: Sequence[Tool],
-    ) -> list[int] | None:
-        """Ids of `history` + `new`, beginning with `prompt` + `sampled`, where that can be had.
-
-        `history` ends with the assistant message that was parsed from `sampled`.
-        """
-
-    def parse(self, sampled: Sequence[int], prompt: Sequence[int], tools: Sequence[Tool]) -> Parsed:
-        """Read a sampled turn; never fails."""
-
-    def force(self, tool: str | None) -> list[int] | None:
-        """Ids with which a turn begins that is calling `tool`, or any: for the end of a prompt.
-
-        None where the family has no known way. Such a turn is read as `parse([*forced, *sampled], prompt)`
-        and extended as `extend([*prompt, *forced], sampled)`, since the model did not sample them.
-        """
 
 
 class Typed(Bounded):
@@ -226,6 +176,12 @@ class Typed(Bounded):
 
     def force(self, tool: str | None) -> list[int] | None:
         return forced(self._tokenizer, self.name, tool)
+
+    def thinking(self, effort: str) -> Renderer | None:
+        found = variables(self._tokenizer, effort)
+        if not found:
+            return None if found is None else self
+        return Template(self._tokenizer, self.name, self._reader, PLAIN, found)
 
 
 def load(folder: Path, tool_call_parser: str = "auto") -> tuple[Renderer, Any]:
@@ -331,14 +287,22 @@ def typed(name: str, tokenizer: Any) -> Renderer:
     from renderers import GptOssRendererConfig, config_from_name, create_renderer
 
     if name == GPT_OSS:
-        inner, keeping = (
-            create_renderer(
-                tokenizer,
-                GptOssRendererConfig(conversation_start_date=f"{TODAY:%Y-%m-%d}", thinking_retention=kept),
+
+        def harmony(effort: Any) -> HarmonyRenderer:
+            inner, keeping = (
+                create_renderer(
+                    tokenizer,
+                    GptOssRendererConfig(
+                        conversation_start_date=f"{TODAY:%Y-%m-%d}",
+                        thinking_retention=kept,
+                        reasoning_effort=effort,
+                    ),
+                )
+                for kept in (None, "all")
             )
-            for kept in (None, "all")
-        )
-        return HarmonyRenderer(tokenizer, inner, keeping, Harmony(tokenizer))
+            return HarmonyRenderer(tokenizer, inner, keeping, Harmony(tokenizer), harmony)
+
+        return harmony(USUAL_EFFORT)
     config = config_from_name(name)
     encoder: Any = Encoder(tokenizer)
     inner = create_renderer(encoder, config)

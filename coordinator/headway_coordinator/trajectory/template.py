@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
@@ -30,10 +30,14 @@ class Taken:
     """A tool's answer carries the tool's name."""
     null: bool = False
     """A turn that only calls has no content, where others have an empty one."""
+    thought: Literal["field", "thinking", "part"] = "field"
+    """What was thought is in `reasoning_content`, in `thinking` (LFM2.5), or a part of content (Mistral)."""
 
     def __call__(self, messages: Sequence[Message]) -> list[Message]:
         """The conversation as the template takes it."""
         found = [_with_arguments(message, text=self.text) for message in messages]
+        if self.thought != "field":
+            found = [_with_thought(message, self.thought) for message in found]
         if self.null:
             found = [_without_blank(message) for message in found]
         return found if self.ids == "given" and not self.named else _renamed(found, self)
@@ -41,6 +45,8 @@ class Taken:
 
 PLAIN: Final = Taken()
 WAYS: Final = (
+    Taken(thought="thinking"),
+    Taken(ids="short", thought="part"),
     PLAIN,
     Taken(text=True),
     Taken(text=True, null=True),
@@ -65,8 +71,9 @@ def template_text(
     *,
     generate: bool,
     taken: Taken = PLAIN,
+    variables: Mapping[str, Any] | None = None,
 ) -> str:
-    """A conversation by the model's own chat template."""
+    """A conversation by the model's own chat template, which is given `variables`."""
     return str(
         tokenizer.apply_chat_template(
             taken(messages),
@@ -74,6 +81,7 @@ def template_text(
             add_generation_prompt=generate,
             tokenize=False,
             strftime_now=TODAY.strftime,
+            **(variables or {}),
         )
     )
 
@@ -97,6 +105,19 @@ def _without_blank(message: Message) -> Message:
     return (
         message | {"content": None} if message.get("tool_calls") and not message.get("content") else message
     )
+
+
+def _with_thought(message: Message, place: Literal["thinking", "part"]) -> Message:
+    """The same, what was thought where the template looks for it."""
+    thought = message.get("reasoning_content")
+    if message.get("role") != "assistant" or not thought:
+        return message
+    if place == "thinking":
+        return message | {"thinking": thought}
+    parts = [{"type": "thinking", "thinking": thought}]
+    if content := message.get("content"):
+        parts.append({"type": "text", "text": content})
+    return message | {"content": parts}
 
 
 def _object_arguments(function: dict[str, Any]) -> dict[str, Any]:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from functools import cached_property, partial
+from typing import Any, Final
 
-from headway_coordinator.trajectory import thoughts
+from headway_coordinator.trajectory import efforts, thoughts
 from headway_coordinator.trajectory.calls import Message, Parsed, Tool
 from headway_coordinator.trajectory.lengths import Bounded
+from headway_coordinator.trajectory.probe import SIMPLE
 from headway_coordinator.trajectory.readers import GPT_OSS, Reader, forced
 from headway_coordinator.trajectory.template import PLAIN, Taken, decoded, inlined, template_text
 from headway_coordinator.trajectory.written import Written
+
+PROBE: Final[list[Message]] = [{"role": "user", "content": "What is 2 + 2?"}]
 
 
 class Template(Bounded):
@@ -21,12 +25,20 @@ class Template(Bounded):
     stable without them. Both are checked at every extension; where one does not hold, the episode forks.
     """
 
-    def __init__(self, tokenizer: Any, style: str | None, reader: Reader, taken: Taken = PLAIN) -> None:
+    def __init__(
+        self,
+        tokenizer: Any,
+        style: str | None,
+        reader: Reader,
+        taken: Taken = PLAIN,
+        variables: efforts.Variables | None = None,
+    ) -> None:
         self.name = "chat-template"
         self._tokenizer = tokenizer
         self._style = style
         self._reader = reader
-        self._taken = taken
+        self.taken = taken
+        self._variables = variables
         self.stop_token_ids = reader.stop_token_ids
 
     def render(self, messages: Sequence[Message], tools: Sequence[Tool]) -> list[int]:
@@ -73,8 +85,11 @@ class Template(Bounded):
     def _keeps_thought(
         self, history: Sequence[Message], new: Sequence[Message], tools: Sequence[Tool], after: str
     ) -> bool:
-        """Whether what was thought in the last turn of `history` is still said once `new` follows it."""
+        """Whether what was thought in the last turn of `history`, or since the user spoke, is still said once
+        `new` follows it."""
         *earlier, last = history
+        if self._forgets(earlier, tools, after):
+            return False
         thought = (last.get("reasoning_content") or "").strip()
         if not thought:
             return True
@@ -83,13 +98,24 @@ class Template(Bounded):
 
         def times(content: str) -> int:
             """How often the thought stands in the conversation, the last turn being `content` alone."""
-            turn = {**last, "content": content, "reasoning_content": None}
+            turn = thoughts.without(last) | {"content": content}
             return self.said([*earlier, turn, *new], tools, generate=True).count(thought)
 
         content = last.get("content") or ""
         elsewhere = times(content)
         # A template that knows no field for thoughts is shown them where the model wrote them, in the text.
         return after.count(thought) > elsewhere or times(inlined(thought, content)) > elsewhere
+
+    def _forgets(self, earlier: Sequence[Message], tools: Sequence[Tool], after: str) -> bool:
+        """Whether `after` lacks a thought that the last turn's prompt had: some templates drop them once
+        there is an answer, before the user speaks."""
+        since = next((i for i, one in enumerate(reversed(earlier)) if one["role"] == "user"), len(earlier))
+        told = [one.get("reasoning_content") for one in earlier[len(earlier) - since :]]
+        gone = [thought for thought in told if thought and thought.strip() and thought.strip() not in after]
+        if not gone:
+            return False
+        asked = self.said(earlier, tools, generate=True)
+        return any(thought.strip() in asked for thought in gone)
 
     def parse(self, sampled: Sequence[int], prompt: Sequence[int], tools: Sequence[Tool]) -> Parsed:
         return self._reader.read(sampled, prompt, tools)
@@ -98,20 +124,45 @@ class Template(Bounded):
         if not isinstance(self._reader, Written):
             return forced(self._tokenizer, self._style, tool)
         found = self._reader.force(tool)
-        if found is None or (marks := self._opens()) is None:
-            return found
-        return [*self._ids(f"\n{marks[1]}\n\n"), *found]  # the prompt has begun a thought: it is an empty one
-
-    def _opens(self) -> tuple[str, str] | None:
-        """The marks of the thought that the template begins for the model; None where it begins none."""
-        return thoughts.opened(self.said([{"role": "user", "content": "Hello."}], [], generate=True))
+        return None if found is None else [*self.thoughtless(), *found]
 
     def said(self, messages: Sequence[Message], tools: Sequence[Tool], *, generate: bool) -> str:
         """A conversation as the template writes it."""
-        return template_text(self._tokenizer, messages, tools, generate=generate, taken=self._taken)
+        said = self._text(messages, tools, generate=generate)
+        return said if generate or not self._always else said.removesuffix(self._always)
+
+    def _text(self, messages: Sequence[Message], tools: Sequence[Tool], *, generate: bool) -> str:
+        return template_text(
+            self._tokenizer, messages, tools, generate=generate, taken=self.taken, variables=self._variables
+        )
+
+    def thinking(self, effort: str) -> Template | None:
+        found = variables(self._tokenizer, effort, self.taken)
+        if found is None:
+            return None
+        return Template(self._tokenizer, self._style, self._reader, self.taken, found) if found else self
+
+    @cached_property
+    def _always(self) -> str:
+        """The beginning of a turn that the template writes whether asked or not, as Cohere's do."""
+        asked: list[Message] = [{"role": "user", "content": "Hello."}]
+        turns: list[list[Message]] = [[], [{"role": "assistant", "content": "Yes."}]]
+        eos = str(self._tokenizer.eos_token)
+        try:
+            ends = {self._text([*asked, *turn], SIMPLE, generate=False).rpartition(eos)[2] for turn in turns}
+        except Exception:  # a template raises what its author chose: it takes no such conversation
+            return ""
+        end = ends.pop()
+        return "" if ends or not end.strip() else end
 
     def _ids(self, text: str) -> list[int]:
         return list(self._tokenizer.encode(text, add_special_tokens=False))
+
+
+def variables(tokenizer: Any, effort: str, taken: Taken = PLAIN) -> dict[str, Any] | None:
+    """What a model's template is given for an effort; see `efforts.chosen`."""
+    said = partial(template_text, tokenizer, PROBE, [], generate=True, taken=taken)
+    return efforts.chosen(lambda given: said(variables=given), effort)
 
 
 def _told(before: str, after: str) -> int | None:

@@ -59,6 +59,11 @@ def without_empty(text: str) -> str:
     return _EMPTY.sub("", text)
 
 
+def without(message: dict[str, Any]) -> dict[str, Any]:
+    """A message without what was thought: templates write a field that is None as the word."""
+    return {key: value for key, value in message.items() if key != "reasoning_content"}
+
+
 def dropped(said: str, fresh: str, history: Sequence[dict[str, Any]]) -> bool:
     """Whether `said` has a thought of `history` more often than a fresh rendering. How blanks are set, and
     an empty thought, are no reason to leave what was sampled."""

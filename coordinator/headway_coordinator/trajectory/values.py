@@ -185,7 +185,7 @@ def gemma(text: str) -> dict[str, Any]:
     return found
 
 
-_KEY_ENDS, _VALUE_ENDS = re.compile(r"[:,{}\[\]]"), re.compile(r"[,}\]]")
+_BLANKS, _KEY_ENDS, _VALUE_ENDS = re.compile(r"\s*"), re.compile(r"[:,{}\[\]]"), re.compile(r"[,}\]]")
 
 
 class _Gemma:
@@ -198,6 +198,7 @@ class _Gemma:
     def value(self, depth: int) -> Any:
         if depth > DEEPEST:
             raise ValueError(f"arguments are nested deeper than {DEEPEST} levels")
+        self._blanks()
         if self._takes(QUOTE):
             return self._until_quote()
         if self._takes("{"):
@@ -210,6 +211,10 @@ class _Gemma:
         found = self.text.startswith(part, self.at)
         self.at += len(part) if found else 0
         return found
+
+    def _blanks(self) -> None:
+        found = _BLANKS.match(self.text, self.at)
+        self.at = self.at if found is None else found.end()
 
     def _until_quote(self) -> str:
         end = self.text.find(QUOTE, self.at)
@@ -224,10 +229,12 @@ class _Gemma:
         if self._takes("}"):
             return found
         while True:
+            self._blanks()
             key = self._until_quote() if self._takes(QUOTE) else self._run(_KEY_ENDS).strip()
             if not key or not self._takes(":"):
                 raise ValueError("an argument has no name")
             found[key] = self.value(depth + 1)
+            self._blanks()
             if self._takes("}"):
                 return found
             if not self._takes(","):
@@ -239,6 +246,7 @@ class _Gemma:
             return found
         while True:
             found.append(self.value(depth + 1))
+            self._blanks()
             if self._takes("]"):
                 return found
             if not self._takes(","):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, Final
 
 from headway_coordinator.trajectory import thoughts
-from headway_coordinator.trajectory.calls import UNREADABLE, Call, Parsed, Tool, malformed
-from headway_coordinator.trajectory.grammar import TOOL, Bare, Blocks, Grammar, Xml, inner
+from headway_coordinator.trajectory.calls import STRUCTURE, UNREADABLE, Call, Parsed, Tool, malformed
+from headway_coordinator.trajectory.grammar import TOOL, Bare, Blocks, Grammar, Objects, Xml, inner
 from headway_coordinator.trajectory.notations import (
     ARGS,
     CALL_ID,
@@ -42,6 +43,7 @@ GRAMMARS: Final[tuple[Grammar, ...]] = (
         Xml("<function=", "</function>", "<parameter=", "</parameter>", trims=True),
         any_tool="<tool_call>\n<function=",
         named=f"<tool_call>\n<function={TOOL}>\n",
+        bare=re.compile(r"^<function=[\w.:-]+>", re.MULTILINE),
     ),
     Blocks("glm", "<tool_call>", "</tool_call>", pairs, any_tool="<tool_call>", named=f"<tool_call>{TOOL}\n"),
     Blocks(
@@ -179,6 +181,11 @@ GRAMMARS: Final[tuple[Grammar, ...]] = (
         any_tool="<|tool_call_start|>[",
         named=f"<|tool_call_start|>[{TOOL}(",
     ),
+    Objects(
+        "llama4",
+        any_tool='<|python_start|><|python_end|>{"name": "',
+        named=f'<|python_start|><|python_end|>{{"name": "{TOOL}", "parameters":',
+    ),
     Bare("pythonic"),
 )
 """In the order in which they are tried."""
@@ -201,11 +208,24 @@ class Written:
         thought, rest = thoughts.split(said, self._text(prompt[-thoughts.TAIL :]))
         try:
             content, calls = self._grammar.read(rest, schemas(tools))
+            if thought and not rest:
+                calls = self._within(thought, tools)
         except UNREADABLE as error:  # a model may write anything, and no grammar may end an episode
             content, calls = "", [malformed(rest, error)]
         for frame in FRAMES if "<" in content else ():
             content = content.replace(frame, "")
         return Parsed(_answer(content, calls), thought, calls)
+
+    def _within(self, thought: str, tools: Sequence[Tool]) -> list[Call]:
+        """Calls with which a thought without an end breaks off: nobody carries them out, and they count."""
+        closing = getattr(self._grammar, "closing", "")
+        if not closing or not thought.endswith(closing):
+            return []
+        _, calls = self._grammar.read(thought, schemas(tools))
+        return [
+            malformed(one.raw, f"{STRUCTURE}: it stands in a thought without an end", one.tags)
+            for one in calls
+        ]
 
     @property
     def _ends(self) -> set[int]:

@@ -94,7 +94,8 @@ def _kubelet_settings(layout: Layout) -> dict[str, object]:
         "serializeImagePulls": False,
         "nodeStatusUpdateFrequency": "10s",
         "nodeStatusReportFrequency": "5m",
-        "volumeStatsAggPeriod": "5m",
+        # By which it finds volumes beyond their limit, and evicts their pods: a minute by default.
+        "volumeStatsAggPeriod": "20s",
     }
     disk = {
         "evictionHard": {"memory.available": "100Mi", "nodefs.available": "1%"},

@@ -8,15 +8,19 @@ from typing import Final
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullFormatter
+from matplotlib.ticker import MaxNLocator, MultipleLocator, NullFormatter, NullLocator
 
 from headway_dashboards.asking import Json
 
 WIDTH_INCHES: Final = 13.0
-STEP_SECONDS: Final = 1.0
-"""Between two points of a curve."""
 MOST_NAMED: Final = 5
 """Curves that a legend names."""
+MOST_SECONDS: Final = 180
+"""That are told in seconds. A longer time is told in minutes."""
+MOST_MINUTES: Final = 6
+"""That a time axis names."""
+GAP_STEPS: Final = 2.5
+"""From one point to the next, beyond which points are missing."""
 CELL_GAP: Final = 3
 """Letters between two columns of a table."""
 COLORS: Final = {
@@ -43,9 +47,29 @@ class Curve:
         """Its newest value."""
         return self.values[-1]
 
+    def with_gaps(self, step: float) -> tuple[list[float], list[float]]:
+        """Times and values, with no number wherever a point is missing: no line is drawn across."""
+        at, values = list[float](), list[float]()
+        for moment, value in zip(self.at, self.values, strict=True):
+            if at and moment - at[-1] > GAP_STEPS * step:
+                at.append(moment)
+                values.append(math.nan)
+            at.append(moment)
+            values.append(value)
+        return at, values
+
     def legend(self, unit: str) -> str:
         """Its name and its newest value."""
         return f"{self.name}   {shown(self.last, unit)}"
+
+
+@dataclass(frozen=True)
+class Span:
+    """The time that curves are of."""
+
+    seconds: float
+    step: float
+    """Seconds between two points."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +98,8 @@ def shown(value: float, unit: str, decimals: int | None = None) -> str:
     if unit == "currencyUSD":
         return f"${value:.3g}"
     if unit == "s":
+        if abs(value) >= MOST_SECONDS:
+            return f"{value / 60:.3g} min"
         return f"{1000 * value:.3g} ms" if 0 < abs(value) < 1 else f"{value:.3g} s"
     text = f"{value:.{decimals}f}" if decimals is not None else _short(value)
     return text + unit.removeprefix("suffix:") if unit.startswith("suffix:") else text
@@ -93,7 +119,7 @@ def heading(figure: Figure, panel: Json, box: Box) -> None:
     figure.text(*where, text, fontsize=9.5, weight="bold", va="center")
 
 
-def draw(figure: Figure, panel: Json, box: Box, told: list[list[Curve]]) -> None:
+def draw(figure: Figure, panel: Json, box: Box, told: list[list[Curve]], span: Span) -> None:
     """A panel; `told` has what each of its queries returned."""
     frame = figure.add_axes(box.without(left=0.03, right=0.03, top=0.06, bottom=0.06))
     frame.set(xticks=[], yticks=[], facecolor="white")
@@ -101,26 +127,33 @@ def draw(figure: Figure, panel: Json, box: Box, told: list[list[Curve]]) -> None
     above = box.bottom + box.tall - 0.12 / box.height
     figure.text(box.left + 0.007, above, panel["title"], fontsize=8, weight="bold", va="top", zorder=5)
     curves = [curve for found in told for curve in found]
-    if panel["type"] == "stat":
+    if not any(math.isfinite(value) for curve in curves for value in curve.values):
+        frame.text(0.5, 0.45, "No data", fontsize=9, color="#888", ha="center", va="center")
+    elif panel["type"] == "stat":
         _number(frame, panel, curves)
     elif panel["type"] == "table":
         _table(frame, panel, told)
     elif panel["type"] == "state-timeline":
-        _states(_axes(figure, box, left=1.6, bottom=0.35), panel, curves)
+        _states(_axes(figure, box, span, left=1.6, bottom=0.35), panel, curves, span)
     else:
         room = 0.35 + 0.115 * min(len(curves), MOST_NAMED)
-        _lines(_axes(figure, box, left=0.62, bottom=room), panel, curves)
+        _lines(_axes(figure, box, span, left=0.62, bottom=room), panel, curves, span)
 
 
-def _axes(figure: Figure, box: Box, *, left: float, bottom: float) -> Axes:
+def _axes(figure: Figure, box: Box, span: Span, *, left: float, bottom: float) -> Axes:
     axes: Axes = figure.add_axes(box.without(left=left, right=0.15, top=0.34, bottom=bottom))
     axes.tick_params(labelsize=6, length=2, color="#999")
     axes.spines[:].set_visible(False)
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0f} s")
+    axes.set_xlim(0, span.seconds)
+    if span.seconds > MOST_SECONDS:
+        axes.xaxis.set_major_locator(MultipleLocator(60 * math.ceil(span.seconds / 60 / MOST_MINUTES)))
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value / 60:.0f} min")
+    else:
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0f} s")
     return axes
 
 
-def _lines(axes: Axes, panel: Json, curves: list[Curve]) -> None:
+def _lines(axes: Axes, panel: Json, curves: list[Curve], span: Span) -> None:
     defaults = panel["fieldConfig"]["defaults"]
     custom, unit = defaults.get("custom", {}), defaults["unit"]
     axes.grid(alpha=0.25, linewidth=0.6)
@@ -132,14 +165,15 @@ def _lines(axes: Axes, panel: Json, curves: list[Curve]) -> None:
         axes.stackplot(moments, stack, labels=names, alpha=0.6, linewidth=0)
     else:
         for curve in curves:
-            axes.plot(curve.at, curve.values, linewidth=1, label=curve.legend(unit))
+            axes.plot(*curve.with_gaps(span.step), linewidth=1, label=curve.legend(unit))
     if custom.get("scaleDistribution", {}).get("type") == "log":
-        axes.set_yscale("log")
-        axes.yaxis.set_minor_formatter(NullFormatter())
+        _logarithmic(axes)
     low, high = axes.get_ylim()
     for limit in defaults.get("thresholds", {}).get("steps", []):
         if limit["value"] is not None and low <= limit["value"] <= high:
             axes.axhline(limit["value"], color=COLORS[limit["color"]], linewidth=0.8, linestyle="--")
+    if not any(value for curve in curves for value in curve.values if math.isfinite(value)):
+        axes.set_ylim(-0.05, 1)  # as wide as if something were to be seen
     axes.yaxis.set_major_formatter(lambda value, _: shown(value, unit))
     handles, names = axes.get_legend_handles_labels()
     if len(names) > MOST_NAMED:
@@ -148,13 +182,22 @@ def _lines(axes: Axes, panel: Json, curves: list[Curve]) -> None:
     axes.legend(handles[:MOST_NAMED], names, loc="upper left", bbox_to_anchor=(-0.02, -0.1), **how)
 
 
-def _states(axes: Axes, panel: Json, curves: list[Curve]) -> None:
+def _logarithmic(axes: Axes) -> None:
+    axes.set_yscale("log")
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    low, high = axes.get_ylim()
+    if high < 10 * low:  # powers of 10 would name one place at most
+        axes.yaxis.set_major_locator(MaxNLocator(4))
+        axes.yaxis.set_minor_locator(NullLocator())
+
+
+def _states(axes: Axes, panel: Json, curves: list[Curve], span: Span) -> None:
     words = panel["fieldConfig"]["defaults"]["mappings"][0]["options"]
     curves = sorted(curves, key=lambda curve: curve.name, reverse=True)
     for row, curve in enumerate(curves):
-        for at, value in zip(curve.at, curve.values, strict=True):
-            color = COLORS[words.get(f"{value:g}", {"color": "text"})["color"]]
-            axes.broken_barh([(at, STEP_SECONDS)], (row + 0.05, 0.9), color=color, linewidth=0)
+        colors = [COLORS[words.get(f"{value:g}", {"color": "text"})["color"]] for value in curve.values]
+        bars = [(at, span.step) for at in curve.at]
+        axes.broken_barh(bars, (row + 0.05, 0.9), facecolors=colors, linewidth=0)
     axes.set_yticks([row + 0.5 for row in range(len(curves))], [curve.name for curve in curves])
     axes.set_ylim(0, max(1, len(curves)))
 

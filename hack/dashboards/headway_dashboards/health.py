@@ -150,7 +150,11 @@ def _conduct() -> list[Any]:
         figures(
             "Token histories that drifted",
             "A conversation was rendered otherwise than it was sampled: its episode becomes several rows.",
-            {"of episodes": "episodes/fork_rate", "of turns": "rollout/turns/fork_rate"},
+            {
+                "of episodes": "episodes/fork_rate",
+                "of turns": "rollout/turns/fork_rate",
+                "of trained tokens, in branches": "rollout/rows/branch_token_share",
+            },
         ),
     ]
 

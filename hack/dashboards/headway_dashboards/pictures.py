@@ -1,20 +1,23 @@
 """Pictures of the dashboards, drawn from what their queries return: not screenshots of Grafana.
 
-    python -m headway_dashboards.pictures FOLDER      # make dashboard-pictures
+    python -m headway_dashboards.pictures FOLDER --record RECORD      # make dashboard-pictures
+    python -m headway_dashboards.pictures FOLDER                      # make dashboard-pictures FROM=played
 
-A job is run and scraped as in the tests (`tests/support/monitored_job.py`). Each panel of the dashboards'
-files is drawn where Grafana would put it; folded sections stay folded.
+RECORD is what the Prometheus of tests/e2e has scraped of jobs on a cluster (`tests/support/record.py`).
+Without it a job is played and scraped as in the tests (`tests/support/monitored_job.py`). Each panel of the
+dashboards' files is drawn where Grafana would put it; folded sections stay folded.
 """
 
 from __future__ import annotations
 
+import argparse
 import io
 import json
 import math
-import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,20 +30,24 @@ from PIL import Image
 
 from headway_dashboards import drawing
 from headway_dashboards.asking import Json, named, sent
-from headway_dashboards.drawing import STEP_SECONDS, WIDTH_INCHES, Box, Curve
+from headway_dashboards.drawing import WIDTH_INCHES, Box, Curve, Span
 
 FILES: Final = Path("charts/headway/files/dashboards")
 STEPS: Final = 48
 PACE: Final = 0.8
 SCRAPE_SECONDS: Final = 2
-"""A scrape that takes longer leaves a gap in what is drawn."""
+"""Of the job that is played. A scrape that takes longer leaves a gap in what is drawn."""
 RATE_SECONDS: Final = 10.0
 """Over so long a rate is taken: what Grafana would take of a data source scraped every 2.5 s."""
-CAPTION: Final = (
-    "drawn from the dashboard's queries over a job of {:.0f} seconds, not a screenshot of Grafana"
-)
+STEP_SECONDS: Final = 1.0
+"""Between two points of a curve, at least."""
+MOST_POINTS: Final = 400
+"""Of a curve."""
+CAPTION: Final = "drawn from the dashboard's queries over {:.0f} seconds of {}, not a screenshot of Grafana"
 UNIT_INCHES, DPI = 0.3, 88
 MOST_BYTES: Final = 200_000
+MOST_COLORS: Final = 96
+"""Of a picture. With fewer, lines of different colors look alike."""
 PARTS: Final = {
     "fleet": [("fleet", None)],
     "job": [
@@ -52,24 +59,30 @@ PARTS: Final = {
     "sandboxes": [("sandboxes", None)],
 }
 """Board -> pictures, each of these sections or of all."""
+ANY: Final = dict.fromkeys(("namespace", "kind", "job_name", "purpose", "server"), ".*")
+"""What a board's variables are where All is chosen."""
 
 
 class Asker:
     """Answers to the queries of one board, from a Prometheus of the tests."""
 
-    def __init__(self, prometheus: Any, begun: float, ended: float, chosen: dict[str, str]) -> None:
+    def __init__(
+        self, prometheus: Any, begun: float, ended: float, chosen: dict[str, str], of: str = "a job"
+    ) -> None:
         self._prometheus = prometheus
         self._chosen = chosen
-        self.begun, self.ended = begun, ended
+        self.begun, self.ended, self.of = begun, ended, of
+        self.span = Span(ended - begun, max(STEP_SECONDS, (ended - begun) / MOST_POINTS))
 
     def curves(self, target: Json) -> list[Curve]:
         """What a query returns, over the whole time or at its end."""
-        expr = sent(target["expr"], self._chosen, scrape_seconds=RATE_SECONDS / 4, step_seconds=STEP_SECONDS)
+        step = self.span.step
+        expr = sent(target["expr"], self._chosen, scrape_seconds=RATE_SECONDS / 4, step_seconds=step)
         if target.get("instant"):
             found = self._prometheus.ask("query", query=expr, time=f"{self.ended}")["result"]
             points = [(each["metric"], [each["value"]]) for each in found]
         else:
-            span = {"start": f"{self.begun}", "end": f"{self.ended}", "step": f"{STEP_SECONDS}"}
+            span = {"start": f"{self.begun}", "end": f"{self.ended}", "step": f"{step}"}
             found = self._prometheus.ask("query_range", query=expr, **span)["result"]
             points = [(each["metric"], each["values"]) for each in found]
         return [self._curve(target, labels, values) for labels, values in points]
@@ -94,7 +107,7 @@ def picture(document: Json, sections: Sequence[str] | None, asker: Asker) -> Fig
     figure = pyplot.figure(figsize=(WIDTH_INCHES, height), dpi=DPI, facecolor="#f4f5f5")
     above = 1 - 0.35 * UNIT_INCHES / height
     figure.text(0.006, above, document["title"], fontsize=12, weight="bold", va="top")
-    caption = CAPTION.format(asker.ended - asker.begun)
+    caption = CAPTION.format(asker.span.seconds, asker.of)
     figure.text(0.994, above, caption, fontsize=7.5, color="#666", ha="right", va="top")
     for panel in chosen:
         place = panel["gridPos"]
@@ -104,7 +117,9 @@ def picture(document: Json, sections: Sequence[str] | None, asker: Asker) -> Fig
         if panel["type"] == "row":
             drawing.heading(figure, panel, box)
         else:
-            drawing.draw(figure, panel, box, [asker.curves(target) for target in panel["targets"]])
+            drawing.draw(
+                figure, panel, box, [asker.curves(target) for target in panel["targets"]], asker.span
+            )
     return figure
 
 
@@ -113,16 +128,18 @@ def save(figure: Figure, path: Path) -> None:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", facecolor=figure.get_facecolor())
     pyplot.close(figure)
-    Image.open(buffer).convert("RGB").quantize(48, dither=Image.Dither.NONE).save(path, optimize=True)
+    Image.open(buffer).convert("RGB").quantize(MOST_COLORS, dither=Image.Dither.NONE).save(
+        path, optimize=True
+    )
     assert path.stat().st_size < MOST_BYTES, f"{path}: {path.stat().st_size} bytes"
 
 
-def main(folder: Path) -> None:
-    """Run a job, and draw every board."""
+@contextmanager
+def played() -> Iterator[dict[str, Asker]]:
+    """Who answers for each board, of a job that is run for it."""
     from monitored_job import monitored_job
     from whole_job import JOB
 
-    folder.mkdir(parents=True, exist_ok=True)
     with (
         tempfile.TemporaryDirectory() as place,
         monitored_job(Path(place), steps=STEPS, pace=PACE, scrape_seconds=SCRAPE_SECONDS) as watched,
@@ -133,16 +150,42 @@ def main(folder: Path) -> None:
         while watched.job.course.step < STEPS - 1:
             assert time.monotonic() < patience, "the job does not come to its end"
             time.sleep(0.5)
-        ended = time.time()
+        ended, of = time.time(), "a job that was played"
+        job = ANY | {"kind": "RLTrainingJob", "job_name": JOB}
+        own = dict.fromkeys(PARTS, Asker(watched.prometheus, begun, ended, job, of))
+        yield own | {"fleet": Asker(watched.prometheus, begun, ended, ANY, of)}
+
+
+@contextmanager
+def recorded(record: Path) -> Iterator[dict[str, Asker]]:
+    """Who answers for each board, of jobs that were watched on a cluster."""
+    from record import replayed, seen
+
+    with replayed(record) as (prometheus, about):
+        training, evaluation = (f'{{job_name="{name}"}}' for name in (about.training, about.evaluation))
+        # Until the coordinator ends: numbers of now would not be there afterwards.
+        begun, _ = seen(prometheus, f"vllm:num_requests_running{training}", about)
+        _, ended = seen(prometheus, f"headway_training_loss{training}", about)
+        job = ANY | {"kind": "RLTrainingJob", "job_name": about.training}
+        own = dict.fromkeys(PARTS, Asker(prometheus, begun, ended, job, "a job on a cluster"))
+        begun, _ = seen(prometheus, f"headway_job_info{training}", about)
+        _, ended = seen(prometheus, f"headway_job_info{evaluation}", about)
+        yield own | {"fleet": Asker(prometheus, begun, ended, ANY, "jobs on a cluster")}
+
+
+def main() -> None:
+    """Draw every board."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("folder", type=Path, help="where the pictures go")
+    parser.add_argument("--record", type=Path, help="what was scraped of jobs on a cluster")
+    options = parser.parse_args()
+    options.folder.mkdir(parents=True, exist_ok=True)
+    with recorded(options.record) if options.record else played() as askers:
         for board, parts in PARTS.items():
             document = json.loads((FILES / f"{board}.json").read_text())
-            chosen = dict.fromkeys(("namespace", "kind", "job_name", "purpose", "server"), ".*")
-            if board != "fleet":
-                chosen |= {"kind": "RLTrainingJob", "job_name": JOB}
             for name, sections in parts:
-                asker = Asker(watched.prometheus, begun, ended, chosen)
-                save(picture(document, sections, asker), folder / f"{name}.png")
+                save(picture(document, sections, askers[board]), options.folder / f"{name}.png")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main()

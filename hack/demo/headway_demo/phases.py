@@ -1,6 +1,7 @@
 """Where the wall clock went: set-up, sampling, training, weight sync, evaluation, which add up to all of it.
 
-The demo's own steps before the job are set-up, and so is the job's way to its first episode.
+The demo's own steps before the job are set-up, and so is the job's way to its first episode: pods and model,
+and the preflight from its first baseline episode to its verdict.
 
 Training and publishing are the learner's own figures, kept with each step's report. How long servers took to
 sample with new weights, and how long validations took, is in MLflow; without it a validation's length is read
@@ -32,7 +33,9 @@ class Phases:
     set_up: Mapping[str, float]
     """Each step before the job is applied: Python, cluster, images, inputs, charts."""
     start: float
-    """From apply to the first episode: pods, model, preflight."""
+    """From apply to the first episode that counts, without the preflight: pods and model."""
+    preflight: float
+    """From the first baseline episode to the verdict. The server that samples it is needed anyway."""
     sampling: float
     training: float
     weight_sync: float
@@ -43,16 +46,17 @@ class Phases:
     @property
     def total(self) -> float:
         """Of all phases."""
-        job = (self.start, self.sampling, self.training, self.weight_sync, self.evaluation)
+        job = (self.start, self.preflight, self.sampling, self.training, self.weight_sync, self.evaluation)
         return sum((*self.set_up.values(), *job, *self.afterwards.values()))
 
     def lines(self) -> Iterator[tuple[float, str]]:
         """Each with what it is."""
         yield self.total, "in all"
-        yield sum(self.set_up.values()) + self.start, "set-up, of it:"
+        yield sum(self.set_up.values()) + self.start + self.preflight, "set-up, of it:"
         for what, seconds in self.set_up.items():
             yield seconds, f"  {what}"
-        yield self.start, "  from apply to the first episode: pods, model, preflight"
+        yield self.start, "  from apply to the first episode: pods, model"
+        yield self.preflight, "  the preflight: baseline episodes, scripts, verdict"
         yield self.sampling, "sampling (what the learner waited for episodes)"
         yield self.training, "training (forward, backward, optimizer, checkpoints)"
         yield self.weight_sync, "weight sync (publishing, and until a server samples with them)"
@@ -68,16 +72,18 @@ def split(
     steps: Sequence[Mapping[str, float]],
     sync: Mapping[int, float],
     evaluations: Mapping[int, float],
+    preflight_s: float = 0.0,
 ) -> Phases:
     """The phases of a run.
 
     Args:
         timings: the demo's steps in their order, with their seconds.
         job: the one of them that is the job, from apply to its end.
-        start_s: seconds of it before the first episode.
+        start_s: seconds of it before the first episode that counts.
         steps: metrics of the steps' reports.
         sync: step -> seconds until a server sampled with its weights.
         evaluations: step -> seconds of its validation.
+        preflight_s: seconds of `start_s` from the first baseline episode to the preflight's verdict.
     """
     publishing = sum(step.get("timing_s/publish_weights", 0.0) for step in steps)
     training = sum(step.get("timing_s/training", 0.0) for step in steps) - publishing
@@ -88,7 +94,8 @@ def split(
     others = [(what, seconds) for what, seconds in timings.items() if what != job]
     return Phases(
         dict(others[:at]),
-        start_s,
+        start_s - preflight_s,
+        preflight_s,
         # Below 0 only where servers took weights while the learner trained: that time is in both.
         max(0.0, left),
         training,
@@ -103,6 +110,15 @@ def started_after(job: Mapping[str, Any], groups: Sequence[Group]) -> float:
     created = datetime.fromisoformat(job["metadata"]["creationTimestamp"]).timestamp()
     first = min(float(e["started_at"]) for group in groups for e in group["episodes"])
     return max(0.0, first - created)
+
+
+def preflight_took(job: Mapping[str, Any], baseline: Sequence[Group]) -> float:
+    """Seconds from the first baseline episode to the preflight's verdict; 0 where nothing was sampled."""
+    told = [known for known in job["status"]["conditions"] if known["type"] == "PreflightPassed"]
+    begun = [float(e["started_at"]) for group in baseline for e in (*group["episodes"], *group["discarded"])]
+    if not told or not begun:
+        return 0.0
+    return max(0.0, datetime.fromisoformat(told[0]["lastTransitionTime"]).timestamp() - min(begun))
 
 
 def durations(validations: Mapping[int, Sequence[Group]]) -> dict[int, float]:

@@ -124,6 +124,8 @@ def wall_clock(
 ) -> list[str]:
     """Where the time went, from the command to this report."""
     trained = [read_group(path) for path in (run / "trajectories" / "train").iterdir()]
+    sampled = run / "trajectories" / "preflight"
+    baseline = [read_group(path) for path in sampled.rglob("*.json.gz")]
     groups = [group for groups in evaluated.values() for group in groups] + trained
     found = phases.split(
         timings,
@@ -132,6 +134,7 @@ def wall_clock(
         phases.step_metrics(run),
         tracked.get(phases.WEIGHT_SYNC, {}),
         tracked.get(phases.EVALUATION) or phases.durations(evaluated),
+        phases.preflight_took(job, baseline),
     )
     return [
         "Time, by what it went into",

@@ -2,6 +2,7 @@
 
 waiting     nothing, while it needs the weights of another job that is not so far
 preparing   identity, settings, policies, coordinator, broker; the coordinator checks the job
+            and where it waits for a judge whose model the job serves, the servers of such judges
 sampling    and one rollout server: the untrained model of an RLTrainingJob is sampled before a learner exists
 running     and what needs accelerators, once its preflight has passed: none before. Of an RLTrainingJob
             learner and rollout servers; of an RLEvalJob the sets of servers that are needed now
@@ -27,6 +28,7 @@ from headway_operator.plan import (
     broker,
     coordinator,
     identity,
+    judges,
     network,
     pause,
     settings,
@@ -204,7 +206,7 @@ def _alive(
     again = _again(context, observed, situation)
     if refusal is not None:
         return Plan(status=told, again_seconds=again)
-    wanted = tuple(_base(subject, context) + _workloads(subject, context, begun, first))
+    wanted = tuple(_base(subject, context) + _workloads(subject, context, observed, begun, first))
     return Plan(wanted, _surplus(observed, wanted), told, held=True, again_seconds=again)
 
 
@@ -216,8 +218,12 @@ def _base(subject: Subject, context: Context) -> list[Wanted]:
     ]
 
 
-def _workloads(subject: Subject, context: Context, begun: bool, first: bool) -> list[Wanted]:
+def _workloads(
+    subject: Subject, context: Context, observed: Observed, begun: bool, first: bool
+) -> list[Wanted]:
     light = coordinator.objects(context) + broker.objects(context)
+    if begun or judges.needed(context, observed):
+        light += judges.objects(context)
     if begun:
         return light + subject.heavy(context)
     return light + (subject.first_servers(context) if first else [])
@@ -233,6 +239,8 @@ def _roles(
         ),
         _brokers(context, observed, restarts.get(names.BROKER, 0)),
     ]
+    if begun or judges.needed(context, observed):
+        light += judges.roles(context, observed, restarts.get(names.JUDGE, 0))
     if begun:
         return light + subject.heavy_roles(context, observed, restarts)
     return light + (subject.first_roles(context, observed, restarts) if first else [])

@@ -92,7 +92,7 @@ def of_training(context: Context) -> list[str]:
         servers = (field, spec.rollout.replicas + 1, caps.rollout_replicas)
     nodes = ("spec.learner.nodes", spec.learner.nodes, caps.learner_nodes)
     learner = _template(spec.learner.pod_template, "spec.learner.podTemplate", LEARNER_INSTEAD)
-    sizes = _sizes(servers, nodes, _sandboxes(context))
+    sizes = _sizes(servers, nodes, _judges(context), _sandboxes(context))
     return [*sizes, *_account(context), *reach.refusals(context), *learner, *_templates(context)]
 
 
@@ -101,7 +101,7 @@ def of_evaluation(context: Context) -> list[str]:
     spec, caps = context.evaluation.spec, context.platform.caps
     most = spec.rollout.replicas * spec.parallelism
     servers = ("spec.rollout.replicas x spec.parallelism", most, caps.rollout_replicas)
-    sizes = _sizes(servers, _sandboxes(context))
+    sizes = _sizes(servers, _judges(context), _sandboxes(context))
     return [
         *sizes,
         *_account(context),
@@ -142,6 +142,12 @@ def _sandboxes(context: Context) -> tuple[str, int, int]:
     if context.suites:
         field += ", with sandbox.warmPool.max or spec.rollout.maxConcurrency for each of spec.suites"
     return field, most, context.platform.caps.sandboxes
+
+
+def _judges(context: Context) -> tuple[str, int, int]:
+    """Of all judges together."""
+    most = sum(judge.model.replicas for judge in context.spec.judges if judge.model is not None)
+    return "spec.judges[].model.replicas, together", most, context.platform.caps.rollout_replicas
 
 
 def _sizes(*sizes: tuple[str, int, int]) -> list[str]:

@@ -134,7 +134,7 @@ def waiting_for(situation: Situation) -> str:
     texts = [
         health.trouble.message
         if health.trouble
-        else f"{health.role}: {health.ready} of {health.desired} pods are ready"
+        else f"{health.field or health.role}: {health.ready} of {health.desired} pods are ready"
         for health in short
     ]
     return "; ".join(texts)

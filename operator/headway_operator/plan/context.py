@@ -129,6 +129,11 @@ class Context:
         return self.spec.suites if isinstance(self.spec, RLEvalJobSpec) else ()
 
     @property
+    def serves_judges(self) -> bool:
+        """Whether a judge's model is the job's own to serve."""
+        return any(judge.model is not None for judge in self.spec.judges)
+
+    @property
     def opens_gateway(self) -> bool:
         """Whether agents outside the coordinator's process ask it for their turns."""
         return bool(self.suites) or not self.spec.agent.is_builtin

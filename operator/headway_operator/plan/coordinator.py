@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headway_api import exits, names
 from headway_api.spec.evaluation import RLEvalJobSpec
-from headway_operator.plan import pods
+from headway_operator.plan import judges, pods
 from headway_operator.plan.context import Context, Json, Mode, Wanted
 
 
@@ -63,7 +63,7 @@ def _process(context: Context) -> pods.Process:
             "readinessProbe": pods.http_probe("/readyz", "http", period=2, failures=3),
             "livenessProbe": pods.http_probe("/healthz", "http", period=10, failures=18, timeout=10),
         },
-        files_from_secret={**_endpoint_tokens(context), **_judge_tokens(context)},
+        files_from_secret={**_endpoint_tokens(context), **_judge_tokens(context), **judges.keys(context)},
         api_token=True,
         store=True,
         costly_to_move=True,

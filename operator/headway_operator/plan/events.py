@@ -15,7 +15,8 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from headway_operator.plan.context import JobStatus, Json
-from headway_operator.plan.facts import Fact, facts, has_begun, over
+from headway_operator.plan.fact import Fact
+from headway_operator.plan.facts import facts, has_begun, over
 
 REPORTER: Final = "headway-operator"
 MESSAGE_LIMIT: Final = 1024

@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
 from headway_api import names
 from headway_api.conditions import Condition, ConditionType, Reason, find, is_finished
-from headway_api.signals import SignalName
-from headway_api.status import Remediation, RLEvalJobStatus, RLTrainingJobStatus, Role, Signal
+from headway_api.status import Remediation, RLEvalJobStatus, RLTrainingJobStatus, Role
+from headway_operator.plan import signal_facts
 from headway_operator.plan.context import JobStatus
+from headway_operator.plan.fact import Fact, tenth
 
-MOST_SIGNALS: Final = 16
-"""As many as the status lists, those that are raised first."""
 OTHERWISE_TOLD: Final = (Reason.SUSPENDED, Reason.PAUSED, Reason.INVALID_SPEC)
 """Reasons of Stalled of which another fact tells."""
 NOT_MADE: Final = (
@@ -29,34 +28,12 @@ NOT_MADE: Final = (
     Reason.AGENT_UNREACHABLE,
     Reason.UNSCHEDULABLE,
     Reason.OUT_OF_MEMORY,
+    Reason.DISRUPTED,
     Reason.PROCESS_FAILED,
 )
 """Reasons of Progressing of which an event tells while the job may still come up by itself."""
 AWAITED: Final = (Reason.WAITING_FOR_WEIGHTS, Reason.CANDIDATE_MISSING, Reason.CHECKPOINT_MISSING)
 """Reasons of Ready of which an event tells: another job is not there, or has not come so far."""
-SIGNALS: Final = {name.lower(): str(name) for name in SignalName}
-
-
-@dataclass(frozen=True)
-class Fact:
-    """One thing that has happened."""
-
-    key: str
-    """What happened and when, in lower case: `stalled.1793534400`."""
-    reason: str
-    """What happened, in one word."""
-    message: str
-    """What happened, with its figures."""
-    warning: bool = False
-    at: datetime | None = None
-    """When it happened. None: the status does not say."""
-    not_before: datetime | None = None
-    """When it can have happened at the earliest, where the status does not say more."""
-
-    @property
-    def series(self) -> str:
-        """The key without its last part: what may happen again, later or further on."""
-        return self.key.rpartition(".")[0]
 
 
 def facts(status: JobStatus) -> list[Fact]:
@@ -66,8 +43,8 @@ def facts(status: JobStatus) -> list[Fact]:
         found += [*_refused(status), *_stalled(status), *_not_made(status), *_failing(status)]
     found += [fact for role in status.roles if role.restarts for fact in [_restarted(role)]]
     if isinstance(status, RLTrainingJobStatus):
-        found += [*_unwise(status), *_checkpointed(status), *_validated(status), *_raised(status)]
-        found += [*_changed(status), *_refused_order(status)]
+        found += [*_unwise(status), *_checkpointed(status), *_validated(status)]
+        found += [*signal_facts.standing(status), *_changed(status), *_refused_order(status)]
     begun = status.start_time
     return [fact if fact.at or fact.not_before else replace(fact, not_before=begun) for fact in found]
 
@@ -83,8 +60,8 @@ def over(told: Collection[str], status: JobStatus) -> Iterator[Fact]:
         what, _, when = key.rpartition(".")
         if what in ("stalled", "weightsoutofsync", "episodesfailing") and (since := _clock(when)):
             yield from _mended(what, when, since, status)
-        if what.startswith("signalraised.") and isinstance(status, RLTrainingJobStatus):
-            yield from _cleared(what.partition(".")[2], when, status)
+        if isinstance(status, RLTrainingJobStatus):
+            yield from signal_facts.cleared(key, told, status)
 
 
 def _mended(what: str, when: str, since: str, status: JobStatus) -> Iterator[Fact]:
@@ -216,9 +193,8 @@ def _checkpointed(status: RLTrainingJobStatus) -> Iterator[Fact]:
     if latest is None or latest.step == 0:
         return
     most = status.progress.max_steps if status.progress else None
-    tenth = 10 * min(latest.step, most) // most if most else 0
     text = f"a restart goes on from {_of(latest.step, most)}: {latest.uri}"
-    yield Fact(f"checkpointed.{tenth}", "Checkpointed", text)
+    yield Fact(f"checkpointed.{tenth(latest.step, most)}", "Checkpointed", text)
 
 
 def _validated(status: RLTrainingJobStatus) -> Iterator[Fact]:
@@ -232,40 +208,6 @@ def _validated(status: RLTrainingJobStatus) -> Iterator[Fact]:
     if found.baseline_external_score:
         text += f" (external score {found.baseline_external_score} before training)"
     yield Fact(f"validatedbest.{best.step}", "ValidatedBest", text)
-
-
-def _raised(status: RLTrainingJobStatus) -> Iterator[Fact]:
-    """Signals, by the step since which each is raised. None was before Healthy became False."""
-    healthy = _in_state(status, ConditionType.HEALTHY, "False")
-    for signal in status.signals:
-        if signal.state == "Raised":
-            since = healthy.last_transition_time if healthy else None
-            yield Fact(_raise(signal), "SignalRaised", _words(signal), warning=True, not_before=since)
-
-
-def _raise(signal: Signal) -> str:
-    return f"signalraised.{signal.name.lower()}.{signal.since}"
-
-
-def _words(signal: Signal) -> str:
-    text = f"{signal.name} since step {signal.since}"
-    if signal.value:
-        text += f": {signal.value}" + (f" against {signal.threshold}" if signal.threshold else "")
-    return f"{text}. {signal.message}" if signal.message else text
-
-
-def _cleared(name: str, since: str, status: RLTrainingJobStatus) -> Iterator[Fact]:
-    """That a signal is not raised any more, as far as the status shows it."""
-    raised = [signal for signal in status.signals if signal.state == "Raised"]
-    now = next((signal for signal in status.signals if signal.name.lower() == name), None)
-    if not status.signals or any(_raise(signal) == f"signalraised.{name}.{since}" for signal in raised):
-        return
-    if now is None and len(raised) >= MOST_SIGNALS:
-        return
-    if now is None or now.state != "Unknown":
-        state = f"{now.state.lower()} since step {now.since}" if now else "clear"
-        text = f"{SIGNALS.get(name, name)}, raised since step {since}, is {state}"
-        yield Fact(f"signalcleared.{name}.{since}", "SignalCleared", text)
 
 
 def _changed(status: RLTrainingJobStatus) -> Iterator[Fact]:

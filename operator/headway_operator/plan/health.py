@@ -30,7 +30,16 @@ from headway_operator.plan.observed import (
     terminations,
 )
 
-ESSENTIAL: Final = (names.COORDINATOR, names.BROKER, names.SUITE_BROKER, names.LEARNER, names.ROLLOUT)
+ESSENTIAL: Final = (
+    names.COORDINATOR,
+    names.BROKER,
+    names.SUITE_BROKER,
+    names.LEARNER,
+    names.ROLLOUT,
+    names.JUDGE,
+)
+REPLACEABLE: Final = (names.ROLLOUT, names.JUDGE)
+"""Roles of which one pod is enough to work with."""
 EVIDENCE_SECONDS: Final = 5.0
 """How long a failed Job waits for its pod's last words: the two arrive by different watches."""
 
@@ -78,6 +87,8 @@ class RoleHealth:
     """Enough of its processes run or have done their work, whether or not they answer probes just now."""
     culprit: str = ""
     """What it waits for longest."""
+    field: str = ""
+    """The field that asks for it, where the role's name does not say which."""
     ready_unscaled: int = 0
     """Of those that are ready, pods that spec.rollout.replicas does not count."""
 
@@ -170,7 +181,7 @@ def role_health(observed: Observed, role: str, desired: int, restarts_before: in
     workload = observed.workload(role)
     queued = _queued(workload)
     trouble = queued or next(iter(troubles), None) or _workload_trouble(observed, workload)
-    needed = 1 if role == names.ROLLOUT else desired
+    needed = 1 if role in REPLACEABLE else desired
     enough = ready >= needed or queued is not None
     pending_since, culprit = (None, "") if enough else _pending(waiting, workload)
     return RoleHealth(
@@ -189,7 +200,8 @@ def checks_wait(context: Context) -> Trouble | None:
     """What the preflight waits for, in the words of the coordinator, which alone sees it."""
     found = context.job.status.preflight
     waits = found.waits_for if found is not None and found.state == "Running" else None
-    if waits is None:
+    served = {names.check_of_judge(each.name) for each in context.spec.judges if each.model is not None}
+    if waits is None or waits.name in served:  # of a judge's own server its pods tell more
         return None
     reason = Reason.AGENT_UNREACHABLE if waits.name == names.CHECK_AGENT else Reason.CREATE_FAILED
     return Trouble(reason, f"{waits.field}: {waits.message}" if waits.field else waits.message)
@@ -211,8 +223,8 @@ def _queued(workload: Json | None) -> Trouble | None:
 
 def together(sets: list[RoleHealth]) -> RoleHealth:
     """Several sets of servers, or several brokers, as one role; each has to have enough of its own."""
-    late = [(health.pending_since, health.culprit) for health in sets if health.pending_since]
-    since, culprit = min(late, default=(None, ""))
+    late = [(each.pending_since, each.culprit, each.field) for each in sets if each.pending_since]
+    since, culprit, field = min(late, default=(None, "", ""))
     return RoleHealth(
         role=sets[0].role,
         desired=sum(health.desired for health in sets),
@@ -222,6 +234,7 @@ def together(sets: list[RoleHealth]) -> RoleHealth:
         pending_since=since,
         at_work=all(health.at_work for health in sets),
         culprit=culprit,
+        field=field,
     )
 
 
@@ -372,8 +385,9 @@ def _waited_too_long(context: Context, observed: Observed, roles: list[RoleHealt
     late.sort(key=lambda health: health.trouble is None)
     for health in late:
         words = health.trouble.message if health.trouble else f"{health.culprit} is not ready; see its log"
+        who = health.field or health.role
         return Trouble(
             Reason.PENDING_DEADLINE_EXCEEDED,
-            f"{health.role} was not ready within spec.pendingDeadlineSeconds ({patience}): {words}",
+            f"{who} was not ready within spec.pendingDeadlineSeconds ({patience}): {words}",
         )
     return None

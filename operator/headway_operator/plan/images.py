@@ -87,7 +87,7 @@ def _image_field(pod: Json, container: str) -> str:
     component, suite = labels.get(names.LABEL_COMPONENT), labels.get(names.LABEL_SUITE)
     if component == names.SANDBOX and container in (names.SANDBOX, names.RUNNER):
         return field_of(suite, "image") if suite else "spec.environment.image"
-    role = names.BROKER if component == names.SUITE_BROKER else component
+    role = {names.SUITE_BROKER: names.BROKER, names.JUDGE: names.ROLLOUT}.get(str(component), component)
     if container == role:
         return f"images.{role} of the chart's values"
     return f"container {container} of a podTemplate"

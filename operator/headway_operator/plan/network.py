@@ -3,6 +3,7 @@
     sandbox      from coordinator and broker; to nothing, names (DNS) included
     rollout      from coordinator (vLLM's development endpoints can replace the weights); scrapers, on a port
                  that serves what vLLM counts and nothing else
+    judge        from coordinator, at the port where it asks
     broker       from coordinator; scrapers
     coordinator  from learner, where there is one; scrapers
     learner      from learner
@@ -66,6 +67,8 @@ def objects(context: Context, roles: tuple[str, ...]) -> list[Wanted]:
     if context.suites:
         from_coordinator = [_allow([coordinator, *scrapers], names.PORT_BROKER)]
         policies += [_policy(context, names.SUITE_BROKER, from_coordinator), _of_suites(context)]
+    if context.serves_judges:
+        policies.append(_policy(context, names.JUDGE, [_allow([coordinator], names.PORT_ENGINE)]))
     if learners:
         # Collectives open ports of their own choice.
         policies.append(_policy(context, names.LEARNER, [_allow(learners), *to_learner]))

@@ -16,6 +16,7 @@ WORKLOADS = {
     names.SUITE_BROKER: "Deployment",
     names.LEARNER: "Job",
     names.ROLLOUT: "Deployment",
+    names.JUDGE: "Deployment",
 }
 
 
@@ -78,6 +79,10 @@ class Observed:
         """The same with the objects of one suite alone; None: with those that are of no suite."""
         return replace(self, objects=tuple(body for body in self.objects if suite_of(body) == name))
 
+    def of_judge(self, name: str) -> Observed:
+        """The same with the servers of one judge alone."""
+        return replace(self, objects=tuple(body for body in self.objects if judge_of(body) == name))
+
     def workload(self, role: str) -> Json | None:
         """The Job or Deployment of a role; the first one where a role has several."""
         kind = WORKLOADS[role]
@@ -99,6 +104,12 @@ def set_of(body: Json) -> str | None:
 def suite_of(body: Json) -> str | None:
     """The suite an object is labelled with."""
     name: str | None = body["metadata"].get("labels", {}).get(names.LABEL_SUITE)
+    return name
+
+
+def judge_of(body: Json) -> str | None:
+    """The judge an object is labelled with."""
+    name: str | None = body["metadata"].get("labels", {}).get(names.LABEL_JUDGE)
     return name
 
 

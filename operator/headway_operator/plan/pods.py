@@ -35,9 +35,11 @@ class Process:
     env_from_pod: dict[str, str] = field(default_factory=dict)
     """Variable -> path of a field of the pod."""
     files_from_secret: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """Folder -> name and key of a Secret, which may come later: the key is a file there once there is one."""
+    """Folder -> name and key of a Secret, which may come later: TOKEN_KEY is then a file in the folder."""
     labels: dict[str, str] = field(default_factory=dict)
     """Further labels of the pod."""
+    holds_keys_of: str | None = None
+    """The role whose keys it mounts, where that is another than `role`."""
     probes: Json = field(default_factory=dict)
     api_token: bool = False
     """Speaks to the Kubernetes API."""
@@ -124,7 +126,13 @@ def _env(process: Process) -> list[Json]:
 def _volumes(context: Context, process: Process) -> tuple[list[Json], list[Json]]:
     volumes: list[Json] = [
         {"name": "config", "configMap": {"name": names.config_map(context.stem)}},
-        {"name": "keys", "projected": {"sources": _keys(context, process.role), "defaultMode": 0o440}},
+        {
+            "name": "keys",
+            "projected": {
+                "sources": _keys(context, process.holds_keys_of or process.role),
+                "defaultMode": 0o440,
+            },
+        },
         {"name": "tmp", "emptyDir": {"sizeLimit": context.platform.cache_size_limit}},
         {"name": "cache", "emptyDir": {"sizeLimit": context.platform.cache_size_limit}},
     ]
@@ -137,7 +145,7 @@ def _volumes(context: Context, process: Process) -> tuple[list[Json], list[Json]
     for folder, (secret_name, key) in process.files_from_secret.items():
         above, _, leaf = folder.rpartition("/")
         name = f"{leaf}-token" if above == names.JUDGES_DIR else f"{leaf}-secret"
-        items = [{"key": key, "path": key}]
+        items = [{"key": key, "path": names.TOKEN_KEY}]
         may_come = {"secretName": secret_name, "items": items, "defaultMode": 0o440, "optional": True}
         volumes.append({"name": name, "secret": may_come})
         mounts.append({"name": name, "mountPath": folder, "readOnly": True})

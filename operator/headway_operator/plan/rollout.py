@@ -3,12 +3,16 @@ answer: the coordinator talks to each one by itself."""
 
 from __future__ import annotations
 
+from typing import Final
+
 from headway_api import names
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_operator.plan import pods
 from headway_operator.plan.context import Context, Mode, Wanted
 
-STARTUP_PERIOD = 3
+STARTUP_PERIOD: Final = 3
+REPLACED: Final = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}}
+"""How a Deployment of servers takes another template: never with more accelerators than it has."""
 
 
 def of_training(context: Context) -> list[Wanted]:
@@ -53,9 +57,9 @@ def objects(context: Context, server_set: int | str | None = None) -> list[Wante
     }
     deployment = {
         "replicas": 1 if server_set == names.VALIDATION_SET else context.spec.rollout.replicas,
-        "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}},
+        "strategy": REPLACED,
         "selector": {"matchLabels": selector},
-        "template": pods.pod_template(context, _process(context, server_set)),
+        "template": pods.pod_template(context, process(context, server_set)),
     }
     made = [
         Wanted(context.object("v1", "Service", name, role, spec=service)),
@@ -76,7 +80,8 @@ def _labels(server_set: int | str | None) -> dict[str, str]:
     return {} if server_set is None else {names.LABEL_SERVER_SET: str(server_set)}
 
 
-def _process(context: Context, server_set: int | str | None) -> pods.Process:
+def process(context: Context, server_set: int | str | None = None) -> pods.Process:
+    """A rollout server."""
     rollout = context.spec.rollout
     # Loading a model takes minutes; the job's own patience decides, not the probe's.
     attempts = context.spec.pending_deadline_seconds // STARTUP_PERIOD + 1

@@ -95,7 +95,16 @@ def idle_target(limits: Limits, counts: Counts, demand: Demand) -> int:
 
 def creates(limits: Limits, counts: Counts, demand: Demand) -> int:
     """Pods to create now."""
-    missing = idle_target(limits, counts, demand) - counts.ready - counts.starting
+    return _within(limits, counts, idle_target(limits, counts, demand) - counts.ready - counts.starting)
+
+
+def tries(limits: Limits, counts: Counts, wanted: int) -> int:
+    """Pods to create now so that `wanted` start together: whether an image is any good is soon known."""
+    return _within(limits, counts, wanted - counts.starting)
+
+
+def _within(limits: Limits, counts: Counts, missing: int) -> int:
+    """As many of `missing` pods as there may be."""
     alive = limits.maximum - counts.alive
     present = limits.maximum + limits.starting_at_once - counts.alive - counts.leaving
     return max(0, min(missing, alive, present, limits.starting_at_once - counts.starting))

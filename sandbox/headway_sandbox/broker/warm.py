@@ -208,11 +208,17 @@ class WarmPool:
             return
         if self.problem is not None and self.problem.permanent:
             return
-        wanted = pool.creates(self._limits, self.counts(), self.demand())
-        for _ in range(min(wanted, 1) if self._failures else wanted):
+        for _ in range(self._missing()):
             pod = Pod(f"{self._kind.config.stem}-{names.SANDBOX}-{secrets.token_hex(4)}", time.monotonic())
             self._pods[pod.name] = pod
             self._spawn(self._create(pod))
+
+    def _missing(self) -> int:
+        """Pods to create now. Until one has answered, those that tell whether any will are made at once."""
+        wanted = pool.creates(self._limits, self.counts(), self.demand())
+        if wanted and self._fruitless and not self._has_answered:
+            return pool.tries(self._limits, self.counts(), pods.FRUITLESS - self._fruitless)
+        return min(wanted, 1) if self._failures else wanted
 
     async def _create(self, pod: Pod) -> None:
         self._made += 1

@@ -94,7 +94,11 @@ def signal_cases() -> Rules:
     }
 
 
-ACTIVE = {"raised": "1x40", "suspect": "1x40", "ended": "1x2 0x38", "resumed": "0x20 1x1 0x18"}
+CROWDED = "crowded"
+"""A job of which so many signals are raised that its status has no room for this one."""
+ACTIVE = {
+    "raised": "1x40", "suspect": "1x40", "ended": "1x2 0x38", "resumed": "0x20 1x1 0x18", CROWDED: "1x40",
+}  # fmt: skip
 STATES = {"raised": "0x4 1x3 2x17", "suspect": "0x4 1x35", "ended": "2x40", "resumed": "2x40"}
 
 
@@ -110,14 +114,21 @@ def signal_series(name: str) -> Iterator[dict[str, str]]:
         yield {"series": f'headway_job_signal{{{of},pod="a"}}', "values": values}
         if job == "raised":
             yield {"series": f'headway_job_signal{{{of},pod="b"}}', "values": "_x25 2x4 0x10"}
+    of = f'kind="RLTrainingJob",namespace="red",job_name="{CROWDED}",signal="{name}"'
+    yield {"series": f'headway_signal_state{{{of},pod="coordinator"}}', "values": "0x7 2x22 0x10"}
 
 
 def signal_tests(signal: dict[str, str]) -> Iterator[Rules]:
-    """Raised from 8 minutes on, by a new replica from 26 on, and no more from 31 on."""
-    labels = {"kind": "RLTrainingJob", "namespace": "red", "job_name": "raised"}
+    """Raised from 8 minutes on, of one job by a new replica from 26 on, and no more from 31 on."""
+    labels = {"kind": "RLTrainingJob", "namespace": "red"}
     labels |= {"severity": signal["severity"], "signal": signal["name"]}
-    summary = f"RLTrainingJob red/raised: {signal['summary']}"
-    raised = [{"exp_labels": labels, "exp_annotations": {"summary": summary}}]
+    raised = [
+        {
+            "exp_labels": labels | {"job_name": job},
+            "exp_annotations": {"summary": f"RLTrainingJob red/{job}: {signal['summary']}"},
+        }
+        for job in ("raised", CROWDED)
+    ]
     for minute, expected in ((7, []), (12, []), (15, raised), (28, raised), (35, [])):
         alert = f"Headway{signal['name']}"
         yield {"alertname": alert, "eval_time": f"{minute}m", "exp_alerts": expected}

@@ -312,6 +312,8 @@ def recounted(groups: list[dict[str, Any]], prefix: str, rates: str) -> dict[str
     readable = sum(map(len, calls))
     failed = sum(text == "error: no such key" for text in answers)
     rows = [row for e in episodes for row in e["rows"]]
+    branches = [row for e in episodes for row in e["rows"][1:]]
+    positions = sum(len(row["tokens"]) for row in rows)
     logprobs = [p for row in rows for p, m in zip(row["logprobs"], row["mask"], strict=True) if m]
     outcomes = Counter(e["outcome"] for g in groups for e in g["episodes"])
     every = sum(outcomes.values())
@@ -340,6 +342,10 @@ def recounted(groups: list[dict[str, Any]], prefix: str, rates: str) -> dict[str
         f"{prefix}/turns/token_limit_rate": np.mean([t["finish_reason"] == "length" for t in turns]),
         f"{prefix}/turns/fork_rate": sum(e["forks"] for e in episodes) / len(turns),
         **{f"{prefix}/forks_of/{why}": drifted[why] / len(turns) for why in REASONS},
+        **spread(f"{prefix}/rows/", [len(e["rows"]) for e in episodes], "mean max"),
+        f"{prefix}/rows/branch_share": len(branches) / len(rows),
+        f"{prefix}/rows/branch_token_share": sum(sum(row["mask"]) for row in branches) / len(logprobs),
+        f"{prefix}/rows/repeated_share": sum(row["mask"].count(0) for row in branches) / positions,
         **spread(f"{prefix}/tool_calls/", [len(made) for made in calls], "mean max"),
         f"{prefix}/tool_calls/failed_share": failed / readable if readable else 0.0,
         f"{prefix}/tool_calls/malformed_share": unreadable / (unreadable + readable),
@@ -408,6 +414,7 @@ def test_the_script_shows_whatever_is_recounted(done: Rig) -> None:
         "val/turns/fork_rate",
         "val/episodes/fork_rate",
         *(f"val/forks_of/{why}" for why in REASONS),
+        *(f"val/rows/{share}" for share in ("branch_share", "branch_token_share", "repeated_share")),
         *(f"val/tool_calls/malformed_share_of/{kind}" for kind in KINDS if kind != "not_json"),
         "val/reward/min",
         "val/repetition/mean",

@@ -6,6 +6,7 @@ a python of its own, the gateway and the sandbox; only the model's words are wri
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -119,6 +120,31 @@ async def test_openais_agents_play_by_their_default(
     texts, service = [THINKING, TWO_CALLS, CALL, PADDED], agents.get(program)
     record = await one_row_of_responses(tok, tmp_path, service, texts, row)
     assert record.messages[2]["reasoning_content"] == "Which metal?"
+
+
+JSON = '{"metal": "gold", "parts": [{"name": "ring", "grams": null}]}<|im_end|>'
+
+
+@pytest.mark.parametrize("style", ["chat", "responses", "agents"])
+async def test_openais_clients_parse_an_answer_that_a_schema_held(
+    tok: Any, agents: Agents, tmp_path: Path, style: str
+) -> None:
+    service = agents.get("structured_agent")
+    async with stage(tok, tmp_path, JSON) as (rig, leases):
+        record = await play(rig, leases, rig.http_agent(f"{service.url}/at-once"), style=style)
+    assert (record.outcome, record.reward) == (Outcome.COMPLETED, 1.0), service.log[-3000:]
+    assert ([turn.guided for turn in record.turns], record.rows) == ([True], [])
+    [request] = rig.speaker.requests
+    assert json.loads(request.schema or "")["properties"]["metal"]["enum"] == ["gold", "lead"]
+
+
+async def test_openais_completions_go_on_in_one_row(tok: Any, agents: Agents, tmp_path: Path) -> None:
+    service, texts = agents.get("structured_agent"), [" I look. Observation:", " It is gold.<|im_end|>"]
+    async with stage(tok, tmp_path, *texts) as (rig, leases):
+        record = await play(rig, leases, rig.http_agent(f"{service.url}/at-once"), style="text")
+    assert (record.outcome, record.reward) == (Outcome.COMPLETED, 1.0), service.log[-3000:]
+    assert len(record.turns) == 2
+    token_truth(rig, record)
 
 
 THOUGHT = "Thought: I look.\n<code>\nfound = look_up(key='x')\nprint(found)\n</code> and more<|im_end|>"

@@ -147,6 +147,7 @@ TAKEN_OVER = [
 ]
 
 
+@pytest.mark.hostile
 def test_a_broker_makes_sandboxes_of_its_own_job_alone(rig: Rig) -> None:
     rig.start()
     rig.apply("meek")

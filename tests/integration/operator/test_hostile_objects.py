@@ -12,7 +12,7 @@ from operator_rig import IMAGE, SMALL, Rig, wait
 from headway_api import names
 from headway_api.exits import PERMANENT
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.hostile, pytest.mark.timeout(300)]
 
 Json = dict[str, Any]
 RESIDENT_MIB = 256

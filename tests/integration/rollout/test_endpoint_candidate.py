@@ -1,14 +1,17 @@
 """An endpoint candidate against vLLM's own chat completions: a server that Headway did not write.
 
 Its model has random weights, so what it says is noise; that it is asked rightly, and what it costs, is not.
+The same server is asked for turns that a schema holds, tokens in and tokens out.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +21,18 @@ from endpoint_service import asking
 from faulty_servers import broker, sandbox, serving
 from role_keys import TO_ROLLOUT
 from rollout_server import RolloutServer
+from transformers import AutoTokenizer
 
-from headway_api.records import GroupRecord, Outcome, Purpose, UsageClass
+from headway_api.model_names import BASE_MODEL
+from headway_api.records import GroupRecord, Outcome, PolicyVersion, Purpose, UsageClass
 from headway_coordinator import group as groups
 from headway_coordinator.agents.builtin import Builtin
 from headway_coordinator.dataset import Slot
 from headway_coordinator.endpoint.chat import EndpointChat
+from headway_coordinator.engines import vllm
 from headway_coordinator.episode import Episodes, Rules
 from headway_coordinator.faults import CandidateFault
+from headway_coordinator.gateway import schemas
 from headway_coordinator.gateway.core import Ask, ContextFull, Force, Sampling, Session, call_id
 from headway_coordinator.http import connector
 from headway_coordinator.ledger.events import of_group
@@ -67,10 +74,21 @@ def at(server: RolloutServer, token: str | None = KEY, model: str = "base", **sp
     return asking(f"{server.url}/v1", token=token, model=model, **spec)
 
 
-def counted(server: RolloutServer, name: str) -> float:
-    """One of vLLM's own counters, over all series."""
-    found = re.findall(rf"^vllm:{name}_total{{.*}} (\S+)$", server.metrics(), re.MULTILINE)
-    return sum(map(float, found))
+def spent_on_requests(server: RolloutServer) -> list[float]:
+    """Tokens of prompts, and sampled ones, by vLLM's own counters.
+
+    Less those of heartbeats: of an idle vLLM the server's agent asks one token after a prompt of one.
+    """
+    shown = server.metrics()
+    beats, *totals = (
+        sum(map(float, re.findall(rf"^vllm:{series} (\S+)$", shown, re.MULTILINE)))
+        for series in (
+            r'request_prompt_tokens_bucket{.*le="1\.0".*}',
+            "prompt_tokens_total{.*}",
+            "generation_tokens_total{.*}",
+        )
+    )
+    return [total - beats for total in totals]
 
 
 @asynccontextmanager
@@ -110,14 +128,11 @@ def said(found: list[GroupRecord]) -> list[list[Any]]:
 
 
 async def test_episodes_cost_what_the_server_counts_and_come_out_alike_again(server: RolloutServer) -> None:
-    before = [counted(server, name) for name in ("prompt_tokens", "generation_tokens")]
+    before = spent_on_requests(server)
     async with at(server) as chat:
         await chat.probe()
         found = await measured(chat, *(plan(position) for position in range(3)))
-        spent = [
-            counted(server, name) - start
-            for name, start in zip(("prompt_tokens", "generation_tokens"), before, strict=True)
-        ]
+        spent = [now - start for now, start in zip(spent_on_requests(server), before, strict=True)]
         again = await measured(chat, *(plan(position) for position in range(3)))
     ended = {episode.outcome for group in found for episode in group.episodes}
     assert ended <= {Outcome.COMPLETED, Outcome.TRUNCATED}
@@ -195,3 +210,51 @@ async def test_a_wrong_token_or_model_is_found_out(server: RolloutServer, probed
         with pytest.raises(CandidateFault, match="up to and including /v1") as caught:
             await (chat.probe() if probed else chat.chat(session, Ask([USER])))
     assert caught.value.field == "spec.candidates[other].endpoint.url"
+
+
+async def sampled(server: RolloutServer, prompt: list[int], schema: str | None, seed: int) -> vllm.Sampled:
+    asked = vllm.Request(prompt, 64, 1.0, 1.0, seed, [], schema=schema)
+    async with aiohttp.ClientSession(connector=connector()) as http:
+        asking = partial(vllm.generate, http, server.url, BASE_MODEL, PolicyVersion(incarnation=0, step=0))
+        return await asking(asked, 120.0, key=KEY, static=True)
+
+
+PROMPT = list(range(9, 17))
+HELD = schemas.text(
+    {
+        "type": "object",
+        "properties": {"metal": {"enum": ["gold", "lead"]}, "sure": {"type": "boolean"}},
+        "required": ["metal", "sure"],
+        "additionalProperties": False,
+    },
+    "schema",
+)
+
+
+async def test_a_turn_that_a_schema_holds_is_sampled_from_what_is_allowed_alone(
+    server: RolloutServer, tiny: Path
+) -> None:
+    tok = AutoTokenizer.from_pretrained(str(tiny))
+    for seed in range(3):
+        found = await sampled(server, PROMPT, HELD, seed)
+        told = json.loads(tok.decode(found.tokens, skip_special_tokens=True))
+        assert (set(told), told["metal"] in ("gold", "lead")) == ({"metal", "sure"}, True)
+        # Its log-probabilities are of the tokens that were allowed, so they are no policy's of its own.
+        first = found.tokens[0]
+        [plain] = server.score(BASE_MODEL, [*PROMPT, first])[-1:]
+        assert found.logprobs[0] > plain + 0.5
+
+
+async def test_schemas_harm_no_neighbour(server: RolloutServer) -> None:
+    """The most that is taken, and what would not have been: plain turns beside them go on."""
+    ranges = {f"property {n}": {"type": "number", "minimum": n} for n in range(30)}
+    wide = {"type": "object", "properties": ranges}
+    most = [wide, {"type": "string", "minLength": 30, "maxLength": 30}, {"type": "object"}]
+    bad = ['{"type": "string", "pattern": "("}', '{"$ref": "#/$defs/None"}', '{"enum": []}', "{"]
+    turns = [sampled(server, PROMPT, schemas.text(one, "schema"), 1) for one in most]
+    turns += [sampled(server, PROMPT, one, 1) for one in bad]
+    plain = [sampled(server, PROMPT, None, seed) for seed in range(8)]
+    found = await asyncio.gather(*turns, *plain, return_exceptions=True)
+    assert [type(one) for one in found[len(most) : len(turns)]] == [vllm.SchemaRefused] * len(bad), found
+    rest = found[: len(most)] + found[len(turns) :]
+    assert all(isinstance(one, vllm.Sampled) for one in rest), rest

@@ -15,7 +15,7 @@ from typing import Any
 import judged
 import pytest
 import rollout_server
-from role_keys import TO_ROLLOUT
+from role_keys import TO_JUDGE
 from rollout_server import RolloutServer, kill
 from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 
@@ -27,8 +27,6 @@ from headway_coordinator.room import Room
 
 pytestmark = [pytest.mark.integration, pytest.mark.ci, pytest.mark.timeout(900)]
 
-KEY = TO_ROLLOUT
-"""What a rollout server's port asks for, as other servers ask for keys of theirs."""
 VERDICT = {"enum": ["good", "bad"]}
 REWARD = f"float(self.judge('style', [user(str(transcript.row['case']))], {VERDICT}) == 'good')"
 
@@ -39,7 +37,10 @@ def tok(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def started(folder: Path, base: Path) -> RolloutServer:
-    return RolloutServer(folder, base, model={"contextLength": 512})
+    """The server of a judge of a job that trains another model, which is not looked for."""
+    model = {"base": f"file://{base}", "dtype": "float32", "contextLength": 512}
+    judges = [{"name": "style", "model": model, "concurrency": 4}]
+    return RolloutServer(folder, folder / "nothing", judge="style", judges=judges)
 
 
 @pytest.fixture
@@ -129,7 +130,7 @@ async def test_a_judge_killed_in_the_middle_costs_retries_and_no_zero(
 
 def key(folder: Path) -> None:
     (folder / "tokens/style").mkdir(parents=True)
-    (folder / "tokens/style/token").write_text(KEY)
+    (folder / "tokens/style/token").write_text(TO_JUDGE)
 
 
 def spec(server: RolloutServer, **other: Any) -> Any:

@@ -13,9 +13,19 @@ from typing import Any
 import aiohttp
 import pytest
 import sandbox_broker as rig
+import speaking_job
+from faulty_servers import serving, weight_agent
 from hostile_code import HOSTILE, STAYS, WALLED
+from lease_service import free_port
+from role_keys import KEYS
 
+from headway_api.exits import JobError
+from headway_api.preflight import CHECK_IDS
 from headway_api.sandbox_api import Lease, LeaseRequest, Problem
+from headway_api.store import FileStore
+from headway_coordinator.coordinator import Coordinator
+from headway_coordinator.engines.router import Endpoint
+from headway_coordinator.status import Heard
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 ROOT = Path(__file__).resolve().parents[3]
@@ -217,6 +227,7 @@ def with_module(name: str, source: str) -> tuple[dict[str, Any], dict[str, Any]]
     return held, {"spec": {"containers": [container], "volumes": volumes}}
 
 
+@pytest.mark.hostile
 async def test_code_of_the_models_reaches_nothing_of_its_judge(
     cluster: Any, namespace: str, image: str, job: Any
 ) -> None:
@@ -268,6 +279,7 @@ http.server.ThreadingHTTPServer(("", 8080), Evil).serve_forever()
 """
 
 
+@pytest.mark.hostile
 async def test_a_pod_that_answers_otherwise_ends_itself_alone(
     cluster: Any, namespace: str, image: str, job: Any
 ) -> None:
@@ -279,3 +291,61 @@ async def test_a_pod_that_answers_otherwise_ends_itself_alone(
         assert state.problem is not None
         assert (state.problem.reason, state.problem.field) == ("SandboxUnfit", "spec.environment.image")
         assert (await broker.call("GET", "/healthz"))[0] == 200
+
+
+def checked(folder: Path, job: Any) -> Any:
+    """A job whose preflight asks for isolation alone, with rows of the example."""
+    checks = {**dict.fromkeys(CHECK_IDS, "Off"), "isolated": "Enforce"}
+    environment = job(IMAGE, sandbox={"warmPool": {"min": 1, "max": 2}}).spec.environment.as_object()
+    made = speaking_job.job(
+        folder,
+        environment=environment,
+        preflight={"episodes": 8, "checks": checks},
+        evaluation={"everySteps": 0, "atStart": False},
+    )
+    # The example's prompt is long, and the toy's words are short.
+    (folder / "model" / "config.json").write_text(json.dumps({"max_position_embeddings": 65536}))
+    for name in ("train", "validation"):
+        rows = [CASE | {"prompt": f"{CASE['prompt']} ({name} {number})"} for number in range(4)]
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    owner = job(IMAGE)
+    return made.model_copy(update={"name": owner.name, "namespace": owner.namespace, "uid": owner.uid})
+
+
+@pytest.mark.long
+async def test_what_a_pod_reaches_in_its_first_second_ends_the_preflight(
+    cluster: Any, image: str, job: Any, tmp_path: Path
+) -> None:
+    """No policy holds in this namespace. This machine is no pod and does not know the API server's address
+    in the cluster: only what a pod tries by itself while it begins can name it."""
+    where = ("get", "service", "kubernetes", "-n", "default", "-o", "jsonpath={.spec.clusterIP}")
+    api = f"{cluster.kubectl(*where)}:443"
+    config, told = checked(tmp_path, job), list[dict[str, Any]]()
+
+    def sink(status: dict[str, Any]) -> Heard:
+        told.append(status)
+        return Heard()
+
+    async with (
+        rig.running(cluster.kubeconfig, config) as broker,
+        serving(speaking_job.speaking_engine(tmp_path)) as engine,
+        serving(weight_agent()) as agent,
+    ):
+
+        async def discover() -> set[Endpoint]:
+            return {Endpoint(engine.url, agent.url)}
+
+        coordinator = Coordinator(
+            *(config, KEYS, FileStore(), tmp_path / "cache", sink),
+            broker_url=broker.url,
+            discover=discover,
+            port=free_port(),
+        )
+        async with asyncio.timeout(240):
+            with pytest.raises(JobError) as ended:
+                await coordinator.run()
+    assert ended.value.termination.reason == "PreflightFailed"
+    [found] = [each for each in told[-1]["preflight"]["findings"] if each["check"] == "isolated"]
+    assert found["verdict"] == "Fail"
+    assert "NetworkPolicyNotEnforced: a sandbox reached" in found["message"]
+    assert f"({api})" in found["message"]

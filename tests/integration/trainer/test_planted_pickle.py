@@ -5,29 +5,19 @@ from __future__ import annotations
 import os
 import pickle
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
+from tries.planted import Planted
 
 from headway_trainer.engine import DATA_ALONE, data_alone
 
 pytestmark = pytest.mark.integration
 
 
-class Planted:
-    """Whoever unpickles it makes a file."""
-
-    def __init__(self, mark: Path) -> None:
-        self._mark = mark
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return os.mkdir, (str(self._mark),)
-
-
 def test_deepspeed_runs_nothing_that_lies_in_a_checkpoint(tmp_path: Path) -> None:
     mark, file = tmp_path / "code ran", tmp_path / "state.pt"
-    torch.save({"module": Planted(mark)}, file)
+    torch.save({"module": Planted(os.mkdir, str(mark))}, file)
     with data_alone():
         from deepspeed.runtime.checkpoint_engine.torch_checkpoint_engine import TorchCheckpointEngine
 

@@ -50,7 +50,7 @@ def back(*steps: int, **in_force: Any) -> dict[str, Any]:
 
 
 FEW: dict[str, dict[str, Any]] = {
-    "stage3-bfloat16": {"lora": LORA, **SETTINGS["stage3-bfloat16"], "moves": WIDENED},
+    "stage3-bfloat16": {"lora": LORA, **SETTINGS["stage3-bfloat16"], "recompute": True, "moves": WIDENED},
     "plain": {"lora": LORA, "moves": PLAIN},
     "back-and-wide": {"lora": LORA, "moves": [*WIDENED, back(2, adapter=WIDE), {"train": 3}]},
     "full-one": {"moves": PLAIN[:1]},

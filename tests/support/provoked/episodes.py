@@ -29,6 +29,10 @@ def small(role: str) -> Provocation:
 
 TINY = {"name": "cache", "emptyDir": {"medium": "Memory", "sizeLimit": "64Ki"}}
 """A volume that is full at once: its limit is that of a file system of its own."""
+ON_DISK = {"name": "cache", "emptyDir": {"sizeLimit": "64Ki"}}
+"""A volume of the node's disk: nothing but the kubelet's next look stops who writes more."""
+LONG_STEP = {"algorithm": {"batchSize": 128, "groupSize": 8}}
+"""Of minutes: none is taken before the kubelet has looked."""
 LONG_ENOUGH = {"schedule": {"maxSteps": 8}, "evaluation": {"everySteps": 0, "atStart": False}}
 SOON_OVER = LONG_ENOUGH | {"rollout": {"timeoutSeconds": TURN_LIMIT_S}}
 
@@ -60,5 +64,9 @@ PROVOKED: dict[str, Provocation] = {
     "learner-out-of-memory": small("learner"),
     "server-out-of-memory": small("rollout"),
     "disk-full": Provocation({"learner": {"podTemplate": {"spec": {"volumes": [TINY]}}}}, trains=True),
+    "volume-beyond-its-limit": Provocation(
+        {"learner": {"podTemplate": {"spec": {"volumes": [ON_DISK]}}}} | LONG_STEP,
+        trains=True,
+    ),
     "out-of-time": Provocation({"activeDeadlineSeconds": 5}),
 }

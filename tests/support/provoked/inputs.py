@@ -52,6 +52,10 @@ PROVOKED: dict[str, Provocation] = {
     "half-a-model": Provocation({"model": {"base": f"{ODD}/no-config"}}),
     "garbled-configuration": Provocation({"model": {"base": f"{ODD}/garbled-config"}}),
     "no-chat-template": Provocation({"model": {"base": f"{ODD}/no-template"}}),
+    "no-calls-read": Provocation({"model": {"base": f"{ODD}/no-calls"}}),
+    "no-results-taken": Provocation(
+        {"model": {"base": f"{ODD}/no-results"}, "agent": {"builtin": {"toolCallParser": "qwen-coder"}}}
+    ),
     "beyond-the-model": Provocation({"model": {"contextLength": 1000000}}),
     "no-such-module": Provocation({"model": {"lora": {"targets": ["w_pack"]}}}),
     "no-room-for-turns": Provocation(
@@ -68,6 +72,7 @@ PROVOKED: dict[str, Provocation] = {
     "no-job-to-start-from": Provocation({"model": {"warmStart": {"job": "absent"}}}),
     "no-candidate": evaluation({"candidates": [{"name": "tuned", "checkpoint": {"job": "absent"}}]}),
     "spoilt-weights": Provocation({"model": {"base": f"{ODD}/spoilt-weights"}}),
+    "layer-left-out": Provocation({"model": {"base": f"{ODD}/more-layers"}}),
     "weights-of-another-model": Provocation({"model": {"base": f"{ODD}/other-weights"}}, trains=True),
     "lost-checkpoint": Provocation({"suspend": True}, then=lose_the_checkpoint, trains=True),
 }
@@ -75,6 +80,12 @@ LEFT_OUT = {
     "no-config": ("config.json",),
     "no-template": ("chat_template.jinja",),
 }
+TEMPLATES = {
+    "no-calls": "{% for m in messages %}{{ m.role }}: {{ m.content }}<|im_end|>{% endfor %}",
+    "no-results": "{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('no such role') }}"
+    "{% endif %}{{ m.role }}: {{ m.content }}<|im_end|>{% endfor %}",
+}
+"""Model -> its chat template."""
 HALVED = {"garbled-config": "config.json", "spoilt-weights": "model.safetensors"}
 
 
@@ -85,21 +96,25 @@ def upload(bucket: Any, folder: Path) -> None:
     odd = folder / "odd"
     for name, files in LEFT_OUT.items():
         shutil.copytree(model, odd / name, ignore=shutil.ignore_patterns(*files))
+    for name, template in TEMPLATES.items():
+        shutil.copytree(model, odd / name)
+        (odd / name / "chat_template.jinja").write_text(template)
     for name, file in HALVED.items():
         shutil.copytree(model, odd / name)
         whole = (model / file).read_bytes()
         (odd / name / file).write_bytes(whole[: len(whole) // 2])
-    resized(model, odd / "other-weights")
+    described_as(model, odd / "other-weights", "intermediate_size", 2)
+    described_as(model, odd / "more-layers", "num_hidden_layers", 2)
     _adapters(odd)
     _rows(odd)
     bucket.upload(odd, "odd")
 
 
-def resized(model: Path, copy: Path) -> None:
-    """Copy a model whose layers are larger by its configuration than by its weights."""
+def described_as(model: Path, copy: Path, size: str, times: int) -> None:
+    """Copy a model whose configuration has so many times a size that its weights have."""
     shutil.copytree(model, copy)
     config = json.loads((model / "config.json").read_text())
-    config["intermediate_size"] *= 2
+    config[size] *= times
     (copy / "config.json").write_text(json.dumps(config))
 
 

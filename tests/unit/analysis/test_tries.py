@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from episodes import a_group, sealed
+from episodes import a_group, given_up, sealed
 
 from headway_analysis.measures.tries import Place, Rules, Try, a_try, tries_of
 from headway_api.records import EpisodeRecord, Outcome, Turn
@@ -149,6 +149,23 @@ def test_lost_and_repeated_attempts_are_discarded_tokens() -> None:
     assert good.discarded_tokens == 2 * 31  # both earlier attempts were at the first try
     assert lost.usage == {"discarded": 31}
     assert (lost.reward, lost.success, lost.success_by_reward) == (None, False, False)
+
+
+def test_a_turn_that_never_reached_the_agent_is_discarded() -> None:
+    found = as_try(given_up(sealed("v0-7")))
+    assert (found.prompt_tokens, found.cached_tokens, found.sampled_tokens) == (23, 3, 8)
+    assert found.discarded_tokens == 14
+    assert found.usage == {
+        "evaluationPrefill": 13,
+        "evaluationCachedPrefill": 3,
+        "evaluationSample": 4,
+        "discarded": 14,
+        "sandboxSeconds": 1.5,
+    }
+    lost = as_try(given_up(sealed("v0-7", reward=None)))
+    assert (lost.discarded_tokens, lost.usage) == (31, {"discarded": 31})
+    elsewhere = a_try(given_up(sealed("v0-7")), PLACE, Rules(), sampled_by="endpoint")
+    assert (elsewhere.discarded_tokens, "discarded" in elsewhere.usage) == (0, False)
 
 
 def test_a_try_is_in_the_cluster_of_its_row_unless_a_column_names_one() -> None:

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
-sys.path.insert(0, str(Path(__file__).parents[3] / "examples" / "sop-quickstart"))
+# Last: the example has modules of the names of some in tests/support.
+sys.path.append(str(Path(__file__).parents[3] / "examples" / "sop-quickstart"))
 
 import generate
 from bench.learning import seeds

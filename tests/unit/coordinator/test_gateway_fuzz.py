@@ -6,8 +6,6 @@ A failure names the seed: HOSTILE_SEED=n repeats it, HOSTILE_CASES=n bends more.
 from __future__ import annotations
 
 import asyncio
-import copy
-import gzip
 import json
 import os
 import random
@@ -15,12 +13,12 @@ from typing import Any
 
 import aiohttp
 import pytest
-from evil_replies import VALUES, changed
+from bent_requests import EPISODE, GOOD, HELD, KNOWN, bent, heavy, held
 from memory import flat
-from open_rollout import ARN, TOOLS, USER, a_rollout, rig
+from open_rollout import a_rollout, rig
 from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 
-from headway_coordinator.gateway import bodies, messages, openai, responses
+from headway_coordinator.gateway import bodies
 from headway_wire import contents
 
 pytestmark = pytest.mark.hostile
@@ -28,111 +26,9 @@ pytestmark = pytest.mark.hostile
 SEED = int(os.environ.get("HOSTILE_SEED", "1"))
 CASES = int(os.environ.get("HOSTILE_CASES", "150"))
 MOST = 64 * 1024 * 1024
-EPISODE = "t0-000009-0-0"
-CALL = {"id": "c", "type": "function", "function": {"name": "look_up", "arguments": '{"key": "x"}'}}
-PROMPT: dict[str, Any] = {
-    "model": "default",
-    "system": [{"type": "text", "text": "Be brief."}],
-    "messages": [
-        USER,
-        {
-            "role": "assistant",
-            "content": [
-                {"type": "thinking", "thinking": "hm", "signature": ""},
-                {"type": "text", "text": "I look."},
-                {"type": "tool_use", "id": "c", "name": "look_up", "input": {"key": "x"}},
-            ],
-        },
-        {
-            "role": "user",
-            "content": [
-                {
-                    "type": "tool_result",
-                    "tool_use_id": "c",
-                    "content": [{"type": "text", "text": "gold"}],
-                    "is_error": False,
-                },
-                {"type": "text", "text": "And?"},
-            ],
-        },
-    ],
-    "tools": [{"name": "look_up", "description": "Look.", "input_schema": {"type": "object"}}],
-    "tool_choice": {"type": "tool", "name": "look_up"},
-    "thinking": {"type": "enabled", "budget_tokens": 1024},
-}
-GOOD: dict[str, Any] = {
-    "/v1/chat/completions": {
-        "model": "default",
-        "messages": [
-            {"role": "system", "content": "Be brief."},
-            USER,
-            {"role": "assistant", "content": None, "tool_calls": [CALL], "reasoning_content": "hm"},
-            {
-                "role": "tool",
-                "tool_call_id": "c",
-                "content": [{"type": "text", "text": "gold"}],
-                "name": "look_up",
-            },
-        ],
-        "tools": TOOLS,
-        "tool_choice": {"type": "function", "function": {"name": "look_up"}},
-        "max_tokens": 5,
-        "temperature": 1.0,
-        "stream": False,
-        "stream_options": {"include_usage": True},
-        "stop": ["END", "Observation:"],
-        "logprobs": True,
-        "seed": 7,
-    },
-    "/v1/messages": PROMPT
-    | {
-        "max_tokens": 5,
-        "stop_sequences": ["END"],
-        "temperature": 1.0,
-        "stream": False,
-    },
-    "/v1/messages/count_tokens": PROMPT,
-    "/v1/responses": {
-        "model": "default",
-        "instructions": "Be brief.",
-        "input": [
-            {"role": "user", "content": [{"type": "input_text", "text": "What is x?"}]},
-            {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]},
-            {"type": "function_call", "call_id": "c", "name": "look_up", "arguments": '{"key": "x"}'},
-            {"type": "function_call_output", "call_id": "c", "output": "gold"},
-        ],
-        "tools": [{"type": "function", "name": "look_up", "parameters": {"type": "object"}, "strict": True}],
-        "tool_choice": {"type": "function", "name": "look_up"},
-        "max_output_tokens": 5,
-        "temperature": 1.0,
-        "stream": False,
-        "reasoning": {"effort": None},
-        "text": {"format": {"type": "text"}},
-    },
-    "/v1/tools/look_up": {"key": "x", "more": {"deep": [1, 2.5, None]}},
-    "/complete-rollout": {
-        "JobArn": ARN,
-        "TrajectoryId": EPISODE,
-        "Status": "ready",
-        "ClientToken": "c",
-        "ErrorMessage": "m",
-    },
-    "/update-reward": {
-        "JobArn": ARN,
-        "TrajectoryId": EPISODE,
-        "Rewards": [0.5],
-        "Metrics": {"accuracy": 1.0},
-        "ClientToken": "c",
-    },
-}
-HEADERS: tuple[dict[str, str], ...] = (
-    *({}, {"Content-Type": "text/plain; charset=utf-7"}, {"X-Stainless-Retry-Count": "9" * 99}),
-    *({"X-Amzn-SageMaker-Job-Arn": "x" * 5000}, {"X-Amzn-SageMaker-Trajectory-Id": "a.b.c" * 500}),
-    *({"Content-Encoding": "gzip"}, {"Content-Encoding": "deflate"}, {"Authorization": "Bearer " * 100}),
-    *({"Expect": "100-continue"}, {"Expect": "what"}, {"Accept-Encoding": "br;q=x"}),
-)
-
-
+SIZE = 1024 * 1024
+HEAVY = 0.02
+"""Share of the requests that are large all through."""
 NOT_OURS = {"Content-Encoding", "Expect"}
 """Headers that aiohttp refuses by itself, in its own words."""
 
@@ -140,25 +36,6 @@ NOT_OURS = {"Content-Encoding", "Expect"}
 @pytest.fixture(scope="module")
 def tok(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return tokenizer(tmp_path_factory.mktemp("tok"), QWEN3_TEMPLATE)
-
-
-def bent(path: str, chance: random.Random) -> tuple[bytes, dict[str, str]]:
-    """A request's body and headers, most often almost good."""
-    body = copy.deepcopy(GOOD[path])
-    for _ in range(chance.randint(0, 3)):
-        body = changed(body, chance)
-    if path.endswith("completions") and isinstance(body, dict) and chance.random() < 0.3:
-        body = body | {chance.choice(list(openai.WITHOUT_EFFECT)): chance.choice(VALUES)}
-    if "responses" in path and isinstance(body, dict) and chance.random() < 0.3:
-        body = body | {chance.choice(list(responses.WITHOUT_EFFECT)): chance.choice(VALUES)}
-    if "messages" in path and isinstance(body, dict) and chance.random() < 0.3:
-        body = body | {chance.choice(list(messages.WITHOUT_EFFECT)): chance.choice(VALUES)}
-    data = json.dumps(body).encode()
-    if chance.random() < 0.1:
-        data = data[: chance.randrange(len(data) + 1)]
-    headers = chance.choice(HEADERS) if chance.random() < 0.3 else {}
-    packed = headers.get("Content-Encoding") == "gzip" and chance.random() < 0.5
-    return (gzip.compress(data) if packed else data), headers
 
 
 @pytest.mark.parametrize("path", GOOD)
@@ -174,7 +51,8 @@ async def test_no_request_is_answered_with_a_fault_of_ours(
         await r.chat()  # what is loaded at the first turn is no request's cost
         with flat(MOST):
             for number in range(CASES):
-                data, headers = bent(path, chance)
+                is_heavy = path in KNOWN and chance.random() < HEAVY
+                data, headers = (heavy(path, chance, SIZE), {}) if is_heavy else bent(path, chance)
                 at = f"HOSTILE_SEED={SEED}, request {number}: {data[:200]!r} {headers}"
                 async with (
                     r.server.open(a_rollout(EPISODE), r.backend) as one,
@@ -204,4 +82,11 @@ async def test_the_requests_that_are_bent_are_good_before(tok: Any, path: str) -
         if path == "/update-reward":
             await r.post("/complete-rollout", GOOD["/complete-rollout"])
         status, answer = await r.post(path, GOOD[path])
+        assert status == 200, answer
+
+
+@pytest.mark.parametrize("path", HELD)
+async def test_those_that_are_held_to_a_schema_too(tok: Any, path: str) -> None:
+    async with rig(tok, context=4000) as r, r.server.open(a_rollout(EPISODE), r.backend) as r.rollout:
+        status, answer = await r.post(path, held(path))
         assert status == 200, answer

@@ -299,7 +299,7 @@ async def test_one_long_conversation_is_counted_at_a_time(tok: Any) -> None:
 
 async def test_what_is_not_served_does_not_say_the_token(tok: Any, caplog: pytest.LogCaptureFixture) -> None:
     async with listening(tok) as r:
-        for path in ("/v1/completions", f"/{'a' * 100}"):
+        for path in ("/v1/embeddings", f"/{'a' * 100}"):
             status, answer = await r.post(path, {})
             assert status == 404
             assert r.rollout.token not in json.dumps(answer)

@@ -158,7 +158,7 @@ async def test_a_body_that_is_none(tok: Any, path: str, body: str) -> None:
 
 async def test_what_is_not_served_says_what_is(tok: Any) -> None:
     async with rig(tok) as r:
-        status, answer = await r.post("/v1/completions", {})
+        status, answer = await r.post("/v1/embeddings", {})
         assert status == 404
         assert "/v1/chat/completions" in answer["message"]
         async with r.http.get(r.base + "/v1/chat/completions") as found:

@@ -27,6 +27,7 @@ ONE = {
     "kimi": '<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{{"a": {0}}}<|tool_call_end|>',
     "mistral-tekken": 'f[ARGS]{{"a": {0}}}',
     "command": '[{{"tool_name": "f", "parameters": {{"a": {0}}}}}, {{"tool_name": "g", "parameters": {{}}}}]',
+    "llama4": '{{"name": "f", "parameters": {{"a": {0}}}}}{{"name": "g", "parameters": {{}}}}',
 }
 ONE |= {"seed-oss": ONE["qwen-coder"]}
 ONE["deepseek-v3.2"] = (

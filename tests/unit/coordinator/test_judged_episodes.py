@@ -21,6 +21,7 @@ from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 from headway_api import prices
 from headway_api.exits import JobError
 from headway_api.records import EpisodeRecord, GroupRecord, Judgement, Outcome, UsageClass
+from headway_api.store import FileStore
 from headway_coordinator.faults import InfraFault
 from headway_coordinator.judges import judge as asking
 from headway_coordinator.ledger import events
@@ -202,7 +203,7 @@ async def checked(folder: Path, service: Service, **spec: Any) -> Bench:
     of = job_spec(write_inputs(folder), judges=[judge], **spec)
     bench = Bench(of)
     async with judged.judges(folder, *of.judges) as judges:
-        await bench.runner.judges(judges)
+        await bench.runner.judges(judges, FileStore(), folder / "cache")
     return bench
 
 

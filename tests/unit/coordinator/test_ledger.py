@@ -7,7 +7,7 @@ from datetime import date
 from pathlib import Path
 
 import pytest
-from episodes import CACHED, PROMPT, SAMPLED, a_group, sealed, version
+from episodes import CACHED, PROMPT, SAMPLED, a_group, given_up, sealed, version
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -84,6 +84,23 @@ def test_what_failed_is_discarded_and_not_billed() -> None:
     one = PROMPT + (PROMPT + SAMPLED + 2 - CACHED) + 2 * SAMPLED
     assert counted[UsageClass.DISCARDED] == 2 * one
     assert counted[UsageClass.SANDBOX_SECONDS] == 3.0
+
+
+@pytest.mark.parametrize("purpose", [Purpose.TRAIN, Purpose.VALIDATION])
+def test_a_turn_that_never_reached_its_agent_is_discarded(purpose: Purpose) -> None:
+    group = a_group("t0-000000", [1.0, 0.0, None], purpose=purpose)
+    read, whole = totals(group), sum(totals(group).values())
+    group = group.model_copy(update={"episodes": [given_up(episode) for episode in group.episodes]})
+    counted, lost = totals(group), PROMPT + SAMPLED
+    prefill, cached, sample = events._CLASSES[purpose]
+    assert counted[prefill] == read[prefill] - 2 * PROMPT
+    assert counted[cached] == read[cached]
+    assert counted[sample] == read[sample] - 2 * SAMPLED
+    assert counted[UsageClass.DISCARDED] == read[UsageClass.DISCARDED] + 2 * lost
+    assert sum(counted.values()) == whole
+    why = events.discarded_tokens(group)
+    assert why["Undelivered"] == 2 * lost
+    assert why.total() == counted[UsageClass.DISCARDED]
 
 
 def test_a_group_that_is_abandoned_costs_nothing() -> None:

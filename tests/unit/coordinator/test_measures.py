@@ -19,7 +19,7 @@ from headway_analysis.measures.episodes import pass_at_k, pass_k, pass_power_k, 
 from headway_analysis.measures.figures import TOOLS_MOST
 from headway_api.in_force import Directive
 from headway_api.metrics import family
-from headway_api.records import Batch, EpisodeRecord, GroupRecord, Outcome, Purpose
+from headway_api.records import Batch, EpisodeRecord, GroupRecord, Outcome, Purpose, TurnSpan
 from headway_api.spec.algorithm import ADVANTAGES, Advantage, AlgorithmSpec
 from headway_api.status import decimal
 from headway_coordinator import view
@@ -135,6 +135,26 @@ def test_a_response_is_what_a_turn_sampled_and_an_episode_is_their_sum() -> None
     found = figures.evaluation([group_of(long, short)], [1], 1.0, "val")
     assert [found[f"val/tokens/response_{name}"] for name in ("mean", "min", "max")] == [30, 1, 100]
     assert [found[f"val/tokens/episode_{name}"] for name in ("mean", "min", "max")] == [60, 13, 107]
+
+
+def test_branches_are_the_rows_without_an_episodes_first_turn() -> None:
+    whole = sealed("t0-0", 0)
+    [row] = whole.rows
+    short = row.model_copy(update={"mask": [0] * (len(row.mask) - 4) + [1] * 4})
+    forked = sealed("t0-0", 1).model_copy(update={"rows": [row, short]})
+    lost = sealed("t0-0", 2, reward=None)
+    found = figures.batch([group_of(whole, forked, lost)], 1, trained=(), max_turns=2)
+    assert (found["rollout/rows/mean"], found["rollout/rows/max"]) == (1.5, 2)
+    assert found["rollout/rows/branch_share"] == 1 / 3
+    assert found["rollout/rows/branch_token_share"] == 4 / (8 + 8 + 4)
+    assert found["rollout/rows/repeated_share"] == (len(row.tokens) - 4) / (3 * len(row.tokens))
+    first, second = (TurnSpan(start=0, end=1, turn=turn) for turn in (1, 0))
+    rows = [row.model_copy(update={"turns": [first]}), short.model_copy(update={"turns": [second]})]
+    helped = sealed("t0-0", 1).model_copy(update={"rows": rows})
+    helper_first = figures.batch([group_of(helped)], 1, trained=(), max_turns=2)
+    assert helper_first["rollout/rows/branch_token_share"] == 8 / (8 + 4), "a helper's row is older"
+    empty = figures.batch([group_of(lost)], 1, trained=(), max_turns=2)
+    assert not any(value for name, value in empty.items() if name.startswith("rollout/rows/"))
 
 
 def test_rates_count_episodes_and_figures_under_turns_count_turns() -> None:

@@ -128,8 +128,8 @@ def test_stop_sequences_end_the_turn() -> None:
         ("top_k", {"top_k": 5}),
         ("container", {"container": "c"}),
         ("mcp_servers", {"mcp_servers": [{}]}),
-        ("output_format", {"output_format": {"type": "json_schema"}}),
-        ("output_config", {"output_config": {"effort": "low"}}),
+        ("output_format.schema", {"output_format": {"type": "json_schema"}}),
+        ("output_config.effort", {"output_config": {"effort": "some"}}),
         ("stop_sequences", {"stop_sequences": "END"}),
         ("stop_sequences.0", {"stop_sequences": ["\ud83d"]}),
         ("stop_sequences.0", {"stop_sequences": [""]}),
@@ -177,9 +177,11 @@ def test_a_body_is_an_object(document: object) -> None:
 def test_what_changes_nothing_is_listed_and_a_lenient_job_lists_more() -> None:
     thinking = {"type": "enabled", "budget_tokens": 1024}
     asked = body(
-        tools=[TOOL], thinking=thinking, tool_choice={"type": "auto", "disable_parallel_tool_use": True}
+        tools=[TOOL, TOOL | {"name": "later", "defer_loading": True}],
+        thinking=thinking,
+        tool_choice={"type": "auto", "disable_parallel_tool_use": True},
     )
-    listed = ("thinking.budget_tokens", "tool_choice.disable_parallel_tool_use")
+    listed = ("thinking.budget_tokens", "tool_choice.disable_parallel_tool_use", "tools.defer_loading")
     assert messages.read(asked).ignored == listed
     assert messages.read(asked | {"top_k": 5}, lenient=True).ignored == ("top_k", *listed)
 

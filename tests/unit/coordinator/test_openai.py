@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -124,12 +125,23 @@ def test_what_makes_no_difference_is_taken(neutral: dict[str, Any]) -> None:
         ("seed", {"seed": 1.5}),
         ("seed", {"seed": 2**70}),
         ("frequency_penalty", {"frequency_penalty": 0.5}),
-        ("response_format", {"response_format": {"type": "json_object"}}),
+        ("response_format.type", {"response_format": {"type": "grammar"}}),
+        ("response_format.json_schema", {"response_format": {"type": "json_schema"}}),
+        ("response_format", {"response_format": {"type": "json_object"}, "tools": [TOOL]}),
+        ("guided_json", {"response_format": {"type": "json_object"}, "guided_json": {"type": "object"}}),
+        ("guided_json", {"guided_json": "{"}),
+        ("json_schema", {"json_schema": "[]"}),
+        ("structured_outputs.regex", {"structured_outputs": {"regex": "a+"}}),
+        ("structured_outputs.json.pattern", {"structured_outputs": {"json": {"pattern": "a+"}}}),
+        ("extra_body", {"extra_body": {"guided_json": {}}}),
         ("functions", {"functions": [{"name": "f"}]}),
-        ("chat_template_kwargs", {"chat_template_kwargs": {"enable_thinking": False}}),
-        ("reasoning_effort", {"reasoning_effort": "low"}),
+        ("chat_template_kwargs.documents", {"chat_template_kwargs": {"documents": [1]}}),
+        ("chat_template_kwargs.thinking", {"chat_template_kwargs": {"thinking": 1}}),
+        ("enable_thinking", {"enable_thinking": "no"}),
+        ("reasoning_effort", {"reasoning_effort": "some"}),
+        ("enable_thinking", {"reasoning_effort": "low", "enable_thinking": False}),
         ("stop_token_ids", {"stop_token_ids": [7]}),
-        ("guided_json", {"guided_json": {}}),
+        ("guided_choice", {"guided_choice": ["yes", "no"]}),
         ("messages.0.function_call", {"messages": [USER | {"function_call": {"name": "f"}}]}),
         ("messages", {"messages": []}),
         ("messages", {"messages": [{"role": "user", "content": "\ud83d"}]}),
@@ -148,9 +160,7 @@ def test_what_makes_no_difference_is_taken(neutral: dict[str, Any]) -> None:
         ("temperature", {"temperature": -1}),
         ("top_p", {"top_p": float("inf")}),
         ("stream", {"stream": "yes"}),
-        ("enable_thinking", {"enable_thinking": False}),
         ("regex", {"regex": "a+"}),
-        ("json_schema", {"json_schema": "{}"}),
         ("ebnf", {"ebnf": "root ::= a"}),
         ("grammar", {"grammar": "root ::= a"}),
         ("min_new_tokens", {"min_new_tokens": 5}),
@@ -182,8 +192,11 @@ def test_stop_is_a_string_or_a_list(given: Any, stops: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"response_format": {"type": "json_schema"}}, "offer a tool with this schema"),
-        ({"reasoning_effort": "low"}, "one chat template"),
+        ({"guided_regex": "a+"}, 'response_format: {"type": "json_schema"'),
+        ({"ebnf": "root ::= a"}, 'response_format: {"type": "json_schema"'),
+        ({"guided_choice": ["a"]}, "an enum"),
+        ({"documents": [{}]}, "one chat template"),
+        ({"max_new_tokens": 5}, "write max_tokens"),
         ({"n": 2}, "send the request again"),
         ({"logit_bias": {"7": 1}}, "spec.agent.lenient: true"),
     ],
@@ -193,10 +206,16 @@ def test_a_refusal_says_why_and_what_to_do(fields: dict[str, Any], said: str) ->
 
 
 def test_a_lenient_job_ignores_and_lists_what_is_not_applied() -> None:
-    fields = {"response_format": {"type": "json_object"}, "n": 3, "reasoning_effort": "low", "seed": 7}
+    fields = {"response_format": {"type": "json_object"}, "n": 3, "seed": 7, "regex": "a+"}
     found = openai.read(body(**fields), lenient=True)
     assert sorted(found.ignored) == sorted(fields)
-    assert found.ask == openai.read(body()).ask
+    assert found.ask == replace(openai.read(body()).ask, must_think=False)
+
+
+def test_a_lenient_job_takes_an_effort_where_the_template_knows_it() -> None:
+    found = openai.read(body(reasoning_effort="low", chat_template_kwargs={"documents": []}), lenient=True)
+    assert (found.ask.effort, found.ask.must_think) == ("low", False)
+    assert found.ignored == ("chat_template_kwargs.documents",)
 
 
 def test_a_lenient_job_still_refuses_what_is_no_value() -> None:

@@ -66,6 +66,7 @@ GOOD: list[tuple[str, str, Any]] = [
     ("POST", "/v1/messages", {"messages": [USER], "max_tokens": 5, "thinking": {"type": "adaptive"}}),
     ("POST", "/v1/messages/count_tokens", {"messages": [USER]}),
     ("POST", "/v1/responses", {"input": "hello", "instructions": "Be brief.", "max_output_tokens": 9}),
+    ("POST", "/v1/completions", {"prompt": "hello", "logprobs": 0, "stop": ["END"], "max_tokens": 9}),
     ("GET", "/v1/models", None),
     ("GET", "/v1/models/{id}", None),
     ("GET", "/v1/tools", None),
@@ -76,7 +77,9 @@ GOOD: list[tuple[str, str, Any]] = [
 BAD: list[tuple[str, str, Any]] = [
     ("POST", "/v1/chat/completions", {"messages": [USER], "logit_bias": {"7": 1}}),
     ("POST", "/chat/completions", [1]),
-    ("POST", "/v1/responses", {"input": "hello", "text": {"format": {"type": "json_object"}}}),
+    ("POST", "/v1/responses", {"input": "hello", "text": {"format": {"type": "json_schema"}}}),
+    ("POST", "/v1/completions", {"prompt": ["a", "b"]}),
+    ("POST", "/v1/completions", {"prompt": "a", "echo": True}),
     ("POST", "/v1/responses", {"input": "hello", "previous_response_id": "resp_no"}),
     ("POST", "/v1/messages", {"messages": [USER]}),
     ("POST", "/v1/messages", {"messages": [USER], "max_tokens": 5, "top_k": 7}),

@@ -120,8 +120,9 @@ def test_tool_choice(choice: Any, may_call: bool, force: Force | None) -> None:
         ("truncation", {"truncation": "auto"}),
         ("top_logprobs", {"top_logprobs": 5}),
         ("max_tool_calls", {"max_tool_calls": 1}),
-        ("reasoning.effort", {"reasoning": {"effort": "low"}}),
-        ("text.format", {"text": {"format": {"type": "json_schema"}}}),
+        ("reasoning.effort", {"reasoning": {"effort": "some"}}),
+        ("text.format.schema", {"text": {"format": {"type": "json_schema"}}}),
+        ("text.format", {"text": {"format": {"type": "json_object"}}, "tools": [TOOL]}),
         ("text.verbosity", {"text": {"verbosity": "low"}}),
         ("tools.0.type", {"tools": [{"type": "web_search"}]}),
         ("tool_choice", {"tool_choice": "required"}),
@@ -142,9 +143,10 @@ def test_a_body_is_an_object(document: object) -> None:
 
 
 def test_a_lenient_job_ignores_and_lists() -> None:
-    found = read(lenient=True, reasoning={"effort": "low"}, truncation="auto")
-    assert sorted(found.ignored) == ["reasoning.effort", "truncation"]
-    assert found.ask == read().ask
+    wished = {"format": {"type": "json_object"}}
+    found = read(lenient=True, reasoning={"effort": "low"}, text=wished, truncation="auto")
+    assert sorted(found.ignored) == ["text.format", "truncation"]
+    assert (found.ask.schema, found.ask.effort, found.ask.must_think) == (None, "low", False)
 
 
 def test_an_answer_says_thought_text_and_calls() -> None:

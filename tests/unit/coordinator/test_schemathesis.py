@@ -23,7 +23,10 @@ from headway_coordinator.gateway.rollouts import Status
 pytestmark = [pytest.mark.hostile, pytest.mark.timeout(900)]
 
 SEED = os.environ.get("HOSTILE_SEED", "1")
-TURNS = ("/v1/chat/completions", "/v1/messages", "/v1/messages/count_tokens", "/v1/responses")
+TURNS = (
+    *("/v1/chat/completions", "/v1/messages", "/v1/messages/count_tokens", "/v1/responses"),
+    "/v1/completions",
+)
 CASES = int(os.environ.get("HOSTILE_CASES", "15"))
 """Drawn of each operation, beside those that schemathesis makes of every bound in a schema."""
 CHECKS = (

@@ -2,87 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
-from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
-from a_job import publishing
-from faulty_servers import Scripted, broker, sandbox, serving, weights_slot
-from lease_service import free_port
-from role_keys import KEYS, TO_COORDINATOR
-from scripted_learner import ScriptedLearner
-from speaking_job import job, speaking_engine, until_ready
+from flat_job import STEPS, config, run
+from role_keys import KEYS
 
 from headway_analysis.signals.definition import Level, Reading, Signal
 from headway_analysis.signals.history import History
 from headway_analysis.signals.standing import Standing
 from headway_analysis.signals.watch import Verdict
 from headway_api.conditions import ConditionType, find
-from headway_api.config import JobConfig
 from headway_api.signals import SignalName
 from headway_api.status import RLTrainingJobStatus
 from headway_api.store import FileStore
 from headway_coordinator.coordinator import Coordinator
-from headway_coordinator.engines.router import Endpoint
 from headway_coordinator.signals import Signals, healthy, message, shown
-
-STEPS = 5
-
-
-def config(folder: Path, steps: int = STEPS) -> JobConfig:
-    return job(
-        folder, schedule={"maxSteps": steps, "maxEpochs": 10}, evaluation={"everySteps": 0, "atStart": False}
-    )
-
-
-async def run(
-    folder: Path, config: JobConfig, told: RLTrainingJobStatus | None, steps: int | None
-) -> Coordinator:
-    """Live a job for some steps, or to its end; every reward is 0, so that no group has an advantage."""
-    async with AsyncExitStack() as stack:
-        engine = await stack.enter_async_context(serving(speaking_engine(folder)))
-        agent = await stack.enter_async_context(serving(weights_agent()))
-        box = await stack.enter_async_context(serving(sandbox(0.0)))
-        leases = await stack.enter_async_context(serving(broker(box.url)))
-
-        async def discover() -> set[Endpoint]:
-            return {Endpoint(engine.url, agent.url)}
-
-        store, port = FileStore(), free_port()
-        coordinator = Coordinator(
-            config, KEYS, store, folder / "cache", lambda status: None, told=told, broker_url=leases.url,
-            discover=discover, port=port,
-        )  # fmt: skip
-        learner = ScriptedLearner(
-            f"http://127.0.0.1:{port}",
-            TO_COORDINATOR,
-            store,
-            coordinator.layout,
-            publishing(store, coordinator.layout),
-        )
-        async with asyncio.timeout(60):
-            running = asyncio.create_task(coordinator.run())
-            await until_ready(running, port)
-            await learner.run(steps)
-            if steps is None:
-                await running
-                return coordinator
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
-        return coordinator
-
-
-def weights_agent() -> Scripted:
-    held: dict[str, Any] = {"version": None, "ready": False}
-
-    def take(body: Any) -> Any:
-        held.update(version=body["version"], ready=True, error=None, reason=None, canary_error=1e-6)
-        return held
-
-    return Scripted({**weights_slot(), "GET /v1/weights": lambda body: held, "POST /v1/weights": take})
 
 
 def of_signal(status: RLTrainingJobStatus, name: SignalName) -> dict[str, Any]:

@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from headway_dashboards.asking import panels
-from headway_dashboards.drawing import shown
-from headway_dashboards.pictures import PARTS, Asker, picture, save
+from headway_dashboards.drawing import Curve, shown
+from headway_dashboards.pictures import ANY, PARTS, Asker, picture, save
 
 Json = dict[str, Any]
 LABELS = {"namespace": "team", "kind": "RLTrainingJob", "job_name": "refunds", "state": "Training"}
@@ -36,7 +36,7 @@ def document(board: str) -> Json:
 
 
 def drawn(board: str, sections: tuple[str, ...] | None = None) -> Figure:
-    chosen = dict.fromkeys(("namespace", "kind", "job_name", "purpose", "server"), ".*")
+    chosen = ANY
     return picture(document(board), sections, Asker(Canned(), 100.0, 110.0, chosen))
 
 
@@ -86,6 +86,7 @@ def test_a_picture_is_a_small_file(tmp_path: Path) -> None:
         (1.5, "currencyUSD", "$1.5"),
         (0.02, "s", "20 ms"),
         (75.0, "s", "75 s"),
+        (1770.0, "s", "29.5 min"),
         (12345.0, "short", "12.3 K"),
         (0.0003, "suffix: nat", "0.0003 nat"),
         (float("nan"), "s", "-"),
@@ -93,3 +94,32 @@ def test_a_picture_is_a_small_file(tmp_path: Path) -> None:
 )
 def test_numbers_have_their_unit(value: float, unit: str, text: str) -> None:
     assert shown(value, unit) == text
+
+
+def test_a_panel_that_nothing_is_known_of_says_so() -> None:
+    class Silent:
+        def ask(self, path: str, **asked: str) -> Json:
+            return {"result": []}
+
+    chosen = ANY
+    figure = picture(document("sandboxes"), ("Pool",), Asker(Silent(), 100.0, 110.0, chosen))
+    said = [text.get_text() for axes in figure.axes for text in axes.texts]
+    panels_drawn = [each for each in document("sandboxes")["panels"] if each["type"] != "row"]
+    assert said
+    assert set(said) == {"No data"}
+    assert len(said) <= len(panels_drawn)
+
+
+def test_no_line_is_drawn_over_points_that_are_missing() -> None:
+    at, values = Curve("a", {}, [0.0, 1.0, 2.0, 8.0, 9.0], [5.0, 6.0, 7.0, 8.0, 9.0]).with_gaps(1.0)
+    assert at == [0.0, 1.0, 2.0, 8.0, 8.0, 9.0]
+    assert [value for value in values if value == value] == [5.0, 6.0, 7.0, 8.0, 9.0]
+    assert values[3] != values[3], "no number"
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [(60.0, "20 s"), (600.0, "2 min")])
+def test_a_long_time_is_told_in_minutes(seconds: float, expected: str) -> None:
+    figure = picture(document("sandboxes"), ("Pool",), Asker(Canned(), 100.0, 100.0 + seconds, ANY))
+    figure.canvas.draw()
+    ticks = {tick.get_text() for axes in figure.axes for tick in axes.get_xticklabels()}
+    assert expected in ticks

@@ -61,11 +61,22 @@ def test_the_start_ends_with_the_first_episode() -> None:
     assert phases.started_after(job, [group(episode(25.0, 30.0), episode(24.0, 26.0))]) == 14.0
 
 
+def test_the_preflight_lasts_from_its_first_episode_to_its_verdict() -> None:
+    told = {"type": "PreflightPassed", "status": "True", "lastTransitionTime": "1970-01-01T00:01:00Z"}
+    job = {"status": {"conditions": [{"type": "Ready"}, told]}}
+    groups = [group(episode(25.0, 30.0), discarded=(episode(24.5, 26.0),)), group(episode(31.0, 40.0))]
+    assert phases.preflight_took(job, groups) == 35.5
+    assert phases.preflight_took(job, []) == 0.0, "it was read back, or left out"
+
+
 def test_every_phase_is_printed() -> None:
-    found = phases.split(timed(100.0, Python=30.0, cluster=10.0), JOB, 20.0, [STEP], {1: 1.0}, {0: 10.0})
+    timings = timed(100.0, Python=30.0, cluster=10.0)
+    found = phases.split(timings, JOB, 20.0, [STEP], {1: 1.0}, {0: 10.0}, 12.0)
+    assert (found.start, found.preflight, found.total) == (8.0, 12.0, 145.0)
     lines = {what.split(" (")[0]: seconds for seconds, what in found.lines()}
     assert lines["in all"] == 145.0
     assert (lines["set-up, of it:"], lines["  Python"], lines["  cluster"]) == (60.0, 30.0, 10.0)
+    assert lines["  the preflight: baseline episodes, scripts, verdict"] == 12.0
     assert {"sampling", "training", "weight sync", "evaluation", "copy"} <= lines.keys()
 
 

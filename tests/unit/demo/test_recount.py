@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from episodes import a_group
+from episodes import a_group, given_up
 
 from headway_api.artifacts import Layout
 from headway_api.prices import DEFAULT
@@ -46,7 +46,10 @@ def counted(folder: Path, rewards: list[float], claimed: int, *options: str) -> 
 @pytest.mark.parametrize("sampled_by", ["servers", "endpoint", "nobody"])
 def test_the_recount_of_an_evaluation_equals_the_ledger(tmp_path: Path, sampled_by: Any) -> None:
     layout = Layout(f"file://{tmp_path}", "ns", "job", "uid")
-    groups = [a_group(f"e-x-{n:06d}", [1.0, None], purpose=Purpose.EVALUATION, retried=n) for n in range(3)]
+    *groups, unread = [
+        a_group(f"e-x-{n:06d}", [1.0, None], purpose=Purpose.EVALUATION, retried=n % 3) for n in range(4)
+    ]
+    groups.append(unread.model_copy(update={"episodes": [given_up(one) for one in unread.episodes]}))
     elsewhere = {"sampled_by": sampled_by, "candidate": "x"}
     groups = [group.model_copy(update=elsewhere) for group in groups]
     if sampled_by == "endpoint":

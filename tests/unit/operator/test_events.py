@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import re
 from collections.abc import Callable
 from datetime import timedelta
@@ -11,105 +10,18 @@ from typing import Any, get_args
 
 import pytest
 import urllib3
+from event_stage import Stage, says, signals
 from observed_cluster import START, UID, eval_job, job, stamp
 
-from headway_api.signals import SignalName
 from headway_api.status import RemedyState
-from headway_operator import recorder as recorders
-from headway_operator.kube import Api, ApiError, Kind
+from headway_operator.kube import ApiError
 from headway_operator.plan import events
-from headway_operator.plan.facts import AWAITED, NOT_MADE, Fact
+from headway_operator.plan.fact import Fact
+from headway_operator.plan.facts import AWAITED, NOT_MADE
 from headway_operator.plan.reading import parse_status
 from headway_operator.plan.subjects import subject_of
-from headway_operator.recorder import Recorder
 
 Json = dict[str, Any]
-
-
-class Book(Api):
-    """The API server, as far as it keeps events."""
-
-    def __init__(self) -> None:
-        self.kept: dict[str, Json] = {}
-        self.asked = 0
-        self.refusal: Exception | None = None
-
-    def create(self, kind: Kind, namespace: str, body: Json) -> Json:
-        if self.refusal is not None:
-            raise self.refusal
-        name = body["metadata"]["name"]
-        if name in self.kept:
-            raise ApiError(409, "AlreadyExists", name)
-        self.kept[name] = body
-        return body
-
-    def list(
-        self,
-        kind: Kind,
-        namespace: str | None,
-        *,
-        selector: str = "",
-        fields: str = "",
-        metadata_only: bool = False,
-    ) -> tuple[list[Json], str]:
-        self.asked += 1
-        wanted = dict(field.split("=") for field in fields.split(","))
-        assert wanted.keys() == {"involvedObject.uid", "reportingComponent"}
-        uid, by = wanted["involvedObject.uid"], wanted["reportingComponent"]
-        found = [body for body in self.kept.values() if body["involvedObject"]["uid"] == uid]
-        return [body for body in found if body["reportingComponent"] == by], "1"
-
-
-class Stage:
-    """A job whose status changes, an operator that looks, and a clock."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, body: Json | None = None) -> None:
-        self.now = START
-        self.book = Book()
-        self.operator = Recorder(self.book)
-        self.body = body or job()
-        monkeypatch.setattr(recorders, "utc_now", lambda: self.now)
-
-    def later(self, minutes: float = 1) -> Stage:
-        """Time passes; events that are an hour old go."""
-        self.now += timedelta(minutes=minutes)
-        hour_ago = stamp(self.now - timedelta(hours=1))
-        kept = self.book.kept.items()
-        self.book.kept = {name: body for name, body in kept if body["lastTimestamp"] > hour_ago}
-        return self
-
-    def condition(self, kind: str, status: str, reason: str, message: str = "", generation: int = 1) -> Json:
-        """Set one condition as `merge` does; returns the conditions."""
-        known = {each["type"]: each for each in self.body["status"].get("conditions", [])}
-        before = known.get(kind, {})
-        same = before.get("status") == status
-        when = before["lastTransitionTime"] if same else stamp(self.now)
-        fresh = {"type": kind, "status": status, "reason": reason, "message": message}
-        known[kind] = fresh | {"lastTransitionTime": when, "observedGeneration": generation}
-        self.body["status"]["conditions"] = list(known.values())
-        return self.body["status"]
-
-    def set(self, **status: Any) -> Stage:
-        """Change fields of the status; nobody has looked yet."""
-        self.body["status"] |= copy.deepcopy(status)
-        return self
-
-    def look(self) -> list[tuple[str, str, str]]:
-        """The operator looks; type, reason and message of what is new in the book."""
-        known = set(self.book.kept)
-        status = parse_status(subject_of(self.body).model, self.body)
-        self.operator.look(self.body, status)
-        self.operator.tell(self.body, status)
-        fresh = [body for name, body in self.book.kept.items() if name not in known]
-        return [(body["type"], body["reason"], body["message"]) for body in fresh]
-
-    def reasons(self) -> list[str]:
-        return [reason for _, reason, _ in self.look()]
-
-    def restart(self) -> Stage:
-        """Another operator, which remembers nothing."""
-        self.operator = Recorder(self.book)
-        return self
 
 
 @pytest.fixture
@@ -153,10 +65,6 @@ def restarts(times: int) -> Callable[[Stage], object]:
     return lambda stage: stage.set(roles=[role])
 
 
-def says(kind: str, status: str, reason: str, message: str = "") -> Callable[[Stage], object]:
-    return lambda stage: stage.condition(kind, status, reason, message)
-
-
 PAUSE: Json = {
     "signal": "NothingToTrain",
     "step": 6,
@@ -178,16 +86,6 @@ def ends_the_pause(stage: Stage) -> None:
     stage.condition(
         "Suspended", "False", "Resumed", f"the pause of {when} (NothingToTrain at step 6) was ended"
     )
-
-
-def signals(*states: tuple[str, str, int], healthy: str = "True") -> Callable[[Stage], object]:
-    def change(stage: Stage) -> None:
-        found = [{"name": name, "state": state, "since": since} for name, state, since in states]
-        if found:
-            found[0] |= {"value": "0.01", "threshold": "0.2", "message": "the reward fell; lower the rate"}
-        stage.set(signals=found).condition("Healthy", healthy, "RewardCollapsed")
-
-    return change
 
 
 LIFE: tuple[tuple[Callable[[Stage], object], tuple[str, str, str]], ...] = (
@@ -212,7 +110,8 @@ LIFE: tuple[tuple[Callable[[Stage], object], tuple[str, str, str]], ...] = (
      ("Warning", "Stalled", "NoProgress: learner: no batch")),
     (says("Stalled", "True", "NoProgress", "in other words"), ("", "", "")),
     (says("Stalled", "False", "Reconciled"), ("Normal", "NoLongerStalled", "stalled since 2026-11-01 12:1")),
-    (signals(("RewardCollapsed", "Suspect", 6)), ("", "", "")),
+    (signals(("RewardCollapsed", "Suspect", 6)),
+     ("Normal", "SignalSuspected", "RewardCollapsed since step 6: 0.01 against 0.2. the reward fell")),
     (signals(("RewardCollapsed", "Raised", 7), healthy="False"),
      ("Warning", "SignalRaised", "RewardCollapsed since step 7: 0.01 against 0.2. the reward fell; lower")),
     (signals(("RewardCollapsed", "Clear", 9)),
@@ -359,44 +258,6 @@ def test_a_job_without_an_end_tells_its_first_checkpoint(stage: Stage) -> None:
         assert stage.reasons() == (["Checkpointed"] if step == 1 else [])
 
 
-def test_signals_come_and_go_each_by_itself(stage: Stage) -> None:
-    first, second = ("RewardCollapsed", "Raised", 7), ("Repetition", "Raised", 8)
-    signals(first, healthy="False")(stage)
-    assert stage.reasons() == ["SignalRaised"]
-    signals(first, second, healthy="False")(stage)
-    ((_, _, message),) = stage.look()
-    assert message == "Repetition since step 8"
-    signals(second, ("RewardCollapsed", "Suspect", 9), healthy="False")(stage)
-    ((_, reason, message),) = stage.look()
-    assert (reason, message) == (
-        "SignalCleared",
-        "RewardCollapsed, raised since step 7, is suspect since step 9",
-    )
-    signals(("RewardCollapsed", "Raised", 12), second, healthy="False")(stage)
-    ((_, reason, message),) = stage.look()
-    assert (reason, message[:29]) == ("SignalRaised", "RewardCollapsed since step 12")
-
-
-def test_a_signal_that_cleared_while_no_operator_ran_is_told_as_clear(stage: Stage) -> None:
-    signals(("RewardCollapsed", "Raised", 7), healthy="False")(stage)
-    stage.look()
-    signals(("EntropyFalling", "Clear", 2))(stage.later(5))
-    ((_, reason, message),) = stage.restart().look()
-    assert (reason, message) == ("SignalCleared", "RewardCollapsed, raised since step 7, is clear")
-
-
-def test_of_a_signal_that_nothing_is_known_of_nothing_is_told(stage: Stage) -> None:
-    signals(("RewardCollapsed", "Raised", 7), healthy="False")(stage)
-    stage.look()
-    signals(healthy="Unknown")(stage)
-    assert stage.look() == []
-    signals(("RewardCollapsed", "Unknown", 0), healthy="Unknown")(stage)
-    assert stage.look() == []
-    others = [(str(name), "Raised", 9) for name in list(SignalName)[1:17]]
-    signals(*others, healthy="False")(stage)
-    assert set(stage.reasons()) == {"SignalRaised"}, "the list may have been too short for it"
-
-
 def test_a_pause_is_told_once_with_what_was_seen_and_how_to_go_on(stage: Stage) -> None:
     pauses(stage)
     ((_, _, message),) = stage.look()
@@ -504,7 +365,9 @@ def test_events_that_cannot_be_read_back_are_told_again_and_known_by_their_names
     assert len(stage.book.kept) == 1
 
 
-@pytest.mark.parametrize("what", ["stalled", "weightsoutofsync", "signalraised.rewardcollapsed"])
+@pytest.mark.parametrize(
+    "what", ["stalled", "weightsoutofsync", "signalraised.rewardcollapsed", "signalsuspected.repetition"]
+)
 @pytest.mark.parametrize("when", ["", "soon", "9" * 18, "-" + "9" * 18, "\N{SUPERSCRIPT TWO}"])
 def test_an_event_that_somebody_forged_stops_no_job(stage: Stage, what: str, when: str) -> None:
     accepted(stage)

@@ -11,6 +11,7 @@ from observed_cluster import PASSED, World, job, running, stamp
 
 from headway_api import names
 from headway_api.status import RLTrainingJobStatus
+from headway_operator.plan import events
 from headway_operator.plan.observed import Observed
 from headway_operator.plan.training import Training
 
@@ -435,7 +436,11 @@ class TestFailures:
         killed = [{"name": "learner", "state": {"terminated": {"exitCode": 137, "reason": "Error"}}}]
         more = {"conditions": [ended]} if disrupted else {"containerStatuses": killed, "conditions": []}
         world.pod("learner", phase="Failed", reason="Evicted", message=words, **more)
-        world.carry_out()
+        status = world.carry_out().status
+        assert status is not None
+        [fact] = [fact for fact in events.news(status, set()) if fact.reason == "Disrupted"]
+        assert fact.warning
+        assert fact.message.startswith(world.told("LearnerReady")["message"])
         told = world.told("LearnerReady")
         assert told["reason"] == "Disrupted"
         assert told["message"].startswith(

@@ -15,6 +15,7 @@ from headway_sandbox.broker.pool import (
     overdue,
     pause_after,
     surplus,
+    tries,
 )
 
 numbers = st.integers(0, 200)
@@ -45,6 +46,16 @@ def test_pods_that_do_not_go_away_hold_back_new_ones(limits: Limits, counts: Cou
 def test_never_more_starting_than_allowed(limits: Limits, counts: Counts, demand: Demand) -> None:
     made = creates(limits, counts, demand)
     assert made == 0 or counts.starting + made <= limits.starting_at_once
+
+
+@given(limits_of(), counts_of, st.integers(1, 5))
+def test_pods_that_are_tried_together_keep_the_same_bounds(
+    limits: Limits, counts: Counts, wanted: int
+) -> None:
+    made = tries(limits, counts, wanted)
+    assert 0 <= made <= wanted
+    assert made == 0 or counts.alive + made <= limits.maximum
+    assert made == 0 or counts.starting + made <= min(wanted, limits.starting_at_once)
 
 
 @given(limits_of(), counts_of, demands)

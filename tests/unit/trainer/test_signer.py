@@ -14,6 +14,7 @@ import learner_rig as rig
 import pytest
 import torch
 from role_keys import CHECKPOINTS, KEYS
+from tries.planted import Planted, rewritten
 
 from headway_api.artifacts import Layout
 from headway_api.exits import RETRIABLE, JobError
@@ -29,16 +30,6 @@ from headway_trainer.ranks import Ranks
 
 ALONE = Ranks(0, 0, 1, None)
 WEIGHTS = "weights.pt"
-
-
-class Planted:
-    """Whoever unpickles it makes a file."""
-
-    def __init__(self, mark: Path) -> None:
-        self._mark = mark
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return os.mkdir, (str(self._mark),)
 
 
 class Pickled:
@@ -102,16 +93,6 @@ def path(uri: str) -> Path:
     return Path(uri.removeprefix("file://"))
 
 
-def rewritten(record: bytes, data: bytes) -> bytes:
-    """A record whose digest of the weights is that of `data`, as whoever knows the format would write it."""
-    content = json.loads(record)
-    files = content["files"] if "files" in content else content["state"]["files"]
-    for file in files:
-        if file["name"] == WEIGHTS:
-            file |= {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-    return json.dumps(content).encode()
-
-
 def test_a_checkpoint_is_resumed_by_the_job_that_wrote_it(durable: Layout, tmp_path: Path) -> None:
     again = Process(durable, tmp_path / "again")
     again.resume()
@@ -120,10 +101,10 @@ def test_a_checkpoint_is_resumed_by_the_job_that_wrote_it(durable: Layout, tmp_p
 
 def test_a_planted_pickle_with_its_digest_rewritten_never_runs(durable: Layout, tmp_path: Path) -> None:
     mark = tmp_path / "code ran"
-    planted = pickle.dumps(Planted(mark), protocol=2)
+    planted = pickle.dumps(Planted(os.mkdir, str(mark)), protocol=2)
     path(f"{durable.checkpoint_of(1, 0)}/{WEIGHTS}").write_bytes(planted)
     report = path(durable.checkpoint_report(1, 0))
-    report.write_bytes(rewritten(report.read_bytes(), planted))
+    report.write_bytes(rewritten(report.read_bytes(), WEIGHTS, planted))
     with pytest.raises(JobError) as refused:
         Process(durable, tmp_path / "again").resume()
     assert not mark.exists()
@@ -141,7 +122,9 @@ def test_a_planted_pickle_with_its_digest_rewritten_never_runs(durable: Layout, 
 
 def test_a_planted_pickle_alone_differs_from_its_digest(durable: Layout, tmp_path: Path) -> None:
     mark = tmp_path / "code ran"
-    path(f"{durable.checkpoint_of(1, 0)}/{WEIGHTS}").write_bytes(pickle.dumps(Planted(mark), protocol=2))
+    path(f"{durable.checkpoint_of(1, 0)}/{WEIGHTS}").write_bytes(
+        pickle.dumps(Planted(os.mkdir, str(mark)), protocol=2)
+    )
     with pytest.raises(JobError, match="expected sha256"):
         Process(durable, tmp_path / "again").resume()
     assert not mark.exists()
@@ -156,7 +139,14 @@ def test_a_record_without_a_signature_is_refused(durable: Layout, tmp_path: Path
         Process(durable, tmp_path / "again").resume()
 
 
-@pytest.mark.parametrize("forge", [rewritten, lambda record, data: json.dumps({"files": []}).encode()])
+@pytest.mark.parametrize(
+    "forge",
+    [
+        lambda record, data: rewritten(record, WEIGHTS, data),
+        lambda record, data: json.dumps({"files": []}).encode(),
+    ],
+    ids=["rewritten", "empty"],
+)
 def test_what_a_node_says_that_it_uploaded_is_signed_too(layout: Layout, tmp_path: Path, forge: Any) -> None:
     """Else rank 0 would sign the digest of a planted file itself."""
 

@@ -189,14 +189,29 @@ def test_a_turn_without_a_reward_beside_turns_that_have_one_is_refused() -> None
         training_batch(made(group), PER_TURN)
 
 
+def moved(group: GroupRecord, by: int) -> GroupRecord:
+    """The same rows, which have only each second turn from `by` on."""
+    found = []
+    for episode in group.episodes:
+        spans = [span.model_copy(update={"turn": by + 2 * span.turn}) for span in episode.rows[0].turns]
+        row = episode.rows[0].model_copy(update={"turns": spans})
+        found.append(episode.model_copy(update={"rows": [row]}))
+    return group.model_copy(update={"episodes": found})
+
+
+def test_what_a_turn_without_tokens_earned_comes_of_the_turn_before_it() -> None:
+    """A schema held it: it is a part of the world, as a tool's answer is."""
+    group = with_turns(rig.group("a", [1.0, 0.0]), [0.25, 0.5, 0.25], [0.0, 0.0, 0.0])
+    first, _ = scored_episodes(moved(group, 0))
+    assert first.turn_rewards == (0.75, 0.25)
+    group = with_turns(rig.group("a", [1.0, 0.0]), [0.5, 0.25, 0.0, 0.125, 0.125], [0.0] * 5)
+    first, _ = scored_episodes(moved(group, 1))
+    assert first.turn_rewards == (0.25, 0.25), "no turn that is trained came before the first one"
+
+
 def test_a_turn_that_did_not_reach_the_agent_takes_no_part() -> None:
     group = with_turns(rig.group("a", [1.0, 0.0]), [0.25, 0.0, 0.75], [0.0, 0.0, 0.0])
-    moved = []
-    for episode in group.episodes:
-        spans = [span.model_copy(update={"turn": 2 * span.turn}) for span in episode.rows[0].turns]
-        row = episode.rows[0].model_copy(update={"turns": spans})
-        moved.append(episode.model_copy(update={"rows": [row]}))
-    first, second = scored_episodes(group.model_copy(update={"episodes": moved}))
+    first, second = scored_episodes(moved(group, 0))
     assert (first.turn_rewards, second.turn_rewards) == ((0.25, 0.75), (0.0, 0.0))
     assert first.turn_tokens == tuple(span.end - span.start for span in group.episodes[0].rows[0].turns)
 

@@ -26,7 +26,12 @@ def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
         saw = f"{len(found)} episodes are too few to tell."
         return Finding(ID, "Unknown", saw, threshold=MOST_CUT, needs=ENOUGH)
     limits: list[tuple[str, str, float, Callable[[Sampled], bool]]] = [
-        ("have a turn cut at maxTokens", TOKENS, MOST_CUT, lambda one: at_max_tokens(one.record)),
+        (
+            "have a turn cut at maxTokens",
+            TOKENS,
+            MOST_CUT,
+            lambda one: at_max_tokens(one.record) and not one.record.token_limited,
+        ),
         (
             "end with a full context",
             LENGTH,
@@ -35,6 +40,8 @@ def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
         ),
         ("use up maxTurns", TURNS, MOST_EXHAUSTED, lambda one: at_turn_limit(one.record, facts.max_turns)),
     ]
+    if any(one.record.token_limited for one in found):
+        limits.append(("reach episodeTokenLimit", EPISODE, MOST_CUT, lambda one: one.record.token_limited))
     cut = []
     for what, field, most, hit in limits:
         hits = [one for one in found if hit(one)]
@@ -66,10 +73,12 @@ def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
 
 
 TOKENS: Final = "spec.rollout.sampling.maxTokens"
+EPISODE: Final = "spec.rollout.episodeTokenLimit"
 LENGTH: Final = "spec.model.contextLength"
 TURNS: Final = "spec.agent.builtin.maxTurns"
 ADVICE: Final = {
     TOKENS: "Raise spec.rollout.sampling.maxTokens: what is cut teaches that unfinished attempts are bad.",
+    EPISODE: "Raise spec.rollout.episodeTokenLimit: what is cut teaches that unfinished attempts are bad.",
     LENGTH: "Raise spec.model.contextLength, or have tools answer more briefly.",
     TURNS: "Raise spec.agent.builtin.maxTurns to 1.5 times what a person needs.",
 }

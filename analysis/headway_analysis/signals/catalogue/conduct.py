@@ -43,7 +43,8 @@ CONDUCT: Final = (
         "`rollout/turns/token_limit_rate`. The signal counts episodes with such a turn, since an episode is "
         "rewarded as a whole. Of episodes with several turns it is raised sooner. "
         f"{conduct.RAO_SCOTT}.",
-        advice="Raise spec.rollout.sampling.maxTokens; where answers ramble, mend the reward first.",
+        advice="Raise spec.rollout.sampling.maxTokens, or spec.rollout.episodeTokenLimit where episodes "
+        "reach that; where answers ramble, mend the reward first.",
         look_at=(
             "`rollout/tokens/response_mean` and `_max`: are all long, or a few?",
             "`rollout/repetition/max`: does it say the same again?",

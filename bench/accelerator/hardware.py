@@ -1,0 +1,65 @@
+"""The accelerator in words, with the versions that ran there beside those that the product pins."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import subprocess
+from importlib import metadata
+
+import torch
+
+from bench.support import machine
+
+REHEARSED = "REHEARSE"
+"""Variable that has everything run small, on whatever device there is."""
+PACKAGES = ("torch", "deepspeed", "transformers", "peft", "numpy", "safetensors", "tokenizers")
+GIBIBYTE = 1 << 30
+
+
+def rehearsing() -> bool:
+    """Whether this run is a rehearsal, whose figures say nothing."""
+    return bool(os.environ.get(REHEARSED))
+
+
+def kind() -> str:
+    """What runs the learner here."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def described() -> str:
+    """The machine and its accelerator."""
+    if kind() == "cpu":
+        return machine.described() + ": a rehearsal"
+    found = torch.cuda.get_device_properties(0)
+    memory = found.total_memory / GIBIBYTE
+    accelerator = f"one {found.name} ({memory:.0f} GiB), driver {_driver()}, CUDA {torch.version.cuda}"
+    return machine.described(accelerator) + (": a rehearsal" if rehearsing() else "")
+
+
+def versions() -> list[dict[str, str]]:
+    """A row a package: what ran, and what the learner's image has."""
+    pins = dict(re.findall(r"^([a-z0-9-]+)==(\S+)", _pins(), re.MULTILINE))
+    rows = [{"package": "Python", "here": platform.python_version(), "pinned": "3.11"}]
+    for name in PACKAGES:
+        rows.append({"package": name, "here": metadata.version(name), "pinned": pins[name]})
+    return rows
+
+
+def bridged() -> str:
+    """What `older/sitecustomize.py` made up for; nothing where it had to make up for nothing."""
+    from torch.nn.attention.varlen import varlen_attn
+
+    if hasattr(varlen_attn, "__wrapped__"):
+        return "Variable-length attention of this torch has no `enable_gqa`, and was called without it."
+    return ""
+
+
+def _pins() -> str:
+    return (machine.ROOT / "requirements" / "trainer.txt").read_text()
+
+
+def _driver() -> str:
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[0]

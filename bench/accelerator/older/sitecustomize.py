@@ -1,0 +1,49 @@
+"""Has torch 2.11 take the product's call of variable-length attention.
+
+Python imports this in every process that has the folder on its path. Torch 2.11 takes grouped heads without
+being told of them, and the pinned 2.13 wants `enable_gqa`; the kernel below both is the same. A torch that
+knows the argument is left as it is.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.abc
+import importlib.machinery
+import inspect
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+
+VARLEN = "torch.nn.attention.varlen"
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finds that one module, and has it changed once it is there."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if name != VARLEN:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        if spec is not None and isinstance(spec.loader, importlib.machinery.SourceFileLoader):
+            spec.loader = _Loader(spec.loader.name, spec.loader.path)
+        return spec
+
+
+class _Loader(importlib.machinery.SourceFileLoader):
+    def exec_module(self, module: ModuleType) -> None:
+        super().exec_module(module)
+        found = module.varlen_attn
+        if "enable_gqa" in inspect.signature(found).parameters:
+            return
+
+        @functools.wraps(found)
+        def told(*tensors: object, enable_gqa: bool = False, **options: object) -> object:
+            return found(*tensors, **options)
+
+        module.varlen_attn = told  # type: ignore[attr-defined]
+
+
+sys.meta_path.insert(0, _Finder())

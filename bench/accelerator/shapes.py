@@ -1,0 +1,89 @@
+"""Models of real shapes with random weights, episodes for them, and what a step on them has to compute."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from bench.accelerator import hardware
+from bench.learner.work import Turn, row
+from bench.support.model import TINY, Size, configuration
+from headway_trainer.batch import TrainingRow
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A model's, and how much work it is given."""
+
+    name: str
+    size: Size
+    vocabulary: int
+    tied: bool
+    episodes: int
+
+    @property
+    def layers(self) -> int:
+        """Weights of the matrices of the layers."""
+        size = self.size
+        attention = size.hidden * size.head_dim * 2 * (size.heads + size.kv_heads)
+        return size.layers * (attention + 3 * size.hidden * size.inner)
+
+
+QWEN = 151936
+SMALL = Shape("Qwen3-0.6B", Size(1024, 28, 16, 8, 128, 3072), QWEN, tied=True, episodes=8)
+FULL = Shape("Qwen3-1.7B", Size(2048, 28, 16, 8, 128, 6144), QWEN, tied=True, episodes=24)
+LORA = Shape("Qwen3-8B", Size(4096, 36, 32, 8, 128, 12288), QWEN, tied=False, episodes=8)
+
+
+def scaled(shape: Shape) -> Shape:
+    """The shape, or a tiny one in a rehearsal."""
+    return Shape("a rehearsal", TINY, 512, shape.tied, 6) if hardware.rehearsing() else shape
+
+
+def model_of(shape: Shape, device: torch.device) -> Any:
+    """In bfloat16 on the device; the same weights each time."""
+    from transformers import AutoModelForCausalLM
+
+    torch.manual_seed(0)
+    config = configuration(shape.size, shape.vocabulary)
+    config.use_cache, config.tie_word_embeddings = False, shape.tied
+    with device:
+        return AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+
+
+def episodes(shape: Shape) -> list[TrainingRow]:
+    """Of 2 to 10 turns of unequal length, as tools make them; one row each."""
+    draw = random.Random(1)
+    low = 8 if hardware.rehearsing() else 1
+    made: list[list[Turn]] = [
+        [
+            (
+                draw.randint(300, 700) // low if turn == 0 else draw.randint(50, 400) // low,
+                draw.randint(50, 300) // low,
+            )
+            for turn in range(draw.randint(2, 10))
+        ]
+        for _ in range(shape.episodes)
+    ]
+    return [row(turns, shape.vocabulary, seed=n, episode=n) for n, turns in enumerate(made)]
+
+
+def operations(shape: Shape, rows: Sequence[TrainingRow], adapter: int = 0) -> float:
+    """Floating-point operations that a step needs: nothing computed twice, attention's masked half left out,
+    the head only where a token is trained.
+
+    Args:
+        adapter: weights of the adapter, where the rest is frozen; 0 where all is trained.
+    """
+    size, tokens = shape.size, sum(each.length for each in rows)
+    trained = sum(each.action_tokens for each in rows)
+    frozen = 2.0 * shape.layers * tokens + 2.0 * shape.vocabulary * size.hidden * trained
+    pairs = sum(each.length**2 / 2 for each in rows)
+    attention = 4.0 * size.layers * size.heads * size.head_dim * pairs
+    # A gradient of inputs costs as much as forward, and one of weights too.
+    linear = 2 * frozen + 3 * 2.0 * adapter * tokens if adapter else 3 * frozen
+    return linear + 3 * attention

@@ -1,0 +1,1 @@
+"""What strangers' requests cost the gateway."""

@@ -1,0 +1,52 @@
+"""Schemas that servers were lost with: the compiler of one runs beside everybody's turns.
+
+What is known to be slow or not heeded never comes so far (`gateway/schemas.py`). This is for what nobody
+knew: a schema that ends one server would end the next one too, where its turn is asked again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from hashlib import sha256
+from typing import Final
+
+from headway_coordinator.engines.vllm import SchemaRefused, ServerLost
+
+LOSSES: Final = 2
+"""Servers that may be lost with one schema: the first may have been a coincidence."""
+KEPT: Final = 1_000
+"""Schemas that are remembered."""
+
+
+class Suspects:
+    """How many servers were lost with each schema that none has served."""
+
+    def __init__(self) -> None:
+        self._lost: dict[str, int] = {}
+
+    @contextmanager
+    def watched(self, schema: str | None) -> Iterator[None]:
+        """Around one server's turn.
+
+        Raises:
+            SchemaRefused: servers were lost with this schema, the one of this block included.
+        """
+        if schema is None:
+            yield
+            return
+        key = sha256(schema.encode()).hexdigest()
+        self._require(key)
+        try:
+            yield
+        except ServerLost:
+            self._lost[key] = self._lost.pop(key, 0) + 1
+            while len(self._lost) > KEPT:
+                del self._lost[next(iter(self._lost))]
+            self._require(key)
+            raise
+        self._lost.pop(key, None)
+
+    def _require(self, key: str) -> None:
+        if self._lost.get(key, 0) >= LOSSES:
+            raise SchemaRefused(f"{LOSSES} servers were lost with this schema; send another one")

@@ -1,0 +1,79 @@
+"""The most tokens that one episode may sample, over all its turns: `spec.rollout.episodeTokenLimit`.
+
+A turn reserves the tokens that it may sample before it is asked for, and gives back what it did not use. So
+turns that run at once never sample more than is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+
+class NoTokensLeft(Exception):
+    """No further token may be sampled: the episode is truncated, not failed."""
+
+
+class AllowanceSpent(NoTokensLeft):
+    """The episode has sampled all the tokens that it may."""
+
+
+@dataclass
+class Reservation:
+    """Tokens that one turn may sample."""
+
+    tokens: int
+    is_last: bool
+    """Whether it is less than the turn asked for: reaching it ends the episode."""
+    used: int = 0
+    """Tokens that it has sampled."""
+
+
+@dataclass
+class TokenAllowance:
+    """Tokens that an episode may still sample."""
+
+    limit: int | None
+    """None: no limit."""
+    reached: bool = False
+    """Whether the limit cut a turn, or refused one."""
+    _used: int = 0
+    _reserved: int = 0
+    _given_back: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __str__(self) -> str:
+        return f"the episode has sampled the {self.limit} tokens of spec.rollout.episodeTokenLimit"
+
+    @asynccontextmanager
+    async def reserved(self, wanted: int) -> AsyncIterator[Reservation]:
+        """Tokens for one turn: `wanted`, or what is left of the episode's where that is less.
+
+        A turn that finds too few left waits for turns that run, since they may give some back.
+
+        Raises:
+            AllowanceSpent: none are left.
+        """
+        if self.limit is None:
+            yield Reservation(wanted, is_last=False)
+            return
+        while self._left < wanted and self._reserved:
+            await self._given_back.wait()
+        if self._left < 1:
+            self.reached = True
+            raise AllowanceSpent(str(self))
+        held = Reservation(min(wanted, self._left), is_last=self._left < wanted)
+        self._reserved += held.tokens
+        try:
+            yield held
+        finally:
+            self._reserved -= held.tokens
+            self._used += held.used
+            self.reached |= held.is_last and held.used >= held.tokens
+            self._given_back.set()
+            self._given_back = asyncio.Event()
+
+    @property
+    def _left(self) -> int:
+        return 0 if self.limit is None else self.limit - self._used - self._reserved

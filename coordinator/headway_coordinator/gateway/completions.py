@@ -1,0 +1,180 @@
+"""OpenAI's completions: a text, or token ids, that the model goes on from. Pure.
+
+For models that know no conversations, and agents that write their own prompts. The turn is recorded as any
+other; `texts.py` says when several of them are one row.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
+
+from pydantic import ConfigDict, Field, StrictBool, StrictInt, ValidationError
+
+from headway_api import bounds
+from headway_coordinator.gateway import formats
+from headway_coordinator.gateway.core import Ask, Completion
+from headway_coordinator.gateway.openai import (
+    MODEL,
+    Number,
+    Stops,
+    StreamOptions,
+    Tokens,
+    event,
+    refuse,
+    require_text,
+    stops,
+    usage,
+)
+from headway_coordinator.gateway.refusals import Refusal, bad
+from headway_coordinator.gateway.spellings import Held
+from headway_coordinator.gateway.unapplied import WITHOUT_EFFECT as OF_CHAT
+from headway_coordinator.gateway.unapplied import Table, unapplied
+
+WITHOUT_EFFECT: Final[Table] = {
+    **{name: values for name, values in OF_CHAT.items() if name != "add_special_tokens"},
+    "suffix": (None, ""),
+    "reasoning_effort": (None,),
+    "chat_template_kwargs": (None, {}),
+    "enable_thinking": (None,),
+    "thinking": (None,),
+    "prompt_embeds": (None,),
+    "add_special_tokens": (None, True),
+}
+"""Fields that are not applied, with the values at which that makes no difference."""
+
+Token = Annotated[StrictInt, Field(ge=0, le=10**9)]
+Ids = Annotated[list[Token], Field(min_length=1, max_length=bounds.CONVERSATION_VALUES, fail_fast=True)]
+Text = Annotated[str, Field(min_length=1)]
+
+
+class CompletionBody(Held):
+    """A request for the next words of a text."""
+
+    model_config = ConfigDict(extra="allow")
+
+    model: str = MODEL
+    prompt: (
+        Text
+        | Ids
+        | Annotated[list[Text], Field(min_length=1, max_length=1, fail_fast=True)]
+        | Annotated[list[Ids], Field(min_length=1, max_length=1, fail_fast=True)]
+    )
+    """Text, or token ids; or a list of one of them."""
+    max_tokens: Tokens | None = None
+    """The job's bound where it is left out; OpenAI's 16 would be no turn."""
+    temperature: Number | None = None
+    top_p: Number | None = None
+    stream: StrictBool | None = None
+    stream_options: StreamOptions | None = None
+    stop: Annotated[str, Field(max_length=bounds.NAME)] | Stops | None = None
+    logprobs: Annotated[StrictInt, Field(ge=0, le=5)] | None = None
+    """Whether the answer has the log-probability of each sampled token; those of others are not told."""
+    seed: Annotated[StrictInt, Field(ge=-(2**63), lt=2**64)] | None = None
+    """Not applied, as in chat completions."""
+
+
+@dataclass(frozen=True)
+class CompletionRequest:
+    """A completion as it was asked for: a `dialect.Asked`."""
+
+    ask: Ask
+    model: str
+    stream: bool
+    usage_in_stream: bool
+    ignored: tuple[str, ...] = ()
+
+    def whole(self, found: Completion, trajectory_id: str) -> dict[str, Any]:
+        """The answer, where it is not streamed."""
+        head = self._head(found, trajectory_id)
+        return head | {"choices": [_choice(found, found.finish_reason)], "usage": usage(found)}
+
+    def events(self, found: Completion, trajectory_id: str) -> Iterator[bytes]:
+        """The answer as server-sent events."""
+        head = self._head(found, trajectory_id)
+        more = {"usage": None} if self.usage_in_stream else {}
+        yield event(head | {"choices": [_choice(found, found.finish_reason)]} | more)
+        if self.usage_in_stream:
+            yield event(head | {"choices": [], "usage": usage(found)})
+        yield b"data: [DONE]\n\n"
+
+    def failed(self, refusal: Refusal) -> bytes:
+        """The event that ends a stream that has begun."""
+        return event(refusal.body)
+
+    def _head(self, found: Completion, trajectory_id: str) -> dict[str, Any]:
+        return {
+            "id": f"cmpl-{trajectory_id}-{found.number}",
+            "object": "text_completion",
+            "created": int(time.time()),
+            "model": self.model,
+            "system_fingerprint": f"policy-{found.turn.policy_version}",
+        }
+
+
+def read(body: object, *, lenient: bool = False) -> CompletionRequest:
+    """Check a request's JSON; see `openai.read`.
+
+    Raises:
+        Refusal: naming the field that must be changed.
+    """
+    if not isinstance(body, dict):
+        raise bad("body", "must be a JSON object")
+    ignored = unapplied(body, WITHOUT_EFFECT, lenient=lenient)
+    if (
+        isinstance(body.get("prompt"), list)
+        and len(body["prompt"]) > 1
+        and isinstance(body["prompt"][0], str | list)
+    ):
+        raise bad("prompt", "has several prompts; send a request for each")
+    try:
+        asked = CompletionBody.model_validate(body)
+    except ValidationError as error:
+        refuse(error)
+    require_text(asked.prompt, at="prompt")
+    require_text(asked.stop, at="stop")
+    held, left = formats.one(formats.of_chat(body, asked.response_format), False, lenient)
+    prompt: Any = asked.prompt
+    if isinstance(prompt, list) and not isinstance(prompt[0], int):
+        [prompt] = prompt
+    text = prompt if isinstance(prompt, str) else tuple(prompt)
+    ask = Ask(
+        messages=[{"role": "user", "content": text}] if isinstance(text, str) else [],
+        max_tokens=asked.max_tokens,
+        stop=stops(asked.stop),
+        logprobs=asked.logprobs is not None,
+        schema=held,
+        text=text,
+    )
+    options = asked.stream_options or StreamOptions()
+    ignored += (*left, *(("seed",) if asked.seed is not None else ()))
+    ignored += ("logprobs",) if asked.logprobs else ()
+    return CompletionRequest(ask, asked.model, bool(asked.stream), bool(options.include_usage), ignored)
+
+
+def _choice(found: Completion, finish: str) -> dict[str, Any]:
+    return {
+        "index": 0,
+        "text": found.message["content"],
+        "finish_reason": finish,
+        "stop_reason": found.stopped,
+        "logprobs": _logprobs(found),
+    }
+
+
+def _logprobs(found: Completion) -> dict[str, Any] | None:
+    """Of each sampled token, the one that ends the text included; None where none were asked for."""
+    if not found.scored:
+        return None
+    offsets, at = [], 0
+    for one in found.scored:
+        offsets.append(at)
+        at += len(one.text)
+    return {
+        "tokens": [one.text for one in found.scored],
+        "token_logprobs": [one.logprob for one in found.scored],
+        "top_logprobs": None,
+        "text_offset": offsets,
+    }

@@ -1,0 +1,40 @@
+"""How much a model is to think, as the protocols say it, and the renderer whose template says so.
+
+Chat templates know two kinds of variables: a switch (`enable_thinking`, `thinking`) and a level
+(`reasoning_effort`). Whether a template knows one shows when it is rendered: the prompt changes.
+"""
+
+from __future__ import annotations
+
+from headway_coordinator.gateway.asks import CannotThink
+from headway_coordinator.trajectory.renderer import Renderer
+
+
+class Efforts:
+    """Renderers of one model, by how much it is to think."""
+
+    def __init__(self, renderer: Renderer) -> None:
+        self._usual = renderer
+        self._known: dict[str, Renderer | None] = {}
+
+    def of(self, effort: str | None) -> Renderer:
+        """The renderer of a turn.
+
+        Raises:
+            CannotThink: the template says nothing of `effort`.
+        """
+        if effort is None:
+            return self._usual
+        if effort not in self._known:
+            self._known[effort] = self._usual.thinking(effort)
+        found = self._known[effort]
+        if found is None:
+            raise CannotThink(f"the model's chat template writes the same prompt with {effort!r} as without")
+        return found
+
+    def knows(self, effort: str) -> bool:
+        """Whether the template has another prompt for it."""
+        try:
+            return self.of(effort) is not None
+        except CannotThink:
+            return False

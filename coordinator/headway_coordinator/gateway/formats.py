@@ -1,0 +1,167 @@
+"""JSON that an answer is to be, by every spelling that clients have: one schema, or a refusal by name. Pure.
+
+Sampling under a schema hides tokens. So the turn is recorded as guided, and is not trained
+(docs/adr/0036). Tool calls would be hidden as well: who offers tools may not ask for a schema.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, Field, StrictBool
+
+from headway_api import bounds
+from headway_api.bounds import OutOfBounds, json_within
+from headway_coordinator.gateway import schemas
+from headway_coordinator.gateway.asks import ANY_OBJECT
+from headway_coordinator.gateway.refusals import UNSUPPORTED, bad
+
+STANDARD: Final = 'response_format: {"type": "json_schema", "json_schema": {"name": ..., "schema": {...}}}'
+WRITE: Final = f"write it as a JSON schema: {STANDARD}"
+OTHERS: Final[dict[str, str]] = {
+    "guided_regex": WRITE,
+    "guided_choice": "write it as a JSON schema with an enum",
+    "guided_grammar": WRITE,
+    "guided_decoding_backend": "leave it out: the compiler is the platform's",
+    "guided_whitespace_pattern": "leave it out",
+    "regex": WRITE,
+    "ebnf": WRITE,
+    "grammar": WRITE,
+    "structural_tag": WRITE,
+}
+"""Other engines' ways to hide tokens that say more than a JSON schema does -> what to write."""
+SPELLINGS: Final = ("response_format", "guided_json", "json_schema", "structured_outputs", *OTHERS)
+"""Fields of chat completions that hold answers to something."""
+
+
+class Named(BaseModel):
+    """A schema with its name."""
+
+    name: Annotated[str, Field(max_length=bounds.NAME)] | None = None
+    description: str | None = None
+    json_schema: dict[str, Any] = Field(alias="schema")
+    strict: StrictBool | None = None
+    """Makes no difference: an answer is always held to all of its schema."""
+
+
+class ResponseFormat(BaseModel):
+    """What an answer is: words, any JSON object, or JSON of one schema."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: Named | None = None
+
+
+class TextFormat(BaseModel):
+    """The same as Responses and Messages write it."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    name: Annotated[str, Field(max_length=bounds.NAME)] | None = None
+    description: str | None = None
+    json_schema: dict[str, Any] | None = Field(None, alias="schema")
+    strict: StrictBool | None = None
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """One wish for JSON."""
+
+    name: str
+    """The field of the request."""
+    at: str
+    """Where in it the schema is."""
+    schema: Any
+    """None stands for any object."""
+
+
+def one(wanted: list[Wanted], tools: bool, lenient: bool) -> tuple[str | None, tuple[str, ...]]:
+    """The schema that a turn is held to, and the fields that are ignored instead.
+
+    Args:
+        wanted: all wishes of the request.
+        tools: whether the model may call one.
+        lenient: ignore the wishes, so that the turn is trained.
+
+    Raises:
+        Refusal: there is more than one, a tool may be called, or the schema is none that is read.
+    """
+    if not wanted or lenient:
+        return None, tuple(dict.fromkeys(one.name for one in wanted))
+    first, *more = wanted
+    if more:
+        raise bad(more[0].name, f"stands beside {first.name}; send one of them, best as {STANDARD}")
+    if tools:
+        raise bad(
+            first.name,
+            "a schema would hide the calls of the tools on offer; send it in a request without tools, with "
+            "tool_choice none, or set spec.agent.lenient: true to have it ignored",
+            UNSUPPORTED,
+        )
+    return ANY_OBJECT if first.schema is None else schemas.text(first.schema, first.at), ()
+
+
+def of_chat(body: Mapping[str, Any], asked: ResponseFormat | None) -> list[Wanted]:
+    """The wishes of a chat completion or a completion.
+
+    Raises:
+        Refusal: one is none that a schema can say, or is not written as it should be.
+    """
+    found = []
+    if asked is not None and asked.type == "json_schema":
+        if asked.json_schema is None:
+            raise bad("response_format.json_schema", f"is missing; write {STANDARD}")
+        at = "response_format.json_schema.schema"
+        found.append(Wanted("response_format", at, asked.json_schema.json_schema))
+    elif asked is not None and asked.type == "json_object":
+        found.append(Wanted("response_format", "response_format", None))
+    found += [
+        Wanted(name, name, _read(body[name], name))
+        for name in ("guided_json", "json_schema")
+        if body.get(name) is not None
+    ]
+    return [*found, *_structured(body.get("structured_outputs"))]
+
+
+def of_text(given: TextFormat | None, name: str) -> list[Wanted]:
+    """The wishes of Responses, or of Messages.
+
+    Raises:
+        Refusal: the schema is missing.
+    """
+    if given is None or given.type == "text":
+        return []
+    if given.type == "json_object":
+        return [Wanted(name, name, None)]
+    if given.json_schema is None:
+        raise bad(f"{name}.schema", "is missing: the JSON schema of the answer")
+    return [Wanted(name, f"{name}.schema", given.json_schema)]
+
+
+def _structured(given: object) -> Iterator[Wanted]:
+    """vLLM's newest spelling."""
+    if given is None or given == {}:
+        return
+    if not isinstance(given, dict):
+        raise bad("structured_outputs", f"must be an object; better: {STANDARD}")
+    kept = {name: value for name, value in given.items() if value not in (None, False)}
+    for name in kept:
+        if name not in ("json", "json_object"):
+            raise bad(f"structured_outputs.{str(name)[:60]}", f"is not applied: {WRITE}", UNSUPPORTED)
+    if kept.get("json_object") not in (None, True):
+        raise bad("structured_outputs.json_object", "must be true, or be left out")
+    if "json" in kept:
+        at = "structured_outputs.json"
+        yield Wanted("structured_outputs", at, _read(kept["json"], at))
+    if "json_object" in kept:
+        yield Wanted("structured_outputs", "structured_outputs.json_object", None)
+
+
+def _read(given: object, at: str) -> object:
+    """A schema that may be written as text."""
+    if not isinstance(given, str):
+        return given
+    try:
+        return json_within(given, bounds.SCHEMA, depth=schemas.MOST_DEPTH, values=schemas.MOST_VALUES)
+    except OutOfBounds as error:
+        raise bad(at, f"cannot be read: {error}; send a JSON schema as an object") from error

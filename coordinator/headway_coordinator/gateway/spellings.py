@@ -1,0 +1,91 @@
+"""How much a model is to think, by every spelling that clients have. Pure."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StrictBool
+
+from headway_coordinator.gateway.formats import ResponseFormat
+from headway_coordinator.gateway.refusals import UNSUPPORTED, bad
+
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
+
+
+class Held(BaseModel):
+    """What an answer is held to, as OpenAI, vLLM and SGLang write it: see `formats.py`."""
+
+    response_format: ResponseFormat | None = None
+    """A schema hides tokens from the sampler, so the turn is context and is not trained."""
+    guided_json: dict[str, Any] | str | None = None
+    json_schema: dict[str, Any] | str | None = None
+    structured_outputs: dict[str, Any] | None = None
+
+
+class Switch(BaseModel):
+    """DeepSeek's and GLM's."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    type: Literal["enabled", "disabled"]
+
+
+class TemplateVariables(BaseModel):
+    """vLLM's, of which these are the ones that say how much the model thinks."""
+
+    model_config = ConfigDict(extra="allow")
+
+    enable_thinking: StrictBool | None = None
+    thinking: StrictBool | None = None
+    reasoning_effort: Effort | None = None
+
+
+class Thought(BaseModel):
+    """How much the model is to think, as OpenAI, Qwen, DeepSeek and vLLM write it."""
+
+    reasoning_effort: Effort | None = None
+    """Taken where the model's chat template writes another prompt for it."""
+    enable_thinking: StrictBool | None = None
+    thinking: Annotated[StrictBool | Switch, Field(union_mode="left_to_right")] | None = None
+    chat_template_kwargs: TemplateVariables | None = None
+
+
+LEVELS: Final = 'write reasoning_effort: "none", "low", "medium" or "high"'
+
+
+def effort(asked: Thought, *, lenient: bool) -> tuple[str | None, str, tuple[str, ...]]:
+    """The effort that a request asks for, the field that says it, and fields that are ignored.
+
+    Raises:
+        Refusal: two fields say different things, or a variable of the template is not applied.
+    """
+    given = asked.chat_template_kwargs or TemplateVariables()
+    others = [
+        f"chat_template_kwargs.{name[:60]}"
+        for name, value in (given.model_extra or {}).items()
+        if value is not None
+    ]
+    if others and not lenient:
+        said = f"is not applied: every turn of a job has the same variables but for thinking; {LEVELS}"
+        raise bad(others[0], said, UNSUPPORTED)
+    switch = asked.thinking.type == "enabled" if isinstance(asked.thinking, Switch) else asked.thinking
+    wishes = {
+        "reasoning_effort": asked.reasoning_effort,
+        "chat_template_kwargs.reasoning_effort": given.reasoning_effort,
+        "enable_thinking": _switched(asked.enable_thinking),
+        "thinking": _switched(switch),
+        "chat_template_kwargs.enable_thinking": _switched(given.enable_thinking),
+        "chat_template_kwargs.thinking": _switched(given.thinking),
+    }
+    sent = [(name, value) for name, value in wishes.items() if value is not None]
+    if not sent:
+        return None, "reasoning_effort", tuple(others)
+    name, found = sent[0]
+    for other, value in sent[1:]:
+        if value != found and {value, found} & {"none"}:
+            raise bad(other, f"says {value!r}, and {name} says {found!r}; send one of them")
+    return found, name, tuple(others)
+
+
+def _switched(given: bool | None) -> str | None:
+    return None if given is None else "on" if given else "none"

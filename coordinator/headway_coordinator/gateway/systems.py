@@ -1,0 +1,66 @@
+"""System messages that are not the first: what becomes of them where the chat template takes none. Pure.
+
+Agents tell the model their surroundings, or a change of them, by a system message further on. Claude Code
+does so after the user's first word. Templates such as Qwen3.5's refuse it. The words are then the user's:
+part of the message before, where that is a user's or another system message, or of the user's message after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+from headway_coordinator.trajectory.calls import Message
+from headway_coordinator.trajectory.lengths import content
+from headway_coordinator.trajectory.render import Renderer
+
+_WORD = "surroundings"
+_PROBE: list[Message] = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "What is 2 + 2?"},
+    {"role": "system", "content": _WORD},
+]
+
+
+class Systems:
+    """What one model's template takes."""
+
+    def __init__(self, renderer: Renderer) -> None:
+        self._renderer = renderer
+
+    @cached_property
+    def _taken(self) -> bool:
+        try:
+            return _WORD in self._renderer.said(_PROBE, [], generate=True)
+        except Exception:  # a template raises whatever its author chose
+            return False
+
+    def told(self, messages: list[Message]) -> list[Message]:
+        """A request's messages, as the template takes them."""
+        later = any(message.get("role") == "system" for message in messages[1:])
+        return folded(messages) if later and not self._taken else messages
+
+
+def folded(messages: Sequence[Message]) -> list[Message]:
+    """A conversation whose only system message is its first.
+
+    Up to each of the assistant's words it stays what it is, whatever comes after: rows go on.
+    """
+    told: list[tuple[str, list[Message]]] = []
+    joins = False
+    """Whether a user's message is told with the one before, which holds a system message."""
+    for message in messages:
+        role = str(message.get("role"))
+        system, beside = role == "system", told[-1][0] if told else ""
+        if (system and beside in ("system", "user")) or (role == "user" and joins):
+            told[-1][1].append(message)
+        else:
+            told.append(("user" if system and told else role, [message]))
+        joins = system and told[-1][0] == "user"
+    return [_one(role, parts) for role, parts in told]
+
+
+def _one(role: str, parts: Sequence[Message]) -> Message:
+    if len(parts) == 1 and parts[0].get("role") == role:
+        return parts[0]
+    return {**parts[0], "role": role, "content": "\n\n".join(map(content, parts))}

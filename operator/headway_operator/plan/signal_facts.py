@@ -1,0 +1,103 @@
+"""What of a job's signals is worth a word: each that is suspect, raised, or clear again. Pure.
+
+A raised signal is told under the step since which it is raised. A suspect one may come and go many times, as
+one reading over its threshold makes it so. It is told at its first time in each tenth of the job's steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import Final
+
+from headway_api.conditions import ConditionType, find
+from headway_api.signals import SHOWN_MOST, SignalName
+from headway_api.status import RLTrainingJobStatus, Signal
+from headway_operator.plan.fact import Fact, tenth
+
+SIGNALS: Final = {name.lower(): str(name) for name in SignalName}
+RAISED: Final = "signalraised"
+SUSPECTED: Final = "signalsuspected"
+
+
+def standing(status: RLTrainingJobStatus) -> Iterator[Fact]:
+    """The signals that are suspect or raised. None was raised before Healthy became False."""
+    healthy = find(status.conditions, ConditionType.HEALTHY)
+    since = healthy.last_transition_time if healthy and healthy.status == "False" else None
+    for signal in status.signals:
+        if signal.state == "Raised":
+            yield Fact(_raise(signal), "SignalRaised", _words(signal), warning=True, not_before=since)
+        elif signal.state == "Suspect":
+            key = f"{SUSPECTED}.{signal.name.lower()}.{tenth(signal.since, _last_step(status))}"
+            yield Fact(key, "SignalSuspected", _words(signal))
+
+
+def cleared(key: str, told: Collection[str], status: RLTrainingJobStatus) -> Iterator[Fact]:
+    """That the signal of a key is not suspect or raised any more, as far as the status shows it.
+
+    Args:
+        key: of an event that was told.
+        told: keys of all of them.
+    """
+    what, _, rest = key.partition(".")
+    name, _, when = rest.rpartition(".")
+    if what == RAISED:
+        yield from _no_longer_raised(name, when, status)
+    if what == SUSPECTED and when.isdecimal():
+        yield from _no_longer_suspect(name, int(when), told, status)
+
+
+def _raise(signal: Signal) -> str:
+    return f"{RAISED}.{signal.name.lower()}.{signal.since}"
+
+
+def _words(signal: Signal) -> str:
+    text = f"{signal.name} since step {signal.since}"
+    if signal.value:
+        text += f": {signal.value}" + (f" against {signal.threshold}" if signal.threshold else "")
+    return f"{text}. {signal.message}" if signal.message else text
+
+
+def _no_longer_raised(name: str, since: str, status: RLTrainingJobStatus) -> Iterator[Fact]:
+    raised = [signal for signal in status.signals if signal.state == "Raised"]
+    now = _of_name(name, status)
+    if not status.signals or any(_raise(signal) == f"{RAISED}.{name}.{since}" for signal in raised):
+        return
+    if now is None and len(raised) >= SHOWN_MOST:
+        return
+    if now is None or now.state != "Unknown":
+        state = f"{now.state.lower()} since step {now.since}" if now else "clear"
+        text = f"{SIGNALS.get(name, name)}, raised since step {since}, is {state}"
+        yield Fact(f"signalcleared.{name}.{since}", "SignalCleared", text)
+
+
+def _no_longer_suspect(
+    name: str, part: int, told: Collection[str], status: RLTrainingJobStatus
+) -> Iterator[Fact]:
+    """Of one that was raised since, it is told that it is not raised any more."""
+    now = _of_name(name, status)
+    if now is not None and now.state != "Clear":
+        return
+    # Those that have no room in the list are no worse than its last one.
+    if now is None and not (status.signals and status.signals[-1].state == "Clear"):
+        return
+    if any(tenth(step, _last_step(status)) >= part for step in _raised_before(name, told)):
+        return
+    since = f" since step {now.since}" if now else ""
+    text = f"{SIGNALS.get(name, name)} was suspect, and is clear{since}"
+    yield Fact(f"suspicioncleared.{name}.{part}", "SignalCleared", text)
+
+
+def _raised_before(name: str, told: Collection[str]) -> Iterator[int]:
+    """Steps since which a signal was raised, as far as it was told."""
+    for key in told:
+        what, _, since = key.rpartition(".")
+        if what == f"{RAISED}.{name}" and since.isdecimal():
+            yield int(since)
+
+
+def _of_name(name: str, status: RLTrainingJobStatus) -> Signal | None:
+    return next((signal for signal in status.signals if signal.name.lower() == name), None)
+
+
+def _last_step(status: RLTrainingJobStatus) -> int | None:
+    return status.progress.max_steps if status.progress else None

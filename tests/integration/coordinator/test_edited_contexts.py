@@ -1,0 +1,115 @@
+"""Agents that edit what they show the model, and clients that give up: what is trained, billed and shown.
+
+LangChain's and LangGraph's own ways to keep a context short run here unmodified. Each edit is a branch with a
+reason; every token is trained once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from episodes import a_group
+from gateway_rig import GatewayRig
+from guest_stage import Agents, play, stage, until
+from speaker import ANSWER, CALL
+
+from headway_analysis.measures import figures
+from headway_api.records import EpisodeRecord, GroupRecord, Outcome
+from headway_coordinator.ledger.events import of_group
+
+pytestmark = [pytest.mark.integration, pytest.mark.ci, pytest.mark.timeout(600)]
+
+CALLS = [CALL.replace('"x"', f'"{key}"') for key in "abc"]
+DELEGATE = CALL.replace("look_up", "delegate").replace('"key": "x"', '"task": "Look up x."')
+SUMMARY = "They asked about x, and a is gold.<|im_end|>"
+EDITS: dict[str, tuple[list[str], dict[str, int]]] = {
+    "trimmed": ([*CALLS, ANSWER], {"dropped": 2}),
+    "cleared": ([*CALLS, ANSWER], {"content": 2}),
+    "summarized": ([*CALLS[:2], SUMMARY, ANSWER], {"tools": 1, "content": 1}),
+    "team": ([DELEGATE, CALL, ANSWER, ANSWER], {"tools": 1}),
+    "roles": ([CALL, ANSWER, ANSWER], {"system": 1}),
+}
+"""How an agent edits, what the model says meanwhile, and why that makes rows."""
+
+
+def a_batch(record: EpisodeRecord) -> GroupRecord:
+    group = a_group("t0-000000", [0.0])
+    return group.model_copy(update={"episodes": [record], "abandoned": None})
+
+
+def billed(record: EpisodeRecord) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for event in of_group(a_batch(record)):
+        found[event.usage_class.value] += int(event.quantity)
+    del found["sandboxSeconds"]
+    return found
+
+
+def branches(rig: GatewayRig, record: EpisodeRecord) -> None:
+    """Rows whose trained tokens are those that were sampled, each once; and the figures say so."""
+    spoken = rig.speaker.spoken[record.episode_id]
+    sampled = sum(len(turn.sampled) for turn in spoken)
+    assert sum(row.action_tokens for row in record.rows) == sampled
+    others = [row for row in record.rows if all(span.turn for span in row.turns)]
+    assert len(others) == len(record.rows) - 1
+    assert [turn.sampled_tokens for turn in record.turns] == [len(turn.sampled) for turn in spoken]
+    found = figures.batch([a_batch(record)], 1, trained=(), max_turns=None)
+    assert found["rollout/rows/mean"] == found["rollout/rows/max"] == len(record.rows)
+    assert found["rollout/rows/branch_share"] == (len(record.rows) - 1) / len(record.rows)
+    assert found["rollout/rows/branch_token_share"] == sum(row.action_tokens for row in others) / sampled
+    everything = sum(len(row.tokens) for row in record.rows)
+    context = sum(len(row.tokens) - row.action_tokens for row in others)
+    assert found["rollout/rows/repeated_share"] == context / everything
+    for drift in record.drifts:
+        assert found[f"rollout/forks_of/{drift.reason}"] == drift.count / len(record.turns)
+
+
+@pytest.mark.parametrize("style", EDITS)
+async def test_an_edited_context_is_a_branch_with_a_reason(
+    tok: Any, agents: Agents, tmp_path: Path, style: str
+) -> None:
+    (texts, reasons), service = EDITS[style], agents.get("langchain_agent")
+    async with stage(tok, tmp_path, *texts) as (rig, leases):
+        record = await play(rig, leases, rig.http_agent(f"{service.url}/at-once"), style=style)
+    assert (record.outcome, record.reward) == (Outcome.COMPLETED, 1.0), service.log[-3000:]
+    assert len(record.turns) == len(texts), service.log[-3000:]
+    assert {drift.reason: drift.count for drift in record.drifts} == reasons
+    assert (record.forks, len(record.rows)) == (sum(reasons.values()), 1 + sum(reasons.values()))
+    branches(rig, record)
+    # All that was sampled is billed, and each prompt as it was sent.
+    spoken = rig.speaker.spoken[record.episode_id]
+    assert billed(record) == {
+        "prefill": sum(len(turn.prompt) for turn in spoken),
+        "sample": sum(len(turn.sampled) for turn in spoken),
+    }
+
+
+async def test_a_turn_that_its_client_gave_up_is_neither_trained_nor_charged(
+    tok: Any, agents: Agents, tmp_path: Path
+) -> None:
+    service = agents.get("langchain_agent")
+    row = {"patience": 1.0, "retries": 0, "instead": "Which metal, in a word?"}
+    async with stage(tok, tmp_path, "It is lead, I am sure.<|im_end|>", ANSWER) as (rig, leases):
+        rig.speaker.gate.clear()
+        playing = asyncio.create_task(play(rig, leases, rig.http_agent(f"{service.url}/at-once"), **row))
+        await until(lambda: rig.statuses("/v1/chat/completions") == [0])
+        rig.speaker.gate.set()
+        record = await playing
+    assert (record.outcome, record.reward) == (Outcome.COMPLETED, 1.0), service.log[-3000:]
+    assert "gave up" in service.log
+    assert [turn.delivered for turn in record.turns] == [False, True]
+    lost, kept = rig.speaker.spoken[record.episode_id]
+    [row_] = record.rows
+    assert row_.tokens == kept.prompt + kept.sampled
+    assert sum(row_.mask) == len(kept.sampled)
+    assert billed(record) == {
+        "prefill": len(kept.prompt),
+        "sample": len(kept.sampled),
+        "discarded": len(lost.prompt) + len(lost.sampled),
+    }
+    assert json.dumps(record.messages).count("lead") == 0

@@ -1,0 +1,159 @@
+"""Agents of the frameworks that people build with, unmodified, through whole episodes.
+
+Real are the frameworks, each with a python of its own, the gateway and the sandbox; only the model's words
+are written here. What each was tested for is a table of `docs/agents.md`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gateway_rig import GatewayRig, token_truth
+from guest_stage import Agents, play, stage
+from speaker import ANSWER, CALL, PADDED, THINKING, TWO_CALLS
+
+from headway_api.records import EpisodeRecord, Outcome
+
+pytestmark = [pytest.mark.integration, pytest.mark.ci, pytest.mark.timeout(600)]
+
+Way = tuple[str, dict[str, Any]]
+"""A guest's program, and how its agent asks."""
+CHAT: list[Way] = [
+    ("langchain_agent", {"style": "agent"}),
+    ("langchain_agent", {"style": "graph", "stream": True}),
+    ("pydantic_ai_agent", {}),
+    ("pydantic_ai_agent", {"stream": True}),
+    ("litellm_agent", {"provider": "openai"}),
+    ("litellm_agent", {"provider": "hosted_vllm", "stream": True}),
+    ("agent_framework_agent", {"api": "chat"}),
+    ("agent_framework_agent", {"api": "chat", "stream": True}),
+]
+OTHERS: list[Way] = [
+    ("litellm_agent", {"provider": "anthropic"}),
+    ("litellm_agent", {"provider": "anthropic", "stream": True}),
+    ("agent_framework_agent", {"api": "responses"}),
+    ("agent_framework_agent", {"api": "responses", "stream": True}),
+]
+"""Those that speak Messages or Responses."""
+
+
+async def an_episode(
+    tok: Any, agents: Agents, folder: Path, way: Way, *texts: str, lenient: bool = False, **row: Any
+) -> tuple[GatewayRig, EpisodeRecord]:
+    """One that the agent completed, with the reward that it gave itself."""
+    program, own = way
+    service = agents.get(program)
+    async with stage(tok, folder, *texts) as (rig, leases):
+        agent = rig.http_agent(f"{service.url}/at-once", lenient=lenient)
+        record = await play(rig, leases, agent, **own, **row)
+    assert (record.outcome, record.error) == (Outcome.COMPLETED, None), service.log[-3000:]
+    assert (record.reward, len(record.turns)) == (1.0, len(texts)), service.log[-3000:]
+    assert all(one.status == 200 for one in rig.answered), rig.answered
+    return rig, record
+
+
+@pytest.mark.parametrize("way", [*CHAT, *OTHERS], ids=str)
+async def test_two_user_turns_with_parallel_calls_are_one_row(
+    tok: Any, agents: Agents, tmp_path: Path, way: Way
+) -> None:
+    texts = [TWO_CALLS, CALL, PADDED, ANSWER]
+    rig, record = await an_episode(tok, agents, tmp_path, way, *texts, more=["Are you sure?"])
+    token_truth(rig, record)
+    assert [message["role"] for message in record.messages if message["role"] != "system"] == [
+        *("user", "assistant", "tool", "tool", "assistant", "tool", "assistant"),
+        *("user", "assistant"),
+    ]
+
+
+@pytest.mark.parametrize("way", [*CHAT[::2], *OTHERS[::2]], ids=str)
+async def test_thoughts_before_calls_are_one_row(tok: Any, agents: Agents, tmp_path: Path, way: Way) -> None:
+    rig, record = await an_episode(tok, agents, tmp_path, way, THINKING, TWO_CALLS, PADDED)
+    token_truth(rig, record)
+
+
+@pytest.mark.parametrize("way", [CHAT[0], CHAT[2], OTHERS[0], OTHERS[2]], ids=str)
+async def test_a_thought_that_the_template_drops_is_a_fork_with_that_reason(
+    tok: Any, agents: Agents, tmp_path: Path, way: Way
+) -> None:
+    texts = [THINKING, PADDED, ANSWER]
+    rig, record = await an_episode(tok, agents, tmp_path, way, *texts, more=["Are you sure?"])
+    assert [(drift.reason, drift.count) for drift in record.drifts] == [("thought", 1)]
+    spoken = rig.speaker.spoken[record.episode_id]
+    assert sum(row.action_tokens for row in record.rows) == sum(len(turn.sampled) for turn in spoken)
+
+
+def shaped(tool: str) -> str:
+    """A call that answers by a schema."""
+    return CALL.replace("look_up", tool).replace('"key": "x"', '"metal": "gold"')
+
+
+ANY, NAMED = '<tool_call>\n{"name": "', '<tool_call>\n{"name": "Answer", "arguments":'
+"""How a turn begins that must call a tool: one of several, or `Answer`."""
+BY_TOOL: list[tuple[Way, list[str], str]] = [
+    (("langchain_agent", {"structured": "function_calling"}), [shaped("Answer")], NAMED),
+    (("langchain_agent", {"style": "output by tool"}), [CALL, shaped("Answer")], ANY),
+    (("pydantic_ai_agent", {"output": "tool"}), [CALL, shaped("final_result")], ANY),
+]
+
+
+@pytest.mark.parametrize(("way", "texts", "begun"), BY_TOOL, ids=str)
+async def test_an_answer_of_a_schema_by_a_tool_is_one_row(
+    tok: Any, agents: Agents, tmp_path: Path, way: Way, texts: list[str], begun: str
+) -> None:
+    """The tool is forced, and what the gateway writes of its call is not trained."""
+    said = [text.removeprefix(begun) for text in texts]
+    rig, record = await an_episode(tok, agents, tmp_path, way, *said)
+    row = token_truth(rig, record)
+    trained = [token for token, mask in zip(row.tokens, row.mask, strict=True) if mask]
+    assert tok.decode(trained) == "".join(said)
+    assert all(text in tok.decode(row.tokens) for text in texts)
+
+
+AS_JSON = {"response_format": {"type": "json_object"}}
+BY_SCHEMA: list[tuple[Way, str]] = [
+    (("pydantic_ai_agent", {"output": "native"}), "response_format"),
+    (("pydantic_ai_agent", {"output": "prompted"}), "response_format"),
+    (
+        ("litellm_agent", {"provider": "openai", "ask": AS_JSON}),
+        "response_format",
+    ),
+    (("agent_framework_agent", {"api": "chat", "shaped": True}), "response_format"),
+    (("agent_framework_agent", {"api": "responses", "shaped": True}), "text.format"),
+]
+"""Frameworks that ask for an answer of a schema beside tools that may be called, and by which field."""
+
+
+@pytest.mark.parametrize(("way", "field"), BY_SCHEMA, ids=str)
+async def test_a_schema_beside_tools_is_refused_by_name(
+    tok: Any, agents: Agents, tmp_path: Path, way: Way, field: str
+) -> None:
+    program, own = way
+    service = agents.get(program)
+    async with stage(tok, tmp_path, ANSWER) as (rig, leases):
+        record = await play(rig, leases, rig.http_agent(f"{service.url}/at-once"), **own)
+    assert (record.outcome, record.rows) == (Outcome.INFRA_ERROR, [])
+    assert rig.answered[0].status == 400
+    assert field in str(record.error)
+
+
+@pytest.mark.parametrize(("way", "field"), BY_SCHEMA, ids=str)
+async def test_a_schema_is_ignored_where_the_job_is_lenient(
+    tok: Any, agents: Agents, tmp_path: Path, way: Way, field: str
+) -> None:
+    said = '{"metal": "gold"}<|im_end|>'
+    rig, record = await an_episode(tok, agents, tmp_path, way, said, lenient=True)
+    token_truth(rig, record)
+    assert record.ignored == {field: 1}
+
+
+@pytest.mark.parametrize("lenient", [False, True])
+async def test_langchains_structured_output_as_it_is(
+    tok: Any, agents: Agents, tmp_path: Path, lenient: bool
+) -> None:
+    """A schema holds its one turn, which is not trained then; a lenient job ignores the schema."""
+    way, said = ("langchain_agent", {"structured": ""}), '{"metal": "gold"}<|im_end|>'
+    _, record = await an_episode(tok, agents, tmp_path, way, said, lenient=lenient)
+    assert [turn.guided for turn in record.turns] == [not lenient]
+    assert (len(record.rows), record.ignored) == ((1, {"response_format": 1}) if lenient else (0, {}))

@@ -1,0 +1,77 @@
+"""A job whose every reward is 0, over scripted servers, of which coordinators live one after another."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+from a_job import publishing
+from faulty_servers import Scripted, broker, sandbox, serving, weights_slot
+from lease_service import free_port
+from role_keys import KEYS, TO_COORDINATOR
+from scripted_learner import ScriptedLearner
+from speaking_job import job, speaking_engine, until_ready
+
+from headway_api.config import JobConfig
+from headway_api.status import RLTrainingJobStatus
+from headway_api.store import FileStore
+from headway_coordinator.coordinator import Coordinator
+from headway_coordinator.engines.router import Endpoint
+
+STEPS = 5
+
+
+def config(folder: Path, steps: int = STEPS, **fields: Any) -> JobConfig:
+    """A job that does not validate, unless `fields` of the spec say otherwise."""
+    schedule = {"maxSteps": steps, "maxEpochs": 10}
+    return job(folder, **{"schedule": schedule, "evaluation": {"everySteps": 0, "atStart": False}} | fields)
+
+
+async def run(
+    folder: Path, config: JobConfig, told: RLTrainingJobStatus | None, steps: int | None
+) -> Coordinator:
+    """Live a job for some steps, or to its end; every reward is 0, so that no group has an advantage."""
+    async with AsyncExitStack() as stack:
+        engine = await stack.enter_async_context(serving(speaking_engine(folder)))
+        agent = await stack.enter_async_context(serving(weights_agent()))
+        box = await stack.enter_async_context(serving(sandbox(0.0)))
+        leases = await stack.enter_async_context(serving(broker(box.url)))
+
+        async def discover() -> set[Endpoint]:
+            return {Endpoint(engine.url, agent.url)}
+
+        store, port = FileStore(), free_port()
+        coordinator = Coordinator(
+            config, KEYS, store, folder / "cache", lambda status: None, told=told, broker_url=leases.url,
+            discover=discover, port=port,
+        )  # fmt: skip
+        learner = ScriptedLearner(
+            f"http://127.0.0.1:{port}",
+            TO_COORDINATOR,
+            store,
+            coordinator.layout,
+            publishing(store, coordinator.layout),
+        )
+        async with asyncio.timeout(60):
+            running = asyncio.create_task(coordinator.run())
+            await until_ready(running, port)
+            await learner.run(steps)
+            if steps is None:
+                await running
+                return coordinator
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+        return coordinator
+
+
+def weights_agent() -> Scripted:
+    """It takes whatever weights it is given."""
+    held: dict[str, Any] = {"version": None, "ready": False}
+
+    def take(body: Any) -> Any:
+        held.update(version=body["version"], ready=True, error=None, reason=None, canary_error=1e-6)
+        return held
+
+    return Scripted({**weights_slot(), "GET /v1/weights": lambda body: held, "POST /v1/weights": take})

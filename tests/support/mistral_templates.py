@@ -1,0 +1,35 @@
+"""Mistral's own chat templates: run by the python of requirements/guests/mistral.txt, prints them as JSON.
+
+GUEST tests/support/mistral_templates.py
+"""
+
+from __future__ import annotations
+
+import json
+
+from mistral_common.integrations.chat_templates.chat_templates import generate_chat_template
+from mistral_common.tokens.tokenizers.base import TokenizerVersion
+
+VERSIONS = {"v3": False, "v7": False, "v11": False, "v13": True}
+"""Version of the tokenizer -> whether its models think."""
+
+
+def template(version: str, *, thinks: bool) -> str:
+    """The template of a version with Tekken's tokens, for text alone."""
+    return generate_chat_template(
+        spm=False,
+        tokenizer_version=TokenizerVersion(version),
+        image_support=False,
+        audio_support=False,
+        thinking_support=thinks,
+        default_system_prompt=None,
+        plain_thinking_support=False,
+        use_special_token_variables=True,
+        model_settings_fields=None,
+        reasoning_effort_values=None,
+        reasoning_effort_default=None,
+    )
+
+
+if __name__ == "__main__":
+    print(json.dumps({version: template(version, thinks=thinks) for version, thinks in VERSIONS.items()}))

@@ -1,0 +1,32 @@
+"""The example's rows, each with the tier of its customer: a column that may name tasks."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from types import ModuleType
+
+from headway_demo.quickstart import EXAMPLE
+
+COLUMN = "tier"
+SPLITS = ("train", "validation")
+
+
+def write(inputs: Path, folder: Path) -> None:
+    """Rows as the example has them in `inputs`, with one column more."""
+    desk = _environment()
+    for split in SPLITS:
+        rows = [json.loads(line) for line in (inputs / f"{split}.jsonl").read_text().splitlines()]
+        told = [row | {COLUMN: desk.case_record(row["case_id"])[COLUMN]} for row in rows]
+        (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in told))
+
+
+def _environment() -> ModuleType:
+    """The example's environment."""
+    spec = importlib.util.spec_from_file_location("refund_desk", EXAMPLE / "environment.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -1,0 +1,48 @@
+"""An agent that reports what no figure can hold before it reports what its episode was worth.
+
+Runs beside the example's service, from the environment's image.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from http.server import ThreadingHTTPServer
+from typing import Any
+
+import service  # type: ignore[import-not-found]
+from chat import Ended, post  # type: ignore[import-not-found]
+
+Json = dict[str, Any]
+GREAT: tuple[Json, ...] = ({"Rewards": [1e200]}, {"Rewards": [-1e200]}, {"Metrics": {"gain": 1e200}})
+
+
+def play(task: Json) -> None:
+    """One episode. How many of its reports were refused by name is a metric of the last one."""
+    metadata = task["metadata"]
+    endpoint = metadata["endpoint"]
+    name = {"JobArn": metadata["jobArn"], "TrajectoryId": metadata["rolloutId"]}
+    try:
+        reward = service.judge(task["instance"], endpoint)
+        post(f"{endpoint}/complete-rollout", name | {"Status": "ready"})
+        report = name | {"Rewards": [reward.value], "Metrics": reward.metrics}
+        refused = sum(is_refused(endpoint, report | great) for great in GREAT)
+        told = {"sent": len(GREAT), "refused": refused}
+        post(f"{endpoint}/update-reward", report | {"Metrics": reward.metrics | told})
+    except Ended as ended:
+        service.failed(endpoint, name, str(ended))
+
+
+def is_refused(endpoint: str, report: Json) -> bool:
+    """Whether a report is refused as out of range."""
+    try:
+        post(f"{endpoint}/update-reward", report)
+    except Ended as ended:
+        return "reward_out_of_range" in str(ended)
+    return False
+
+
+if __name__ == "__main__":
+    service.play = play
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    ThreadingHTTPServer(("", service.PORT), service.Handler).serve_forever()

@@ -1,0 +1,124 @@
+"""Turns that models' own templates, and other engines' tests, write; and what they must be read as.
+
+They come from the package `canitoolcall` (requirements/guests/templates.in): for each the text, the tools,
+and the calls in it, or that there is none that may be carried out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final, Literal
+
+from real_templates import REAL, Real, file, tokenizer
+
+from headway_coordinator.trajectory.calls import Parsed
+from headway_coordinator.trajectory.render import Renderer, choose
+
+READ_BY: Final = {
+    "deepseek-ai/DeepSeek-V3-0324": "DeepSeek V3",
+    "deepseek-ai/DeepSeek-V3.1": "DeepSeek V3.1",
+    "deepseek-ai/DeepSeek-V3.2": "DeepSeek V3.2",
+    "google/gemma-4-31B-it": "Gemma-4-31B",
+    "zai-org/GLM-4.5": "GLM-4.5",
+    "zai-org/GLM-4.7": "GLM-4.7-Flash",
+    "openai/gpt-oss-20b": "gpt-oss",
+    "moonshotai/Kimi-K2-Instruct-0905": "Kimi K2",
+    "moonshotai/Kimi-K2.6": "Kimi K2.5",
+    "meta-llama/Llama-3.3-70B-Instruct": "Llama 3.3",
+    "meta-llama/Llama-4-Scout-17B-16E-Instruct": "Llama 4",
+    "mistralai/Devstral-Small-2507": "Devstral Small 2507",
+    "mistralai/Magistral-Small-2509": "Ministral 3 Reasoning",
+    "mistralai/Ministral-3-14B-Instruct-2512": "Ministral 3 Reasoning",
+    "mistralai/Ministral-3-14B-Reasoning-2512": "Ministral 3 Reasoning",
+    "mistralai/Mistral-7B-Instruct-v0.3": "Mistral Nemo",
+    "mistralai/Mistral-Small-3.2-24B-Instruct-2506": "Mistral Small 3.2",
+    "Qwen/Qwen3-0.6B": "Qwen3",
+    "Qwen/Qwen3-4B-Instruct-2507": "Qwen3 Instruct 2507",
+    "Qwen/Qwen3-4B-Thinking-2507": "Qwen3",
+    "Qwen/Qwen3-Coder-30B-A3B-Instruct": "Qwen3-Coder",
+    "Qwen/Qwen3-Coder-Next": "Qwen3-Coder",
+    "Qwen/Qwen3.5-9B": "Qwen3.5 of 4B and more",
+    "Qwen/Qwen3.8-27B": "Qwen3.8",
+}
+"""Model of a turn -> the template in `REAL` with which it is read; turns of other models are left out."""
+
+
+@dataclass(frozen=True, eq=False)
+class Turn:
+    """One turn, and what it must be read as."""
+
+    name: str
+    model: str
+    text: str
+    prompt: str
+    """The end of what stands before it."""
+    tools: list[dict[str, Any]]
+    calls: list[tuple[str, dict[str, Any]]] | None
+    """Those in it; None: none that may be carried out."""
+    thought: str
+
+
+@cache
+def turns() -> tuple[Turn, ...]:
+    """Every turn of a model that is read here."""
+    return tuple(_turns())
+
+
+def _turns() -> Iterator[Turn]:
+    for path in sorted(file("canitoolcall/_data/fixtures").glob("*/*.jsonl")):
+        for line in path.read_text().splitlines():
+            said = json.loads(line)
+            if said["models"][0] in READ_BY:
+                yield _turn(said)
+
+
+def _turn(said: dict[str, Any]) -> Turn:
+    expected = said.get("expected")
+    calls = None
+    if expected is not None:
+        calls = [(one["name"], one["arguments"]) for one in expected["tool_calls"]]
+    return Turn(
+        said["id"],
+        said["models"][0],
+        said["raw_output"]
+        + (_harmony_end(said["raw_output"]) if calls and said["family"] == "gpt-oss" else ""),
+        said.get("generation_prompt") or "",
+        said["tools"],
+        calls,
+        ((expected or {}).get("reasoning_content") or "").strip(),
+    )
+
+
+def _harmony_end(text: str) -> str:
+    """The token with which a turn ends in Harmony, of which the package leaves out the last."""
+    return "<|call|>" if "to=" in text.rpartition("<|start|>")[2] else "<|return|>"
+
+
+@cache
+def _reader(name: str) -> tuple[Renderer, Any]:
+    real: Real = next(one for one in REAL if one.models == name)
+    found = tokenizer(real)
+    return choose(found, real.model_type), found
+
+
+def read(turn: Turn) -> Parsed:
+    """A turn as the gateway reads it."""
+    renderer, found = _reader(READ_BY[turn.model])
+    prompt, sampled = (found.encode(text, add_special_tokens=False) for text in (turn.prompt, turn.text))
+    return renderer.parse(sampled, prompt, turn.tools)
+
+
+@cache
+def judged(turn: Turn) -> Literal["right", "counted", "wrong"]:
+    """Whether a turn is read as it must be; or else counted as malformed, and nothing wrong carried out."""
+    found = read(turn)
+    calls = [(one.name, one.arguments) for one in found.calls if one.problem is None]
+    expected = turn.calls or []
+    if calls == expected and (len(found.calls) == len(calls) or turn.calls is None):
+        return "right"
+    if len(found.calls) > len(calls) and all(call in expected for call in calls):
+        return "counted"
+    return "wrong"

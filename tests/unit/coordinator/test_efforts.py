@@ -1,0 +1,135 @@
+"""How much a model is to think: taken where its template writes another prompt for it, else refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from model_families import FAMILIES, spoken
+from open_rollout import USER, rig
+from speaker import ANSWER
+from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
+
+from headway_coordinator.gateway import openai
+from headway_coordinator.trajectory.efforts import EFFORTS
+from headway_coordinator.trajectory.linearize import linearize
+from headway_coordinator.trajectory.render import choose
+
+SWITCH = QWEN3_TEMPLATE + (
+    "{%- if add_generation_prompt and enable_thinking is defined and enable_thinking is false %}"
+    "{{- '<think>\\n\\n</think>\\n\\n' }}{%- endif %}"
+)
+"""As Qwen 3 has it."""
+LEVEL = (
+    "{%- if reasoning_effort is defined %}"
+    "{{- '<|im_start|>system\\nReasoning: ' + reasoning_effort + '<|im_end|>\\n' }}"
+    "{%- endif %}" + QWEN3_TEMPLATE
+)
+"""As gpt-oss has it."""
+
+
+async def prompts(folder: Path, template: str, *fields: dict[str, Any]) -> tuple[list[str], Any]:
+    """What the model reads in each turn of one conversation."""
+    tok = tokenizer(folder, template)
+    async with rig(tok, ANSWER) as r:
+        said: list[Any] = [USER]
+        for more in fields:
+            status, answer = await r.chat(*said, **more)
+            assert status == 200, answer
+            said = [*said, answer["choices"][0]["message"], USER]
+        found = [tok.decode(list(request.prompt)) for request in r.speaker.requests]
+        return found, r.rollout.session
+
+
+OFF = [
+    {"reasoning_effort": "none"},
+    {"enable_thinking": False},
+    {"thinking": False},
+    {"thinking": {"type": "disabled"}},
+    {"chat_template_kwargs": {"enable_thinking": False}},
+    {"chat_template_kwargs": {"thinking": False}},
+]
+
+
+@pytest.mark.parametrize("fields", OFF, ids=str)
+async def test_a_switch_is_taken_by_every_spelling(tmp_path: Path, fields: dict[str, Any]) -> None:
+    [off, usual], session = await prompts(tmp_path, SWITCH, fields, {})
+    assert off.endswith("assistant\n<think>\n\n</think>\n\n")
+    assert usual.endswith("assistant\n")
+    assert session.ignored == {}
+
+
+async def test_a_switch_that_is_on_anyway_changes_nothing(tmp_path: Path) -> None:
+    [on, again], session = await prompts(tmp_path, SWITCH, {"enable_thinking": True}, {})
+    assert again.startswith(on)
+    assert session.forks == 0
+
+
+async def test_a_level_is_in_the_prompt_and_one_level_is_one_row(tmp_path: Path) -> None:
+    low = {"reasoning_effort": "low"}
+    found, session = await prompts(tmp_path, LEVEL, low, low)
+    assert all("Reasoning: low" in one for one in found)
+    assert (session.forks, len(linearize(session.graph))) == (0, 1)
+
+
+async def test_another_level_is_another_row_where_the_template_says_it_first(tmp_path: Path) -> None:
+    found, session = await prompts(tmp_path, LEVEL, {"reasoning_effort": "low"}, {"reasoning_effort": "high"})
+    assert ["low" in found[0], "high" in found[1]] == [True, True]
+    assert [drift.reason for drift in session.drifts.values()] == ["system"]
+
+
+@pytest.mark.parametrize(
+    ("template", "fields"),
+    [(SWITCH, {"reasoning_effort": "low"}), (LEVEL, {"enable_thinking": False}), (QWEN3_TEMPLATE, OFF[0])],
+    ids=["level", "switch", "neither"],
+)
+async def test_what_the_template_does_not_know_is_refused_by_name_or_listed(
+    tmp_path: Path, template: str, fields: dict[str, Any]
+) -> None:
+    [name] = fields
+    async with rig(tokenizer(tmp_path, template), ANSWER) as r:
+        status, answer = await r.chat(**fields)
+        assert (status, answer["error"]["param"]) == (400, name)
+        assert answer["error"]["code"] == "unsupported_parameter"
+        r.rollout.lenient = True
+        assert (await r.chat(**fields))[0] == 200
+        assert r.rollout.session.ignored == {name: 1}
+
+
+async def test_messages_and_responses_say_the_same(tmp_path: Path) -> None:
+    tok = tokenizer(tmp_path, SWITCH)
+    async with rig(tok, ANSWER) as r:
+        body = {"messages": [USER], "max_tokens": 50, "thinking": {"type": "disabled"}}
+        assert (await r.post("/v1/messages", body))[0] == 200
+        assert (await r.post("/v1/responses", {"input": "x", "reasoning": {"effort": "none"}}))[0] == 200
+        for request in r.speaker.requests:
+            assert tok.decode(list(request.prompt)).endswith("</think>\n\n")
+        _, counted = await r.post(
+            "/v1/messages/count_tokens", {"messages": [USER], "thinking": body["thinking"]}
+        )
+        assert counted["input_tokens"] == len(r.speaker.requests[0].prompt)
+        status, answer = await r.post("/v1/responses", {"input": "x", "reasoning": {"effort": "low"}})
+        assert (status, answer["error"]["param"]) == (400, "reasoning.effort")
+        level = body | {"thinking": None, "output_config": {"effort": "low"}}
+        status, answer = await r.post("/v1/messages", level)
+        assert (status, answer["error"]["param"]) == (400, "output_config.effort")
+
+
+def test_harmony_knows_three_levels_and_answers_at_once_in_its_last_channel() -> None:
+    family = next(family for family in FAMILIES if family.name == "gpt-oss")
+    renderer = choose(spoken(family), family.model_type)
+    assert [one for one in EFFORTS if renderer.thinking(one) is not None] == ["low", "medium", "high"]
+    low = renderer.thinking("low")
+    assert low is not None
+    assert "Reasoning: low" in low.said([USER], [], generate=True)
+    assert renderer.thinking("medium") is renderer
+    begun = low.thoughtless()
+    assert renderer.text(begun) == "<|channel|>final<|message|>"
+    turn = [*begun, *low.encode('{"a": 1}', whole=False)]
+    assert low.parse(turn, low.render([USER], []), []).content == '{"a": 1}'
+
+
+def test_two_spellings_that_disagree_are_refused() -> None:
+    with pytest.raises(Exception, match="says 'none'"):
+        openai.read({"messages": [USER], "reasoning_effort": "high", "enable_thinking": False})

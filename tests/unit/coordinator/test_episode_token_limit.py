@@ -1,0 +1,175 @@
+"""`spec.rollout.episodeTokenLimit`: no episode samples more, however many turns it runs at once."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+import pytest
+from faulty_servers import broker, sandbox, serving
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from open_rollout import USER, rig
+from speaker import ANSWER, CALL, Speaker
+from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
+
+from headway_api.records import EpisodeRecord, Outcome, Purpose
+from headway_coordinator.agents.builtin import Builtin
+from headway_coordinator.engines.router import Router
+from headway_coordinator.episode import Episodes, Rules, Task
+from headway_coordinator.faults import InfraFault
+from headway_coordinator.gateway.allowance import AllowanceSpent, TokenAllowance
+from headway_coordinator.gateway.core import Gateway, Sampling
+from headway_coordinator.sandboxes import Broker
+from headway_coordinator.trajectory.render import choose
+
+TURN = 64
+"""Most tokens of a turn."""
+
+
+@pytest.fixture(scope="module")
+def tok(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return tokenizer(tmp_path_factory.mktemp("tok"), QWEN3_TEMPLATE)
+
+
+def length(tok: Any, text: str) -> int:
+    return len(tok.encode(text, add_special_tokens=False))
+
+
+async def played(tok: Any, limit: int | None, *texts: str, max_turns: int = 4) -> EpisodeRecord:
+    """An episode of the built-in agent whose model says `texts`."""
+    async with AsyncExitStack() as stack:
+        box = await stack.enter_async_context(serving(sandbox(1.0)))
+        leases = await stack.enter_async_context(serving(broker(box.url)))
+        http = await stack.enter_async_context(aiohttp.ClientSession())
+        gateway = Gateway(choose(tok, "qwen3"), Speaker(tok, texts), 1000, 30.0)
+        episodes = Episodes(
+            Rules(30.0, 60, (0.0, 1.0)),
+            Builtin(gateway, max_turns),
+            Broker(http, leases.url, "t", "me"),
+            Router(),
+        )
+        return await episodes.run(
+            Task(
+                group_id="t0-000000",
+                purpose=Purpose.TRAIN,
+                index=0,
+                attempt=0,
+                row={"prompt": "p", "answer": 7},
+                environment_seed=11,
+                sampling_seed=12,
+                sampling=Sampling(1.0, 1.0, TURN, limit),
+            )
+        )
+
+
+async def test_an_episode_that_needs_less_ends_as_it_would(tok: Any) -> None:
+    record = await played(tok, length(tok, CALL) + length(tok, ANSWER), CALL, ANSWER)
+    assert (record.outcome, record.token_limited, record.error) == (Outcome.COMPLETED, False, None)
+
+
+@pytest.mark.parametrize("missing", [1, 3])
+async def test_one_that_needs_more_is_cut_judged_and_says_so(tok: Any, missing: int) -> None:
+    limit = length(tok, CALL) + length(tok, ANSWER) - missing
+    record = await played(tok, limit, CALL, ANSWER)
+    assert (record.outcome, record.token_limited, record.reward) == (Outcome.TRUNCATED, True, 1.0)
+    assert record.error == (f"the episode has sampled the {limit} tokens of spec.rollout.episodeTokenLimit")
+    assert sum(turn.sampled_tokens for turn in record.turns) == limit
+    assert record.turns[-1].finish_reason == "length"
+
+
+async def test_one_that_has_none_left_for_its_next_turn_is_cut_before_it(tok: Any) -> None:
+    record = await played(tok, 2 * length(tok, CALL), CALL)
+    assert (record.outcome, record.token_limited, len(record.turns)) == (Outcome.TRUNCATED, True, 2)
+    assert "spec.rollout.episodeTokenLimit" in str(record.error)
+
+
+async def test_a_turn_cut_at_its_own_most_tokens_is_told_apart(tok: Any) -> None:
+    record = await played(tok, 10 * TURN, "gold " * 100)
+    assert (record.outcome, record.token_limited) == (Outcome.TRUNCATED, False)
+    assert record.error == "a turn reached its most tokens"
+
+
+async def test_an_agent_elsewhere_is_refused_its_next_turn_with_the_field(tok: Any) -> None:
+    async with rig(tok, CALL) as r:
+        limit = length(tok, CALL)
+        r.rollout.session.allowance.limit = limit
+        assert (await r.chat(USER, max_tokens=limit))[0] == 200
+        assert r.rollout.truncated is None
+        status, answer = await r.chat(USER, USER)
+        assert (status, answer["error"]["code"]) == (400, "episode_token_limit_reached")
+        assert "spec.rollout.episodeTokenLimit" in answer["error"]["message"]
+        assert r.rollout.truncated == answer["error"]["message"]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One turn of several that run at once."""
+
+    wanted: int
+    share: float
+    """Of what it is given, that it samples."""
+    yields: int
+    fails: bool
+
+
+TURNS = st.lists(
+    st.builds(Asked, st.integers(1, 40), st.floats(0, 1), st.integers(0, 4), st.booleans()),
+    min_size=1,
+    max_size=12,
+)
+
+
+@given(limit=st.integers(1, 100), turns=TURNS)
+@settings(max_examples=200)
+def test_turns_at_once_sample_no_more_than_the_limit_and_none_waits_for_ever(
+    limit: int, turns: list[Asked]
+) -> None:
+    sampled: list[int] = []
+    refused: list[int] = []
+
+    async def turn(allowance: TokenAllowance, asked: Asked) -> None:
+        try:
+            async with allowance.reserved(asked.wanted) as held:
+                assert 1 <= held.tokens <= asked.wanted
+                for _ in range(asked.yields):
+                    await asyncio.sleep(0)
+                if asked.fails:
+                    raise InfraFault("the server is gone")
+                held.used = int(held.tokens * asked.share)
+                sampled.append(held.used)
+        except AllowanceSpent:
+            refused.append(asked.wanted)
+        except InfraFault:
+            pass
+
+    async def run() -> TokenAllowance:
+        allowance = TokenAllowance(limit)
+        async with asyncio.timeout(10):
+            await asyncio.gather(*(turn(allowance, asked) for asked in turns))
+        return allowance
+
+    allowance = asyncio.run(run())
+    assert sum(sampled) <= limit
+    if refused:
+        assert sum(sampled) == limit, "a turn is refused only when nothing is left"
+        assert allowance.reached
+
+
+async def test_a_turn_waits_for_one_that_may_give_tokens_back(tok: Any) -> None:
+    allowance, given_ = TokenAllowance(100), asyncio.Event()
+
+    async def second() -> int:
+        async with allowance.reserved(50) as held:
+            given_.set()
+            return held.tokens
+
+    async with allowance.reserved(80) as first:
+        task = asyncio.create_task(second())
+        await asyncio.sleep(0.01)
+        assert not given_.is_set()
+        first.used = 10
+    assert await task == 50

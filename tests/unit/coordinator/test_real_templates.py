@@ -1,0 +1,147 @@
+"""Models' own templates and turns, from packages that ship them, read as a job's are."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import models_page
+import pytest
+import real_templates
+import turns_of_models
+import vocabularies
+from real_templates import REAL
+
+from headway_api.exits import JobError
+from headway_coordinator.preflight import calls as preflight
+from headway_coordinator.trajectory.probe import (
+    ANSWER,
+    ASKED,
+    ASKED_AGAIN,
+    KEY,
+    RESULT,
+    SIMPLE,
+    call,
+    calling,
+)
+from headway_coordinator.trajectory.render import choose
+
+pytestmark = [pytest.mark.ci, pytest.mark.timeout(600)]
+
+ROOT = Path(__file__).resolve().parents[3]
+BY_NAME = {real.models: real for real in REAL}
+LAUNCH = ("Qwen3.6", "gpt-oss", "Gemma-4-31B")
+"""The launch models of Amazon SageMaker MTRL whose weights are published."""
+WRITTEN = {
+    "granite": '<|tool_call|>[{"name": "look_up", "arguments": {"key": "brave-otter"}}]',
+    "lfm2": '<|tool_call_start|>[look_up(key="brave-otter")]<|tool_call_end|>',
+    "hermes": '<tool_call>\n{"name": "look_up", "arguments": {"key": "brave-otter"}}\n</tool_call>',
+}
+"""Reader -> a call as its family's documentation has it."""
+NAMED = [real.models for real in REAL if real.parser]
+shown = models_page.shown_of
+
+
+def test_the_page_says_what_is_shown_of_every_model() -> None:
+    assert (ROOT / "docs/models.md").read_text() == models_page.page(), "run: make models"
+
+
+@pytest.mark.parametrize("name", LAUNCH)
+def test_launch_models_can_do_all_that_their_format_has(name: str) -> None:
+    real = BY_NAME[name]
+    _, proof = shown(real)
+    assert real.ids, "rendered with ids that are not the model's"
+    assert (proof.call, proof.values, proof.words, proof.before, proof.thought) == (True,) * 5
+    assert (proof.forced, proof.row, proof.thinking_row, proof.word) == (True,) * 4
+    assert proof.parallel is (name != "gpt-oss"), "Harmony has one call a turn, the others have several"
+    assert proof.thoughts in ("kept", "dropped")
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_thoughts_go_as_the_template_has_it_and_nothing_else_forks(name: str) -> None:
+    _, proof = shown(BY_NAME[name])
+    assert proof.thoughts not in ("forked", "lost")
+    assert proof.thinking_row is not False
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_every_no_is_explained(name: str) -> None:
+    real = BY_NAME[name]
+    assert ("**no**" in models_page.facts(shown(real)[1])) == bool(real.why)
+
+
+def test_no_turn_of_a_model_is_read_wrong() -> None:
+    found = {turn.name: turns_of_models.judged(turn) for turn in turns_of_models.turns()}
+    assert len(found) > 350
+    assert [name for name, how in found.items() if how == "wrong"] == []
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_a_template_without_calls_is_refused_until_a_reader_is_named(name: str) -> None:
+    real = BY_NAME[name]
+    tok = real_templates.tokenizer(real)
+    with pytest.raises(JobError) as refused:
+        preflight.readable(SIMPLE, choose(tok, real.model_type), "auto")
+    assert refused.value.termination.reason == "ToolCallsUnreadable"
+    said = preflight.readable(SIMPLE, choose(tok, real.model_type, real.parser), real.parser)
+    assert "as asked" in said
+    assert ("name them in the prompt" in said) == (name == "SmolLM3")
+
+
+def test_a_template_without_results_is_refused_whatever_reader_is_named() -> None:
+    real = BY_NAME["Gemma 3"]
+    with pytest.raises(JobError) as refused:
+        preflight.readable(
+            SIMPLE, choose(real_templates.tokenizer(real), real.model_type, "gemma3"), "gemma3"
+        )
+    said = refused.value.termination
+    assert said.reason == "ToolCallsUnreadable"
+    assert "takes no tool's result" in said.message
+    assert "roles must alternate" in said.message
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_a_reader_that_is_named_keeps_one_row(name: str) -> None:
+    real = BY_NAME[name]
+    tok = real_templates.tokenizer(real)
+    reader = choose(tok, real.model_type, real.parser)
+    prompt = reader.render(ASKED, SIMPLE)
+    sampled = [*tok.encode(WRITTEN[real.parser], add_special_tokens=False), reader.stop_token_ids[0]]
+    [read] = reader.parse(sampled, prompt, SIMPLE).calls
+    assert (read.name, read.arguments) == ("look_up", KEY)
+    history = [*ASKED, calling(call(KEY))]
+    row = reader.extend(prompt, sampled, history, [RESULT], SIMPLE)
+    assert row is not None
+    assert row[: len(prompt) + len(sampled)] == [*prompt, *sampled]
+    assert "gold" in tok.decode(row[len(prompt) + len(sampled) :])
+    answer = [*tok.encode(ANSWER["content"], add_special_tokens=False), reader.stop_token_ids[0]]
+    further = reader.extend(row, answer, [*history, RESULT, ANSWER], [ASKED_AGAIN], SIMPLE)
+    assert further is not None
+    assert further[: len(row) + len(answer)] == [*row, *answer]
+
+
+def test_gemma_4_s_vocabulary_gives_the_ids_that_it_must() -> None:
+    tok = real_templates.vocabulary("gemma-4")
+    found = vocabularies.samples(real_templates.file(real_templates.GEMMA_4))
+    assert len(found) > 40
+    for text, ids in found:
+        assert tok.encode(text, add_special_tokens=False) == ids, text
+
+
+@pytest.mark.parametrize(
+    ("family", "model", "name"),
+    [("qwen3-xml", "Qwen/Qwen3.8-27B", "Qwen3.6"), ("gemma4", "google/gemma-4-31B-it", "Gemma-4-31B")],
+)
+def test_ids_are_those_of_the_models_own_tokenizer(family: str, model: str, name: str) -> None:
+    """Special tokens included: the package has turns with the ids that the model's tokenizer gave."""
+    tok = real_templates.tokenizer(BY_NAME[name])
+    found = [one for one in _ids(family) if one["models"][0] == model and one.get("output_token_ids")]
+    assert len(found) > 20
+    for one in found:
+        assert tok.encode(one["raw_output"], add_special_tokens=False) == one["output_token_ids"], one["id"]
+
+
+def _ids(family: str) -> list[dict[str, Any]]:
+    paths = sorted(real_templates.file(f"canitoolcall/_data/fixtures/{family}").glob("*.jsonl"))
+    return [json.loads(line) for path in paths for line in path.read_text().splitlines()]

@@ -1,0 +1,241 @@
+"""What models' own templates do that the families' forms do not: each is found in one that ships."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from model_families import FAMILIES, spoken
+from provoked import inputs
+
+from headway_analysis.faults.catalogue import FAULTS
+from headway_api.exits import JobError
+from headway_coordinator.preflight import calls as preflight
+from headway_coordinator.trajectory import values
+from headway_coordinator.trajectory.calls import Call
+from headway_coordinator.trajectory.probe import ASKED, EVERY, KEY, RESULT, SIMPLE, WHY, call, calling
+from headway_coordinator.trajectory.proof import Proof
+from headway_coordinator.trajectory.render import Renderer, choose
+from headway_coordinator.trajectory.written import BY_NAME
+
+BY_FAMILY = {family.name: family for family in FAMILIES}
+SCHEMAS = values.schemas(EVERY)
+CALL = '<tool_call>{{ {"name": c.function.name, "arguments": c.function.arguments} | tojson }}</tool_call>'
+CALLS = "{% for c in m.tool_calls or [] %}" + CALL + "{% endfor %}"
+PLAIN = "<|im_start|>{{ m.role }}\n{{ m.content or '' }}" + CALLS + "<|im_end|>\n"
+ASKS = "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+
+
+def chosen(template: str) -> tuple[Renderer, Proof, Any]:
+    """The renderer of a template of Hermes' calls, and what is shown of it."""
+    tok = spoken(BY_FAMILY["Hermes"])
+    tok.chat_template = template
+    found = choose(tok, "")
+    assert found.proof is not None
+    return found, found.proof, tok
+
+
+def each(body: str) -> str:
+    """A template that says `body` of each message."""
+    return "{% for m in messages %}" + body + "{% endfor %}"
+
+
+def read(name: str, text: str) -> tuple[str, list[Call]]:
+    return BY_NAME[name].read(text, SCHEMAS)
+
+
+def told(calls: list[Call]) -> list[tuple[str | None, Any]]:
+    return [(one.name, one.arguments) for one in calls]
+
+
+def test_a_template_may_go_without_no_tools() -> None:
+    """Hermes' own, which says so by a TypeError: it ended the coordinator."""
+    needs = (
+        "{% for tool in tools %}{{ tool | tojson }}{% endfor %}{% if not tools %}{{ 1 + none }}{% endif %}"
+    )
+    reader, proof, _ = chosen(needs + each(PLAIN) + ASKS)
+    assert (proof.call, proof.row, proof.forced) == (True, True, True)
+    assert reader.force("look_up") is not None
+
+
+def test_a_template_that_begins_a_turn_unasked_keeps_one_row() -> None:
+    """Cohere's: it ends every conversation with the head of the next turn."""
+    reader, proof, tok = chosen(each(PLAIN) + "<|im_start|>assistant\n")
+    assert (proof.call, proof.row, proof.word) == (True, True, True)
+    assert [tok.decode([token]) for token in reader.stop_token_ids] == ["<|im_end|>"]
+
+
+def test_a_thought_that_ends_a_past_turn_s_head_stops_no_turn() -> None:
+    """Cohere's again, which begins the next turn with an empty thought: its end was taken for the turn's."""
+    reader, proof, tok = chosen(each(PLAIN) + "<|im_start|>assistant\n<think></think>")
+    assert (proof.call, proof.row) == (True, True)
+    assert "</think>" not in [tok.decode([token]) for token in reader.stop_token_ids]
+
+
+def test_tools_that_move_to_the_users_last_word_begin_a_row_there() -> None:
+    """Mistral's: what stands before the last word is written anew without them."""
+    last = "{% set u = messages | selectattr('role', 'equalto', 'user') | list %}"
+    moved = "{% if m.role == 'user' and m == u[-1] %}{{ tools | tojson }}{% endif %}"
+    _, proof, _ = chosen(last + each(moved + PLAIN) + ASKS)
+    assert (proof.call, proof.row, proof.word) == (True, True, False)
+
+
+@pytest.mark.parametrize(
+    "thought",
+    [
+        "{% if m.thinking %}<think>{{ m.thinking }}</think>{% endif %}",
+        "{% if m.content is not string %}<think>{{ m.content[0].thinking }}</think>{% endif %}",
+    ],
+    ids=["field", "part"],
+)
+def test_thoughts_are_put_where_the_template_looks_for_them(thought: str) -> None:
+    """LFM2.5 has a field of its own, Mistral's a part of the content."""
+    said = "{{ m.content if m.content is string else m.content[1:] | map(attribute='text') | join }}"
+    body = "<|im_start|>{{ m.role }}\n" + thought + said + CALLS + "<|im_end|>\n"
+    reader, proof, _ = chosen(each(body) + ASKS)
+    assert (proof.thought, proof.thinking_row, proof.thoughts) == (True, True, "kept")
+    thinking = calling(call(KEY), thought=WHY)
+    assert f"<think>{WHY}</think>" in reader.said([*ASKED, thinking], SIMPLE, generate=False)
+
+
+def test_a_thought_that_goes_once_there_is_an_answer_begins_a_row() -> None:
+    """Kimi K2.5's: thoughts since the user's word go with the answer, though the answer has none itself."""
+    gone = "{% set plain = messages | rejectattr('tool_calls') | map(attribute='role') | list %}"
+    gone += "{% set over = 'assistant' in plain %}"
+    thought = "{% if m.reasoning_content and not over %}<think>{{ m.reasoning_content }}</think>{% endif %}"
+    body = PLAIN.replace("{{ m.content or '' }}", thought + "{{ m.content or '' }}")
+    reader, proof, tok = chosen(gone + each(body) + ASKS)
+    assert (proof.thinking_row, proof.thoughts, proof.word) == (True, "dropped", True)
+    history = [*ASKED, calling(call(KEY), thought=WHY), RESULT]
+    prompt = reader.render(history, SIMPLE)
+    assert WHY in tok.decode(prompt)
+    answer = tok.encode("Gold it is.<|im_end|>", add_special_tokens=False)
+    said = [*history, {"role": "assistant", "content": "Gold it is."}]
+    assert reader.extend(prompt, answer, said, [{"role": "user", "content": "And?"}], SIMPLE) is None
+
+
+def test_a_thought_that_the_prompt_begins_and_nobody_writes_again_begins_a_row() -> None:
+    """R1 distills' and Nemotron Nano 2's."""
+    strips = PLAIN.replace("{{ m.content or '' }}", "{{ (m.content or '').split('</think>')[-1] }}")
+    begins = "{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% endif %}"
+    _, proof, _ = chosen(each(strips) + begins)
+    assert (proof.thought, proof.row, proof.thoughts) == (True, True, "at once")
+
+
+@pytest.mark.parametrize("parser", ["auto", "hermes", "qwen-coder"])
+def test_a_template_that_takes_no_result_is_refused_whatever_reads_it(parser: str) -> None:
+    """Gemma 3's: every episode would end at its first call."""
+    refuses = "{% if m.role == 'tool' %}{{ raise_exception('no such role') }}{% endif %}"
+    tok = spoken(BY_FAMILY["Hermes"])
+    tok.chat_template = each(refuses + "<|im_start|>{{ m.role }}\n{{ m.content or '' }}<|im_end|>\n") + ASKS
+    with pytest.raises(JobError) as refused:
+        preflight.readable(SIMPLE, choose(tok, "", parser), parser)
+    said = refused.value.termination
+    assert (said.reason, said.field) == ("ToolCallsUnreadable", "spec.agent.builtin.toolCallParser")
+    assert ("no such role" in said.message) == (parser != "auto")
+
+
+@pytest.mark.parametrize(
+    ("fault", "template", "parser"),
+    [("no-calls-read", "no-calls", "auto"), ("no-results-taken", "no-results", "qwen-coder")],
+)
+def test_the_catalogue_says_what_the_preflight_says(fault: str, template: str, parser: str) -> None:
+    """Of the templates that make a cluster's jobs fail so (tests/support/provoked/inputs.py)."""
+    tok = spoken(BY_FAMILY["Hermes"])
+    tok.chat_template = inputs.TEMPLATES[template]
+    with pytest.raises(JobError) as refused:
+        preflight.readable(SIMPLE, choose(tok, "qwen3", parser), parser)
+    said = refused.value.termination
+    known = next(one for one in FAULTS if one.name == fault)
+    assert known.reason == said.reason
+    assert known.pattern.search(f"{said.field}: {said.message}"), said.message
+
+
+def test_a_template_that_shows_no_tools_is_told_of() -> None:
+    """SmolLM3's copy: the reader that is named may find calls, but the model is not told what to call."""
+    tok = spoken(BY_FAMILY["Hermes"])
+    plain = each("<|im_start|>{{ m.role }}\n{{ m.content or '' }}<|im_end|>\n") + ASKS
+    for shows, tells in (("", True), ("{{ tools | tojson }}", False)):
+        tok.chat_template = shows + plain
+        said = preflight.readable(SIMPLE, choose(tok, "", "hermes"), "hermes")
+        assert ("name them in the prompt" in said) == tells
+
+
+LLAMA_4 = '{"name": "look_up", "parameters": {"key": "brave-otter"}}'
+
+
+@pytest.mark.parametrize(
+    ("text", "content", "calls"),
+    [
+        (LLAMA_4, "", [("look_up", KEY)]),
+        (f"<|python_start|>I look.<|python_end|>{LLAMA_4}", "I look.", [("look_up", KEY)]),
+        (f"<|python_start|><|python_end|>{LLAMA_4}; {LLAMA_4}", "", [("look_up", KEY)] * 2),
+        ('{"name": "Zoë", "tier": "gold"}', '{"name": "Zoë", "tier": "gold"}', []),
+        ("Gold it is.", "Gold it is.", []),
+        (LLAMA_4[:-4], "", [(None, None)]),
+        ('[look_up(key="brave-otter")]', "", [("look_up", KEY)]),
+        ('<|python_start|>[look_up(key="brave-otter")]<|python_end|>', "", [("look_up", KEY)]),
+        ("<|python_start|>I look.<|python_end|>", "I look.", []),
+        ('[look_up(key="brave-ott', "", [(None, None)]),
+    ],
+)
+def test_llama_4_calls_by_objects_behind_text_or_in_python(text: str, content: str, calls: list[Any]) -> None:
+    said, found = read("llama4", text)
+    assert (said, told(found)) == (content, calls)
+
+
+HEAD, END = "<function=look_up>\n", "\n</function>\n</tool_call>"
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments"),
+    [
+        (f"{HEAD}<parameter=key>\nx\n</parameter>{END}", {"key": "x"}),
+        (
+            f"<tool_call>\n{HEAD}<parameter=key>\nx\n<parameter=count>\n3\n</parameter>{END}",
+            {"key": "x", "count": 3},
+        ),
+        (f"<tool_call>\n{HEAD}<parameter=key>\nx{END}", {"key": "x"}),
+        (
+            f"<tool_call>\n{HEAD}<parameter=key>\na </parameter> b\n</parameter>{END}",
+            {"key": "a </parameter> b"},
+        ),
+        (f"<tool_call>\n{HEAD}<parameter=key>\n  x\n\n</parameter>{END}", {"key": "  x\n"}),
+        (f"<tool_call>\n{HEAD}<parameter=key>x</parameter>{END}", {"key": "x"}),
+    ],
+    ids=["no opening", "no end of a value", "no end of the last", "a tag in a line", "blanks", "one line"],
+)
+def test_qwen_coder_s_slips_are_read(text: str, arguments: dict[str, Any]) -> None:
+    """Models leave a tag out at times: vLLM's and llama.cpp's readers bear it too."""
+    said, found = read("qwen-coder", f"I look.\n{text}")
+    assert (said.strip(), told(found)) == ("I look.", [("look_up", arguments)])
+
+
+def test_a_tag_in_a_sentence_is_no_call() -> None:
+    assert read("qwen-coder", "Write <function=look_up> first.") == ("Write <function=look_up> first.", [])
+
+
+def test_gemma_4_may_set_blanks_between_values() -> None:
+    text = 'call:look_up{ key:<|"|>x<|"|>, tags:[ <|"|>a<|"|>, <|"|>b<|"|> ], where:{ row:1 } }'
+    _, [found] = read("gemma4", f"<|tool_call>{text}<tool_call|>")
+    assert found.arguments == {"key": "x", "tags": ["a", "b"], "where": {"row": 1}}
+
+
+def test_llama_3_may_say_something_before_its_tag() -> None:
+    family = BY_FAMILY["Llama 3 JSON"]
+    tok = spoken(family)
+    reader = choose(tok, family.model_type)
+    text = f"I look.<|python_tag|>{LLAMA_4}<|eot_id|>"
+    found = reader.parse(tok.encode(text, add_special_tokens=False), [], SIMPLE)
+    assert (found.content, told(found.calls)) == ("I look.", [("look_up", KEY)])
+
+
+def test_a_call_in_a_thought_without_an_end_is_counted() -> None:
+    """It is not carried out: a model that thinks may well write how it would call."""
+    tok = spoken(BY_FAMILY["Qwen3.5"])
+    reader = choose(tok, "")
+    text = f"I must look.\n<tool_call>\n{HEAD}<parameter=key>\nx\n</parameter>{END}"
+    prompt = reader.render(ASKED, SIMPLE)
+    found = reader.parse(tok.encode(f"{text}<|im_end|>", add_special_tokens=False), prompt, SIMPLE)
+    assert [one.kind for one in found.calls] == ["structure"]
+    assert (found.content, found.reasoning) == ("", text)

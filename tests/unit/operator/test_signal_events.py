@@ -1,0 +1,141 @@
+"""Signals become events: each that is suspect, raised, or clear again."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from event_stage import Stage, signals
+from observed_cluster import stamp
+
+from headway_api.signals import SHOWN_MOST, SignalName
+from headway_api.status import RLTrainingJobStatus
+from headway_operator.plan import signal_facts
+
+STEPS = 100
+NAME = "Repetition"
+
+
+@pytest.fixture
+def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
+    """A job of 100 steps that an operator saw begin."""
+    made = Stage(monkeypatch).set(progress={"step": 0, "maxSteps": STEPS})
+    made.set(startTime=stamp(made.now)).look()
+    return made
+
+
+def is_in(stage: Stage, state: str, since: int) -> Stage:
+    """The signal is in this state since a step."""
+    signals((NAME, state, since), healthy="False" if state == "Raised" else "True")(stage)
+    return stage
+
+
+def test_signals_come_and_go_each_by_itself(stage: Stage) -> None:
+    first, second = ("RewardCollapsed", "Raised", 7), ("Repetition", "Raised", 8)
+    signals(first, healthy="False")(stage)
+    assert stage.reasons() == ["SignalRaised"]
+    signals(first, second, healthy="False")(stage)
+    ((_, _, message),) = stage.look()
+    assert message == "Repetition since step 8"
+    signals(second, ("RewardCollapsed", "Suspect", 9), healthy="False")(stage)
+    (_, reason, message), suspected = stage.look()
+    assert (reason, message) == (
+        "SignalCleared",
+        "RewardCollapsed, raised since step 7, is suspect since step 9",
+    )
+    assert suspected == ("Normal", "SignalSuspected", "RewardCollapsed since step 9")
+    signals(("RewardCollapsed", "Raised", 12), second, healthy="False")(stage)
+    ((_, reason, message),) = stage.look()
+    assert (reason, message[:29]) == ("SignalRaised", "RewardCollapsed since step 12")
+
+
+def test_a_signal_that_cleared_while_no_operator_ran_is_told_as_clear(stage: Stage) -> None:
+    signals(("RewardCollapsed", "Raised", 7), healthy="False")(stage)
+    stage.look()
+    signals(("EntropyFalling", "Clear", 2))(stage.later(5))
+    ((_, reason, message),) = stage.restart().look()
+    assert (reason, message) == ("SignalCleared", "RewardCollapsed, raised since step 7, is clear")
+
+
+def test_of_a_signal_that_nothing_is_known_of_nothing_is_told(stage: Stage) -> None:
+    signals(("RewardCollapsed", "Raised", 7), healthy="False")(stage)
+    stage.look()
+    signals(healthy="Unknown")(stage)
+    assert stage.look() == []
+    signals(("RewardCollapsed", "Unknown", 0), healthy="Unknown")(stage)
+    assert stage.look() == []
+    others = [(str(name), "Raised", 9) for name in list(SignalName)[1:17]]
+    signals(*others, healthy="False")(stage)
+    assert set(stage.reasons()) == {"SignalRaised"}, "the list may have been too short for it"
+
+
+def test_a_suspect_signal_is_told_with_its_figures_and_so_is_its_end(stage: Stage) -> None:
+    words = "Repetition since step 31: 0.01 against 0.2. the reward fell; lower the rate"
+    assert is_in(stage, "Suspect", 31).look() == [("Normal", "SignalSuspected", words)]
+    assert stage.look() == []
+    cleared = ("Normal", "SignalCleared", "Repetition was suspect, and is clear since step 33")
+    assert is_in(stage, "Clear", 33).look() == [cleared]
+    assert stage.look() == []
+
+
+def test_a_suspect_signal_is_told_once_across_restarts(stage: Stage) -> None:
+    assert is_in(stage, "Suspect", 31).reasons() == ["SignalSuspected"]
+    for minutes in (1, 20, 50, 100):
+        assert stage.later(minutes).restart().look() == []
+    is_in(stage, "Clear", 33)
+    assert stage.restart().look() == [], "nothing is left of what a predecessor told two hours ago"
+
+
+def test_a_suspicion_that_ended_while_no_operator_ran_is_told_as_clear(stage: Stage) -> None:
+    is_in(stage, "Suspect", 31).look()
+    is_in(stage.later(5), "Clear", 33)
+    assert stage.restart().reasons() == ["SignalCleared"]
+    assert stage.restart().look() == []
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_signal_that_flaps_at_every_step_is_told_once_in_each_tenth(stage: Stage, restarts: bool) -> None:
+    told = Counter[str]()
+    for step in range(1, STEPS + 1):
+        told.update(is_in(stage.later(0.1), "Suspect" if step % 2 else "Clear", step).reasons())
+        if restarts:
+            stage.restart()
+    assert told == {"SignalSuspected": 10, "SignalCleared": 10}
+
+
+def test_of_a_job_without_an_end_a_suspect_signal_is_told_once(stage: Stage) -> None:
+    stage.set(progress={"step": 0})
+    told = [is_in(stage, "Suspect" if step % 2 else "Clear", step).reasons() for step in range(1, 50)]
+    assert [reasons for reasons in told if reasons] == [["SignalSuspected"], ["SignalCleared"]]
+
+
+@pytest.mark.parametrize("raised", [32, 45])
+def test_a_signal_that_was_suspect_and_then_raised_is_cleared_once(stage: Stage, raised: int) -> None:
+    assert is_in(stage, "Suspect", 31).reasons() == ["SignalSuspected"]
+    assert is_in(stage, "Raised", raised).reasons() == ["SignalRaised"]
+    cleared = f"Repetition, raised since step {raised}, is clear since step 60"
+    assert is_in(stage, "Clear", 60).look() == [("Normal", "SignalCleared", cleared)]
+    assert stage.restart().look() == []
+    assert is_in(stage, "Suspect", 71).reasons() == ["SignalSuspected"]
+    assert is_in(stage, "Clear", 72).reasons() == ["SignalCleared"]
+
+
+@pytest.mark.parametrize(
+    ("last", "expected"), [("Clear", ["SignalCleared"]), ("Suspect", []), ("Unknown", [])]
+)
+def test_a_suspect_signal_that_finds_no_room_is_told_as_clear_where_it_must_be(
+    stage: Stage, last: str, expected: list[str]
+) -> None:
+    is_in(stage, "Suspect", 31).look()
+    others = [str(name) for name in SignalName if name != NAME][:SHOWN_MOST]
+    signals(*((name, "Suspect", 40) for name in others[:-1]), (others[-1], last, 40))(stage)
+    told = [reason for _, reason, words in stage.look() if words.startswith(NAME)]
+    assert told == expected
+
+
+@pytest.mark.parametrize(
+    ("when", "told"), [("", 0), ("soon", 0), ("-3", 0), ("\N{SUPERSCRIPT TWO}", 0), ("3", 1)]
+)
+def test_a_key_without_a_tenth_tells_nothing(stage: Stage, when: str, told: int) -> None:
+    status = RLTrainingJobStatus.model_validate(is_in(stage, "Clear", 33).body["status"])
+    assert len([*signal_facts.cleared(f"signalsuspected.repetition.{when}", (), status)]) == told
