@@ -49,7 +49,7 @@ MEASURED = (
     "tests/unit/rollout/test_evil_answers.py",
     "tests/unit/trainer/test_evil_answers.py",
 )
-"""Tests of peak memory. After thousands of others the heap is fragmented: a small block costs a whole page."""
+"""Tests of peak memory. In an old process the heap is fragmented, and a small block costs a whole page."""
 ORDER = (*ON_CLUSTER, *MEASURED, "tests/integration/trainer", "tests/integration", "tests")
 """What is measured begins, in a young process; then what takes longest; many small files fill the end."""
 
