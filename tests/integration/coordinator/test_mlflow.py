@@ -337,9 +337,11 @@ def recounted(groups: list[dict[str, Any]], prefix: str, rates: str) -> dict[str
         f"{rates}/max_tokens_rate": float(np.mean(cut)),
         f"{rates}/context_limit_rate": 0.0,
         f"{rates}/time_limit_rate": 0.0,
+        f"{rates}/episode_token_limit_rate": np.mean([e["token_limited"] for e in episodes]),
         **spread(f"{prefix}/turns/", [len(e["turns"]) for e in episodes], "mean min max"),
         f"{prefix}/turns/malformed_tool_call_rate": np.mean([t["malformed_tool_calls"] > 0 for t in turns]),
         f"{prefix}/turns/token_limit_rate": np.mean([t["finish_reason"] == "length" for t in turns]),
+        f"{prefix}/turns/guided_share": sum(t["sampled_tokens"] for t in turns if t["guided"]) / sum(sums),
         f"{prefix}/turns/fork_rate": sum(e["forks"] for e in episodes) / len(turns),
         **{f"{prefix}/forks_of/{why}": drifted[why] / len(turns) for why in REASONS},
         **spread(f"{prefix}/rows/", [len(e["rows"]) for e in episodes], "mean max"),
@@ -411,6 +413,7 @@ def test_the_script_shows_whatever_is_recounted(done: Rig) -> None:
     zero = {name for name in expected[0] if not any(found[name] for found in expected)}
     assert {name for name in zero if "logprob/zero" not in name} == {
         "val/logprob/nz_std",
+        "val/turns/guided_share",
         "val/turns/fork_rate",
         "val/episodes/fork_rate",
         *(f"val/forks_of/{why}" for why in REASONS),
@@ -421,6 +424,7 @@ def test_the_script_shows_whatever_is_recounted(done: Rig) -> None:
         "val/repetition/max",
         "val/episodes/context_limit_rate",
         "val/episodes/time_limit_rate",
+        "val/episodes/episode_token_limit_rate",
         "val/episodes/outcome_AgentError_rate",
         "val/episodes/outcome_InfraError_rate",
     }
