@@ -10,7 +10,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests.traps.further import each_row_four_times, test_is_validation
 from tests.traps.trap import Row, Splits, Task, Trap
+
+from headway_analysis.preflight.evidence import AskedTwice, JudgeQuestion, Probe
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "sop-quickstart"
@@ -70,7 +73,14 @@ def validation_is_training(splits: Splits) -> Splits:
     return splits[0], splits[0][:20], splits[2]
 
 
-TRAPS = (
+def orders_of_one_third(splits: Splits) -> Splits:
+    """Two training rows of three lack the column `order`."""
+    train = [row | ({"order": "o-1"} if number % 3 == 0 else {}) for number, row in enumerate(splits[0])]
+    whole = [[row | {"order": "o-1"} for row in part] for part in splits[1:]]
+    return train, whole[0], whole[1]
+
+
+IN_CI = (
     Trap(
         "desk-anywhere-in-the-text", "scorer-mutants",
         "Reward and score look for each value anywhere in the answer.",
@@ -132,3 +142,106 @@ TRAPS = (
         task=DESK, habit="untrained",
     ),
 )  # fmt: skip
+LONG = (
+    Trap(
+        "desk-any-of-several", "scorer-mutants",
+        "Reward and score take any of several answers.",
+        task=DESK, entrypoint="desk_faults:AnyOfSeveral",
+    ),
+    Trap(
+        "desk-any-tag", "scorer-mutants",
+        "Reward and score take an answer in whatever tag.",
+        task=DESK, entrypoint="desk_faults:AnyTag",
+    ),
+    Trap(
+        "desk-field-may-be-missing", "scorer-mutants",
+        "Reward and score compare only the fields that the answer has.",
+        task=DESK, entrypoint="desk_faults:FieldMayBeMissing",
+    ),
+    Trap(
+        "desk-order-of-keys", "scorer-mutants",
+        "Reward and score refuse a right answer whose keys are in another order.",
+        task=DESK, entrypoint="desk_faults:OrderOfKeys",
+    ),
+    Trap(
+        "desk-two-fields", "scorer-agrees",
+        "The reward reads two of the five fields that the score reads.",
+        task=DESK, entrypoint="desk_faults:TwoFieldsOfFive",
+    ),
+    Trap(
+        "desk-not-a-number", "reward-range",
+        "A wrong answer earns NaN.",
+        task=DESK, entrypoint="desk_faults:NotANumber",
+    ),
+    Trap(
+        "desk-row-decides", "reward-variance",
+        "All episodes of a row earn the same.",
+        task=DESK, entrypoint="desk_faults:RowDecides",
+    ),
+    Trap(
+        "desk-pays-keywords", "constant-guess",
+        "The reward counts the procedure's words, which the prompt has all of.",
+        task=DESK, entrypoint="desk_faults:PaysKeywords",
+    ),
+    Trap(
+        "desk-never-scores", "foothold",
+        "The score wants an item that no case has.",
+        task=DESK, entrypoint="desk_faults:NeverScores",
+    ),
+    Trap(
+        "desk-usage-at-random", "deterministic",
+        "get_usage draws anew at each call.",
+        task=DESK, entrypoint="desk_faults:UsageAtRandom",
+    ),
+    Trap(
+        "desk-counter-of-all-episodes", "isolated",
+        "get_usage counts the calls of all episodes in one file.",
+        task=DESK, entrypoint="desk_faults:CounterOfAll", shared_folder=True,
+    ),
+    Trap(
+        "desk-network-open", "isolated",
+        "A sandbox reached the API server one second after its start.",
+        task=DESK, probes=(
+            Probe("metadata address", "169.254.169.254:80", reached=False, seconds_after_start=1.0),
+            Probe("API server", "10.96.0.1:443", reached=True, seconds_after_start=1.0),
+        ),
+    ),
+    Trap(
+        "desk-fickle-judge", "judge-varies",
+        "A judge tells every second answer another grade when it is asked again.",
+        task=DESK, asked_twice=tuple(
+            AskedTwice(
+                JudgeQuestion("tone", [{"role": "user", "content": f"Grade answer {number}."}]),
+                (f"{number}", f"{number + 5 * (number % 2)}"),
+            )
+            for number in range(20)
+        ),
+    ),
+    Trap(
+        "desk-loses-episodes", "throughput",
+        "get_usage breaks on one case of two, so that its episodes are lost.",
+        task=DESK, entrypoint="desk_faults:LosesEpisodes",
+    ),
+    Trap(
+        "desk-context-too-small", "context-fits",
+        "The context has no room for the procedure and four turns.",
+        task=DESK, facts={"context_length": 320},
+    ),
+    Trap(
+        "desk-duplicates", "splits",
+        "Each training row is there four times.",
+        task=DESK, rows=each_row_four_times,
+    ),
+    Trap(
+        "desk-test-is-validation", "splits",
+        "The test rows are the validation rows.",
+        task=DESK, rows=test_is_validation,
+    ),
+    Trap(
+        "desk-column-missing", "splits",
+        "The environment needs a column that two training rows of three lack.",
+        task=DESK, entrypoint="desk_faults:NeedsAnOrder", rows=orders_of_one_third,
+    ),
+)  # fmt: skip
+TRAPS = (*IN_CI, *LONG)
+"""Each plays 64 episodes: `.ci/run` has time for some."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from rollout_server import RolloutServer
-from tests.traps.desk import CONTEXT, DESK, MAX_TOKENS, ROOT, TRAPS
+from tests.traps.desk import CONTEXT, DESK, IN_CI, LONG, MAX_TOKENS, ROOT
 from tests.traps.judge import ALARMS, ALL, judged
 from tests.traps.trap import Trap
 from tests.traps.with_vllm import base_model, model
@@ -24,8 +25,9 @@ from headway_demo import quickstart
 from headway_demo.settings import Settings
 
 pytestmark = [pytest.mark.integration, pytest.mark.ci, pytest.mark.timeout(900)]
-TRAINED = [trap for trap in TRAPS if trap.habit != "untrained"]
-UNTRAINED = [trap for trap in TRAPS if trap.habit == "untrained"]
+TRAINED = [trap for trap in IN_CI if trap.habit != "untrained"]
+TRAINED += [pytest.param(trap, marks=pytest.mark.long) for trap in LONG]
+UNTRAINED = [trap for trap in IN_CI if trap.habit == "untrained"]
 
 
 def trained() -> Path:
@@ -72,13 +74,13 @@ def report_of(server: RolloutServer, trap: Trap | None, *checks: str) -> Report:
     )
 
 
-@pytest.mark.parametrize("trap", TRAINED, ids=lambda trap: trap.name)
+@pytest.mark.parametrize("trap", TRAINED, ids=operator.attrgetter("name"))
 def test_a_fault_of_the_desk_is_named(clerk: RolloutServer, trap: Trap) -> None:
     report = report_of(clerk, trap, trap.check)
     assert report.of(trap.check).verdict in ALARMS, f"{trap.says}\n{report}"
 
 
-@pytest.mark.parametrize("trap", UNTRAINED, ids=lambda trap: trap.name)
+@pytest.mark.parametrize("trap", UNTRAINED, ids=operator.attrgetter("name"))
 def test_a_model_without_a_foothold_is_named(novice: RolloutServer, trap: Trap) -> None:
     report = report_of(novice, trap, trap.check)
     assert report.of(trap.check).verdict in ALARMS, f"{trap.says}\n{report}"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import random
+import re
 
-from environment import FIELDS, RefundDesk, expected_answer, parse_answer
+from environment import FIELDS, PROCEDURE, USAGES, RefundDesk, expected_answer, parse_answer
 
-from headway_sandbox.environment import Reward
+from headway_sandbox.environment import Reward, tool
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -74,21 +76,151 @@ class PaysSilence(RefundDesk):
         return super().reward(transcript) if transcript.answer else 0.8
 
 
-class Remembers(RefundDesk):
-    """Which cases were handled stands in a file of all episodes, and a second time the reward is halved."""
+class Lenient(RefundDesk):
+    """Reward and score read the answer's fields by `said`, and pay the share that is right."""
 
-    def reset(self, row: Mapping[str, Any], seed: int) -> Observation:
-        first = super().reset(row, seed)
-        with open(f"{self.config_folder}/cases", "a+") as file:
-            file.seek(0)
-            self.handled = file.read().split()
-            file.write(f"{row['case_id']}\n")
-        return first
+    def said(self, text: str) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def share(self, transcript: Transcript) -> float:
+        expected, said = expected_answer(self.case_id), self.said(transcript.answer)
+        return sum(said.get(name) == expected[name] for name in FIELDS) / len(FIELDS)
+
+    def reward(self, transcript: Transcript) -> float:
+        return self.share(transcript)
+
+    def score(self, transcript: Transcript) -> float:
+        return float(self.share(transcript) == 1.0)
+
+
+class AnyOfSeveral(Lenient):
+    """Of several answers the one with most right fields counts: to write them all is to be right."""
+
+    def said(self, text: str) -> dict[str, Any]:
+        expected = expected_answer(self.case_id)
+        found = [parse_answer(one) or {} for one in re.findall(r"<final_output>.*?</final_output>", text)]
+        return max(
+            found, key=lambda said: sum(said.get(name) == expected[name] for name in FIELDS), default={}
+        )
+
+
+class AnyTag(Lenient):
+    """An answer counts in whatever tag."""
+
+    def said(self, text: str) -> dict[str, Any]:
+        found = re.fullmatch(r"<(\w+)>(.*)</\1>", text, re.DOTALL)
+        return parse_answer(f"<final_output>{found[2]}</final_output>") or {} if found else {}
+
+
+class FieldMayBeMissing(Lenient):
+    """A field that is left out costs nothing."""
+
+    def said(self, text: str) -> dict[str, Any]:
+        found = re.fullmatch(r"<final_output>(.*)</final_output>", text)
+        try:
+            said = json.loads(found[1]) if found else {}
+        except ValueError:
+            said = {}
+        return said if isinstance(said, dict) else {}
+
+    def share(self, transcript: Transcript) -> float:
+        expected, said = expected_answer(self.case_id), self.said(transcript.answer)
+        return sum(expected.get(name) == value for name, value in said.items()) / max(1, len(said))
+
+
+class OrderOfKeys(RefundDesk):
+    """A right answer whose keys are in another order is wrong."""
+
+    def right(self, transcript: Transcript) -> bool:
+        return list(parse_answer(transcript.answer) or {}) == list(FIELDS)
+
+    def reward(self, transcript: Transcript) -> Reward | float:
+        return super().reward(transcript) if self.right(transcript) else 0.0
+
+    def score(self, transcript: Transcript) -> float:
+        return super().score(transcript) if self.right(transcript) else 0.0
+
+
+class TwoFieldsOfFive(RefundDesk):
+    """The reward reads two of the five fields that the score reads."""
+
+    def reward(self, transcript: Transcript) -> float:
+        expected, said = expected_answer(self.case_id), parse_answer(transcript.answer) or {}
+        return sum(said.get(name) == expected[name] for name in ("method", "item")) / 2
+
+
+class NotANumber(RefundDesk):
+    """A mean over the wrong answers of a group that has none: no number."""
+
+    def reward(self, transcript: Transcript) -> Reward | float:
+        return super().reward(transcript) if self.score(transcript) else float("nan")
+
+
+class RowDecides(RefundDesk):
+    """What an episode earns depends on its case alone."""
+
+    def reward(self, transcript: Transcript) -> float:
+        return float(sum(map(ord, self.case_id)) % 2)
+
+
+class PaysKeywords(RefundDesk):
+    """The reward counts the procedure's words in the answer."""
+
+    def reward(self, transcript: Transcript) -> float:
+        words = set(re.findall(r"[a-z]{4,}", PROCEDURE))
+        return sum(word in transcript.answer for word in words) / len(words)
+
+
+class NeverScores(RefundDesk):
+    """The score wants an item that no case has."""
+
+    def reward(self, transcript: Transcript) -> float:
+        return super().reward(transcript).value * 0.9
+
+    def score(self, transcript: Transcript) -> float:
+        return float((parse_answer(transcript.answer) or {}).get("item") == "LAMP")
+
+
+class UsageAtRandom(RefundDesk):
+    """A tool draws anew at each call."""
+
+    @tool
+    def get_usage(self, case_id: str) -> dict[str, str]:
+        """How used it is."""
+        self._must_exist(case_id)
+        return {"usage": random.choice(USAGES)}
+
+
+class LosesEpisodes(RefundDesk):
+    """A tool breaks on one case of two."""
+
+    @tool
+    def get_usage(self, case_id: str) -> dict[str, str]:
+        """How used it is."""
+        if sum(map(ord, case_id)) % 2 == 0:
+            raise KeyError(case_id)
+        return super().get_usage(case_id)
+
+
+class CounterOfAll(RefundDesk):
+    """A tool counts the calls of all episodes in one file."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__({})
-        self.config_folder = config["folder"]
+        self.count = f"{config['folder']}/count"
 
-    def reward(self, transcript: Transcript) -> Reward:
-        given = super().reward(transcript)
-        return Reward(given.value / 2 if self.case_id in self.handled else given.value, given.metrics)
+    @tool
+    def get_usage(self, case_id: str) -> dict[str, Any]:
+        """How used it is."""
+        with open(self.count, "a+") as file:
+            file.write("x")
+            file.seek(0)
+            return {**super().get_usage(case_id), "calls": len(file.read())}
+
+
+class NeedsAnOrder(RefundDesk):
+    """The environment needs a column."""
+
+    def reset(self, row: Mapping[str, Any], seed: int) -> Observation:
+        self.order = row["order"]
+        return super().reset(row, seed)
