@@ -8,7 +8,7 @@ from typing import Any
 
 from headway_api.records import EpisodeRecord, GroupRecord
 from headway_coordinator.dataset import Order, position_of
-from headway_coordinator.gateway.core import Sampling
+from headway_coordinator.gateway.asks import Sampling
 from headway_coordinator.group import Plan
 from headway_coordinator.seeds import seed
 

@@ -32,7 +32,7 @@ from headway_api.model_names import BASE_MODEL, salt_of
 from headway_api.records import GroupRecord
 from headway_api.store import Store, open_store
 from headway_coordinator.evaluation.candidates import UNTRAINED
-from headway_coordinator.gateway.core import Sampling
+from headway_coordinator.gateway.asks import Sampling
 from headway_coordinator.spool import Spool
 from headway_coordinator.trajectory.render import load
 

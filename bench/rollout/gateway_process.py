@@ -26,7 +26,8 @@ from headway_api.sandbox_api import ToolReply
 from headway_coordinator.engines import vllm
 from headway_coordinator.engines.fleet import Fleet
 from headway_coordinator.engines.router import Endpoint
-from headway_coordinator.gateway.core import Gateway, Sampling, Session
+from headway_coordinator.gateway.asks import Sampling, Session
+from headway_coordinator.gateway.core import Gateway
 from headway_coordinator.gateway.rollouts import Rollout
 from headway_coordinator.gateway.server import GatewayServer
 from headway_coordinator.gateway.turns import Backend, Places

@@ -19,7 +19,7 @@ from memory import fresh, peak
 from open_rollout import Rig, rig
 from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 
-from headway_coordinator.gateway.core import Sampling, Session
+from headway_coordinator.gateway.asks import Sampling, Session
 from headway_coordinator.gateway.rollouts import Status
 
 STEP_SECONDS = 0.005

@@ -27,7 +27,7 @@ from headway_api.sandbox_api import TURN_REWARDS_TOLERANCE, FinishReply, ResetRe
 from headway_api.spec.judge import field_of as judge_field
 from headway_coordinator.agents.agent import Agent, Played, Stage
 from headway_coordinator.faults import AgentFault, CandidateFault, Cause, InfraFault
-from headway_coordinator.gateway.core import Sampling, Session
+from headway_coordinator.gateway.asks import Sampling, Session
 from headway_coordinator.judges.answering import Judges
 from headway_coordinator.recurring import AGENT_FAILED, HANGS
 from headway_coordinator.sandboxes import ENTRYPOINT, Broker, Sandbox

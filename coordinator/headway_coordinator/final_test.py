@@ -25,7 +25,7 @@ from headway_coordinator.bounds import lost
 from headway_coordinator.dataset import Order, Row
 from headway_coordinator.engines.fleet import Fleet
 from headway_coordinator.evaluation import driver
-from headway_coordinator.gateway.core import Sampling
+from headway_coordinator.gateway.asks import Sampling
 from headway_coordinator.state import State, Tested
 
 BASE: Final = "base"

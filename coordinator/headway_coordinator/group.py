@@ -12,7 +12,7 @@ from headway_api.records import Abandoned, EpisodeRecord, GroupRecord, Outcome, 
 from headway_coordinator.bounds import doomed
 from headway_coordinator.dataset import Slot
 from headway_coordinator.episode import Task
-from headway_coordinator.gateway.core import Sampling
+from headway_coordinator.gateway.asks import Sampling
 from headway_coordinator.seeds import seed
 from headway_coordinator.stop import Stop, Stopped
 

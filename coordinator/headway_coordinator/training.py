@@ -45,7 +45,7 @@ from headway_coordinator.engines.fleet import Fleet
 from headway_coordinator.episode import Task
 from headway_coordinator.evaluation.summary import Summary
 from headway_coordinator.final_test import FinalTest
-from headway_coordinator.gateway.core import Sampling
+from headway_coordinator.gateway.asks import Sampling
 from headway_coordinator.ledger.events import discarded_tokens
 from headway_coordinator.ledger.segments import Ledger
 from headway_coordinator.mixing import order_of

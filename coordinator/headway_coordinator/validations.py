@@ -26,7 +26,7 @@ from headway_coordinator.engines.fleet import Fleet
 from headway_coordinator.engines.router import Router
 from headway_coordinator.evaluation import driver
 from headway_coordinator.evaluation.summary import Summary
-from headway_coordinator.gateway.core import Sampling
+from headway_coordinator.gateway.asks import Sampling
 from headway_coordinator.room import Room
 from headway_coordinator.spool import Replay
 from headway_coordinator.state import State

@@ -28,7 +28,8 @@ from headway_coordinator.dataset import Order
 from headway_coordinator.episode import Episodes, Rules, Task
 from headway_coordinator.evaluation import driver
 from headway_coordinator.faults import InfraFault
-from headway_coordinator.gateway.core import Gateway, Sampling
+from headway_coordinator.gateway.asks import Sampling
+from headway_coordinator.gateway.core import Gateway
 from headway_coordinator.seeds import seed
 from headway_coordinator.trajectory import render
 from headway_coordinator.trajectory.calls import Message, Parsed, Tool

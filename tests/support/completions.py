@@ -8,7 +8,7 @@ from typing import Any
 from episodes import version
 
 from headway_api.records import Turn
-from headway_coordinator.gateway.core import Completion
+from headway_coordinator.gateway.asks import Completion
 
 
 def answered(**fields: Any) -> Completion:

@@ -30,7 +30,8 @@ from headway_coordinator.agents.sandboxed import SandboxedAgent
 from headway_coordinator.dataset import prompt_of
 from headway_coordinator.engines.router import Router
 from headway_coordinator.episode import Episodes, Rules, Task
-from headway_coordinator.gateway.core import Gateway, Sampling, Session
+from headway_coordinator.gateway.asks import Sampling, Session
+from headway_coordinator.gateway.core import Gateway
 from headway_coordinator.gateway.rollouts import Rollout
 from headway_coordinator.gateway.server import RETRIES, GatewayServer
 from headway_coordinator.gateway.turns import Backend, Places

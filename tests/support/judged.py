@@ -24,7 +24,8 @@ from headway_coordinator.dataset import Slot
 from headway_coordinator.engines.router import Router
 from headway_coordinator.episode import Episodes, Rules
 from headway_coordinator.faults import Cause
-from headway_coordinator.gateway.core import Gateway, Sampling
+from headway_coordinator.gateway.asks import Sampling
+from headway_coordinator.gateway.core import Gateway
 from headway_coordinator.judges.answering import Judges
 from headway_coordinator.judges.connected import connected
 from headway_coordinator.judges.question import Asked, asked

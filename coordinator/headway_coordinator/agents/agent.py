@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from headway_api.records import Purpose
-from headway_coordinator.gateway.core import Session
+from headway_coordinator.gateway.asks import Session
 from headway_coordinator.sandboxes import Sandbox
 from headway_coordinator.trajectory.calls import Message, Tool
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from headway_coordinator.agents.agent import Played, Stage
 from headway_coordinator.faults import AgentFault
 from headway_coordinator.gateway.allowance import NoTokensLeft
-from headway_coordinator.gateway.core import Ask, CannotRender, Chat, Completion, call_id
+from headway_coordinator.gateway.asks import Ask, CannotRender, Chat, Completion
+from headway_coordinator.gateway.core import call_id
 from headway_coordinator.sandboxes import Tools
 from headway_coordinator.trajectory.calls import Call, Message
 

@@ -33,7 +33,7 @@ from headway_coordinator.endpoint.refused import Kind, Verdict
 from headway_coordinator.endpoint.reply import Reply
 from headway_coordinator.endpoint.wire import Dialect
 from headway_coordinator.faults import CandidateFault, InfraFault
-from headway_coordinator.gateway.core import (
+from headway_coordinator.gateway.asks import (
     Ask,
     CannotForce,
     CannotRender,
@@ -41,8 +41,8 @@ from headway_coordinator.gateway.core import (
     ContextFull,
     Sampling,
     Session,
-    assistant,
 )
+from headway_coordinator.gateway.core import assistant
 from headway_coordinator.gateway.refusals import UNSUPPORTED, bad
 from headway_coordinator.trajectory.calls import Parsed, kinds
 

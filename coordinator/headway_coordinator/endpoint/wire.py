@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from headway_coordinator.gateway.asks import ANY_OBJECT
-from headway_coordinator.gateway.core import Ask, Force, Session
+from headway_coordinator.gateway.asks import ANY_OBJECT, Ask, Force, Session
 from headway_coordinator.seeds import seed
 from headway_coordinator.trajectory.calls import Message
 

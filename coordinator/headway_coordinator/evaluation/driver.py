@@ -8,7 +8,7 @@ from typing import Any
 
 from headway_api.records import GroupRecord, Purpose
 from headway_coordinator.dataset import Order, Row
-from headway_coordinator.gateway.core import Sampling
+from headway_coordinator.gateway.asks import Sampling
 from headway_coordinator.group import Plan
 
 

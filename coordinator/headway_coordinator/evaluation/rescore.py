@@ -18,7 +18,7 @@ from headway_coordinator.agents.agent import Played, Stage
 from headway_coordinator.dataset import position_of
 from headway_coordinator.evaluation.candidates import field_of
 from headway_coordinator.faults import AgentFault, CandidateFault, InfraFault
-from headway_coordinator.gateway.core import Session
+from headway_coordinator.gateway.asks import Session
 
 Stored = Mapping[tuple[int, int], EpisodeRecord]
 """(position of the row, try) -> the episode that was recorded."""

@@ -32,7 +32,7 @@ from headway_coordinator.evaluation.candidates import endpoint_field
 from headway_coordinator.evaluation.measured import measured
 from headway_coordinator.evaluation.state import CandidateState, EvalState
 from headway_coordinator.faults import CandidateFault
-from headway_coordinator.gateway.core import Sampling
+from headway_coordinator.gateway.asks import Sampling
 from headway_coordinator.ledger import events
 from headway_coordinator.ledger.segments import Ledger, fold
 from headway_coordinator.one_at_a_time import OneAtATime

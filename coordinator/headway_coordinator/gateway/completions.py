@@ -15,7 +15,7 @@ from pydantic import ConfigDict, Field, StrictBool, StrictInt, ValidationError
 
 from headway_api import bounds
 from headway_coordinator.gateway import formats
-from headway_coordinator.gateway.core import Ask, Completion
+from headway_coordinator.gateway.asks import Ask, Completion
 from headway_coordinator.gateway.openai import (
     MODEL,
     Number,

@@ -19,17 +19,15 @@ from headway_api.bounds import shortened
 from headway_api.records import Turn
 from headway_coordinator.engines.vllm import Request, Sampled
 from headway_coordinator.gateway import drift, efforts, stops, texts
-from headway_coordinator.gateway.asks import Ask as Ask
-from headway_coordinator.gateway.asks import CannotForce as CannotForce
-from headway_coordinator.gateway.asks import CannotRender as CannotRender
-from headway_coordinator.gateway.asks import CannotThink as CannotThink
-from headway_coordinator.gateway.asks import Chat as Chat
-from headway_coordinator.gateway.asks import Completion as Completion
-from headway_coordinator.gateway.asks import ContextFull as ContextFull
-from headway_coordinator.gateway.asks import Force as Force
-from headway_coordinator.gateway.asks import Sampling as Sampling
-from headway_coordinator.gateway.asks import Scored as Scored
-from headway_coordinator.gateway.asks import Session as Session
+from headway_coordinator.gateway.asks import (
+    Ask,
+    CannotForce,
+    CannotRender,
+    Completion,
+    ContextFull,
+    Scored,
+    Session,
+)
 from headway_coordinator.gateway.conversations import Said, continued, meaning
 from headway_coordinator.gateway.systems import Systems
 from headway_coordinator.seeds import seed

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from headway_coordinator.gateway.core import Ask, Completion
+from headway_coordinator.gateway.asks import Ask, Completion
 from headway_coordinator.gateway.refusals import Refusal
 
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any, Final
 
-from headway_coordinator.gateway.core import Completion
+from headway_coordinator.gateway.asks import Completion
 
 REASONS: Final = {
     "stop": "end_turn",

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, Valida
 from headway_api import bounds
 from headway_api.bounds import OutOfBounds, json_within
 from headway_coordinator.gateway import formats, spellings
-from headway_coordinator.gateway.core import Ask, Completion, Force
+from headway_coordinator.gateway.asks import Ask, Completion, Force
 from headway_coordinator.gateway.refusals import Refusal, bad
 from headway_coordinator.gateway.spellings import Held, Thought
 from headway_coordinator.gateway.unapplied import WITHOUT_EFFECT, shown, unapplied

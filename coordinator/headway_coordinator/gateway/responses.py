@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError
 
 from headway_api import bounds
 from headway_coordinator.gateway import formats, responses_answers
-from headway_coordinator.gateway.core import Ask, Completion
+from headway_coordinator.gateway.asks import Ask, Completion
 from headway_coordinator.gateway.formats import TextFormat
 from headway_coordinator.gateway.openai import (
     MODEL,

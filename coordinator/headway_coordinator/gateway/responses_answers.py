@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from typing import Any, Final
 
-from headway_coordinator.gateway.core import Completion
+from headway_coordinator.gateway.asks import Completion
 
 INCOMPLETE: Final = {"length": "max_output_tokens", "content_filter": "content_filter"}
 """Why a turn is not whole, in OpenAI's words for the two kinds of answer."""

@@ -21,7 +21,7 @@ from enum import StrEnum
 
 from headway_api.bounds import shortened
 from headway_coordinator.faults import CandidateFault, Cause
-from headway_coordinator.gateway.core import Session
+from headway_coordinator.gateway.asks import Session
 from headway_coordinator.gateway.refusals import Refusal, bad, not_in_valid_status
 from headway_coordinator.gateway.rewards import metrics_in, rewards_in
 from headway_coordinator.sandboxes import Tools

@@ -36,13 +36,7 @@ from headway_coordinator.engines.vllm import SchemaRefused
 from headway_coordinator.faults import CandidateFault, InfraFault
 from headway_coordinator.gateway import bodies, completions, messages, openai, openapi, responses
 from headway_coordinator.gateway.allowance import AllowanceSpent, NoTokensLeft
-from headway_coordinator.gateway.core import (
-    Ask,
-    CannotForce,
-    CannotRender,
-    CannotThink,
-    Completion,
-)
+from headway_coordinator.gateway.asks import Ask, CannotForce, CannotRender, CannotThink, Completion
 from headway_coordinator.gateway.dialect import Asked, Read
 from headway_coordinator.gateway.refusals import Refusal, bad
 from headway_coordinator.gateway.rollouts import Rollout, Rollouts, token_in

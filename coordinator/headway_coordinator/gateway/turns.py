@@ -19,7 +19,7 @@ from functools import partial
 from hashlib import sha256
 from typing import Any, Protocol, runtime_checkable
 
-from headway_coordinator.gateway.core import Ask, Chat, Completion, Session
+from headway_coordinator.gateway.asks import Ask, Chat, Completion, Session
 from headway_coordinator.gateway.refusals import Refusal
 from headway_coordinator.gateway.rollouts import Rollout
 from headway_coordinator.room import Room

@@ -28,7 +28,7 @@ from headway_coordinator import group as groups
 from headway_coordinator.dataset import Order
 from headway_coordinator.engines import vllm
 from headway_coordinator.episode import Task
-from headway_coordinator.gateway.core import Sampling
+from headway_coordinator.gateway.asks import Sampling
 from headway_coordinator.seeds import seed
 from headway_coordinator.trajectory.render import Renderer, load
 from headway_coordinator.trajectory.template import template_text

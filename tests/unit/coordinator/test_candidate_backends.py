@@ -23,7 +23,8 @@ from headway_coordinator.agents.builtin import Builtin
 from headway_coordinator.agents.choice import agent_of, job_arn, where
 from headway_coordinator.agents.http import HttpAgent
 from headway_coordinator.faults import CandidateFault
-from headway_coordinator.gateway.core import Ask, Completion, Gateway, Sampling, Session
+from headway_coordinator.gateway.asks import Ask, Completion, Sampling, Session
+from headway_coordinator.gateway.core import Gateway
 from headway_coordinator.gateway.server import GatewayServer
 from headway_coordinator.gateway.turns import Backend, Places
 from headway_coordinator.room import Room

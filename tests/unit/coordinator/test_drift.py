@@ -18,8 +18,9 @@ from headway_analysis.report.table import table
 from headway_api.metrics import family
 from headway_api.records import FORK_REASONS, Drift, EpisodeRecord, ForkReason
 from headway_coordinator.gateway import drift
+from headway_coordinator.gateway.asks import Ask, Sampling, Session
 from headway_coordinator.gateway.conversations import meaning
-from headway_coordinator.gateway.core import Ask, Gateway, Sampling, Session
+from headway_coordinator.gateway.core import Gateway
 from headway_coordinator.metrics.traces import spans
 from headway_coordinator.trajectory.calls import Message, Tool
 from headway_coordinator.trajectory.linearize import linearize

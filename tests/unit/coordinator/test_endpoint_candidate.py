@@ -18,7 +18,7 @@ from headway_coordinator.endpoint.candidate import (
     token_of,
 )
 from headway_coordinator.faults import CandidateFault
-from headway_coordinator.gateway.core import Ask, Sampling, Session
+from headway_coordinator.gateway.asks import Ask, Sampling, Session
 
 NAME = "front-ier"
 

@@ -45,7 +45,7 @@ from headway_coordinator.endpoint.pace import Pace
 from headway_coordinator.endpoint.reply import MAX_BYTES
 from headway_coordinator.episode import Episodes, Rules, Task
 from headway_coordinator.faults import CandidateFault, InfraFault
-from headway_coordinator.gateway.core import (
+from headway_coordinator.gateway.asks import (
     Ask,
     CannotForce,
     CannotRender,

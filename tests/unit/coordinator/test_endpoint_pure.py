@@ -21,7 +21,8 @@ from headway_coordinator.endpoint.pace import (
 from headway_coordinator.endpoint.refused import Kind, judge
 from headway_coordinator.endpoint.reply import MAX_CALLS, MAX_DEPTH, Failed, Reply, Unreadable, read
 from headway_coordinator.endpoint.wire import DROPPABLE, Dialect, conversation
-from headway_coordinator.gateway.core import Ask, Force, Sampling, Session, assistant, call_id
+from headway_coordinator.gateway.asks import Ask, Force, Sampling, Session
+from headway_coordinator.gateway.core import assistant, call_id
 
 USER = {"role": "user", "content": "What is x?"}
 LOOK_UP = {"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}

@@ -30,7 +30,8 @@ from headway_coordinator.dataset import Slot
 from headway_coordinator.engines.router import Router
 from headway_coordinator.episode import Episodes, Rules, Task, by_index, check_sizes
 from headway_coordinator.faults import AgentFault, Cause, InfraFault
-from headway_coordinator.gateway.core import Gateway, Sampling
+from headway_coordinator.gateway.asks import Sampling
+from headway_coordinator.gateway.core import Gateway
 from headway_coordinator.room import Room
 from headway_coordinator.sandboxes import Broker
 from headway_coordinator.trajectory.render import choose

@@ -22,7 +22,8 @@ from headway_coordinator.engines.router import Router
 from headway_coordinator.episode import Episodes, Rules, Task
 from headway_coordinator.faults import InfraFault
 from headway_coordinator.gateway.allowance import AllowanceSpent, TokenAllowance
-from headway_coordinator.gateway.core import Gateway, Sampling
+from headway_coordinator.gateway.asks import Sampling
+from headway_coordinator.gateway.core import Gateway
 from headway_coordinator.sandboxes import Broker
 from headway_coordinator.trajectory.render import choose
 

@@ -16,8 +16,9 @@ from speaker import ANSWER, CALL, Speaker
 from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 
 from headway_api.records import PolicyVersion, VersionSpan
+from headway_coordinator.gateway.asks import Ask, ContextFull, Sampling, Session
 from headway_coordinator.gateway.conversations import Said, continued, meaning
-from headway_coordinator.gateway.core import INLINE_CHARACTERS, Ask, ContextFull, Gateway, Sampling, Session
+from headway_coordinator.gateway.core import INLINE_CHARACTERS, Gateway
 from headway_coordinator.trajectory.calls import Message, Tool
 from headway_coordinator.trajectory.graph import Graph
 from headway_coordinator.trajectory.linearize import linearize

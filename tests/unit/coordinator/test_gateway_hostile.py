@@ -26,7 +26,8 @@ from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 
 from headway_api import bounds
 from headway_coordinator.gateway import bodies
-from headway_coordinator.gateway.core import Ask, Gateway, Sampling, Session
+from headway_coordinator.gateway.asks import Ask, Sampling, Session
+from headway_coordinator.gateway.core import Gateway
 from headway_coordinator.gateway.server import GatewayServer
 from headway_coordinator.gateway.turns import Backend, Places
 from headway_coordinator.room import Room

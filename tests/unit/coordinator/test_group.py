@@ -19,7 +19,7 @@ from headway_coordinator.bounds import MIN_SCORED, NO_STEP_LEFT, doomed
 from headway_coordinator.dataset import Slot
 from headway_coordinator.episode import Task
 from headway_coordinator.faults import CandidateFault
-from headway_coordinator.gateway.core import Sampling
+from headway_coordinator.gateway.asks import Sampling
 from headway_coordinator.ledger.events import DISCARDS, discarded_tokens, of_group
 from headway_coordinator.room import Room
 from headway_coordinator.stop import Stop, Stopped

@@ -17,8 +17,7 @@ from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 from headway_coordinator.endpoint.wire import Dialect
 from headway_coordinator.engines.schemas import LOSSES, Suspects
 from headway_coordinator.engines.vllm import Request, SchemaRefused, ServerLost, _body
-from headway_coordinator.gateway.asks import ANY_OBJECT
-from headway_coordinator.gateway.core import Ask, Sampling, Session
+from headway_coordinator.gateway.asks import ANY_OBJECT, Ask, Sampling, Session
 from headway_coordinator.trajectory.linearize import linearize
 
 ROOT = Path(__file__).parents[3]

@@ -20,7 +20,7 @@ from headway_api.records import Purpose
 from headway_coordinator.agents import http as agents
 from headway_coordinator.agents.agent import Played, Stage
 from headway_coordinator.faults import AgentFault, InfraFault
-from headway_coordinator.gateway.core import Sampling, Session
+from headway_coordinator.gateway.asks import Sampling, Session
 from headway_coordinator.http import Refused, call
 from headway_coordinator.trajectory.linearize import linearize
 

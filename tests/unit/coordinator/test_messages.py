@@ -13,7 +13,7 @@ from speaker import ANSWER, CALL
 from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 
 from headway_coordinator.gateway import messages, messages_answers
-from headway_coordinator.gateway.core import Force
+from headway_coordinator.gateway.asks import Force
 from headway_coordinator.gateway.refusals import Refusal
 
 USER = {"role": "user", "content": "hello"}

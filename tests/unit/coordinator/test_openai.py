@@ -10,7 +10,7 @@ from episodes import version
 
 from headway_api.records import Turn
 from headway_coordinator.gateway import openai
-from headway_coordinator.gateway.core import Completion, Force
+from headway_coordinator.gateway.asks import Completion, Force
 from headway_coordinator.gateway.refusals import Refusal
 from headway_coordinator.trajectory.calls import Call
 

@@ -23,7 +23,8 @@ from headway_coordinator import group as groups
 from headway_coordinator.agents.builtin import Builtin
 from headway_coordinator.engines.router import Router
 from headway_coordinator.episode import Episodes, Rules
-from headway_coordinator.gateway.core import Gateway, Sampling
+from headway_coordinator.gateway.asks import Sampling
+from headway_coordinator.gateway.core import Gateway
 from headway_coordinator.judges import judge as asking
 from headway_coordinator.judges.answering import Judges
 from headway_coordinator.ledger import events

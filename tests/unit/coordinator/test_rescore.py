@@ -23,7 +23,7 @@ from headway_coordinator.bounds import LOST_LIMIT
 from headway_coordinator.evaluation.rescore import Rescorer, calls, stored
 from headway_coordinator.evaluation.units import Units
 from headway_coordinator.faults import AgentFault, CandidateFault, InfraFault
-from headway_coordinator.gateway.core import Sampling, Session
+from headway_coordinator.gateway.asks import Sampling, Session
 
 ASKED = {"role": "user", "content": "Handle case amber-fox."}
 CALL = {

@@ -12,7 +12,7 @@ from speaker import ANSWER, CALL
 from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 
 from headway_coordinator.gateway import responses, responses_answers
-from headway_coordinator.gateway.core import Force
+from headway_coordinator.gateway.asks import Force
 from headway_coordinator.gateway.refusals import Refusal, bad
 from headway_coordinator.gateway.rollouts import CONVERSATIONS
 from headway_coordinator.trajectory.linearize import linearize

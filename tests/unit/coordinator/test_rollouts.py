@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway_api.sandbox_api import ToolReply
-from headway_coordinator.gateway.core import Sampling, Session
+from headway_coordinator.gateway.asks import Sampling, Session
 from headway_coordinator.gateway.refusals import NOT_IN_VALID_STATUS, Refusal
 from headway_coordinator.gateway.rollouts import REMEMBERED, Rollout, Rollouts, Status
 

@@ -17,7 +17,7 @@ from guests import guest
 from open_rollout import Rig, rig
 from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 
-from headway_coordinator.gateway.core import Sampling, Session
+from headway_coordinator.gateway.asks import Sampling, Session
 from headway_coordinator.gateway.rollouts import Status
 
 pytestmark = [pytest.mark.hostile, pytest.mark.timeout(900)]

@@ -13,7 +13,8 @@ from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 from headway_api.records import VersionSpan
 from headway_coordinator.engines.vllm import Request, Sampled, _body
 from headway_coordinator.gateway import stops
-from headway_coordinator.gateway.core import Ask, Gateway, Sampling, Session
+from headway_coordinator.gateway.asks import Ask, Sampling, Session
+from headway_coordinator.gateway.core import Gateway
 from headway_coordinator.trajectory.linearize import linearize
 from headway_coordinator.trajectory.render import choose
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from speaker import ANSWER, CALL, Speaker
 from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 
-from headway_coordinator.gateway.core import Ask, Gateway, Sampling, Session
+from headway_coordinator.gateway.asks import Ask, Sampling, Session
+from headway_coordinator.gateway.core import Gateway
 from headway_coordinator.gateway.systems import Systems, folded
 from headway_coordinator.trajectory.calls import Message
 from headway_coordinator.trajectory.linearize import linearize
