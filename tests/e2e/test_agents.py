@@ -77,6 +77,7 @@ def token_true(episode: dict[str, Any]) -> bool:
     return whole and sum(row["mask"]) == sum(turn["sampled_tokens"] for turn in turns)
 
 
+@pytest.mark.chaos  # two minutes: `make test-long` alone runs it
 def test_a_service_works_the_desk_and_is_redeployed_meanwhile(bench: Any, tmp_path: Path) -> None:
     with applied(bench, "job-http.yaml") as name:
         bench.wait_step(name, 1)

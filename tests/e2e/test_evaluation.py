@@ -74,6 +74,8 @@ def test_its_servers_are_gone_and_the_bill_adds_up(bench: Any, judged: Outcome) 
     assert counted["evaluation"] > 0
 
 
+@pytest.mark.long
+@pytest.mark.chaos  # four minutes: `make test-long` alone runs it
 def test_killed_processes_change_no_answer(
     bench: Any, trained: Trained, judged: Outcome, tmp_path: Path
 ) -> None:
