@@ -87,7 +87,7 @@ test-signals: venv ## when each symptom of the recorded runs is raised, and how 
 test-traps: venv ## what the preflight's checks find in tasks with one fault each, and in clean ones over ten seeds: bench/results/traps.md (minutes)
 	PYTHONPATH=.:tests/support $(PY) -m tests.traps.page --write
 
-.PHONY: test test-unit test-oracles test-integration test-clients test-e2e test-long test-chaos test-hostile test-remedies test-faults
+.PHONY: test test-unit test-oracles test-integration test-clients test-e2e test-long test-chaos test-hostile test-remedies test-bill test-faults
 test: export CHAOS_KILLS ?= 1
 test: venv ## unit, integration, end to end; the cluster is stopped again if it was started here (LONG=ci: those that .ci/run adds too, LONG=all: all)
 	$(TOGETHER) -m "$(MARKS_$(LONG))" tests
@@ -115,10 +115,17 @@ test-hostile: venv ## what strangers try on a cluster, and what they send, drawn
 	$(TOGETHER) -m hostile tests
 test-remedies: venv ## each remedy ordered of a running job on a cluster, and a process killed in the middle of it (half an hour)
 	$(PYTEST) tests/e2e/test_remedies.py
+test-bill: export BILL_RUNS ?= 2000
+test-bill: export CHAOS_KILLS ?= 10
+test-bill: venv ## BILL_RUNS lives of a job under a budget, and of jobs that share one, as state machines; a real job with CHAOS_KILLS kills, stopped, resumed, drained and recounted (ten minutes)
+	$(PYTEST) tests/unit/coordinator/test_budget_machine.py tests/unit/operator/test_namespace_budget_machine.py \
+		tests/integration/coordinator/test_budget_job.py
 test-faults: venv ## every fault of docs/troubleshooting.md on a cluster, those too that episodes show (a quarter of an hour)
 	$(PYTEST) tests/e2e/test_faults.py
 
-.PHONY: bench-strangers bench-rollout bench-learner bench-learning bench-eval bench-remedies bench-preflight bench-gpu
+bench-idle: venv ## what jobs cost while nothing happens, operator and coordinator: bench/results/idle.md (5 minutes on quiet cores; IDLE_JOBS=1,10 and IDLE_SECONDS=10: less; ONLY=coordinator: a section)
+	PYTHONPATH=.:tests/support $(PY) -m bench.idle $(if $(ONLY),--only $(ONLY))
+.PHONY: bench-idle bench-strangers bench-rollout bench-learner bench-learning bench-eval bench-remedies bench-preflight bench-estimate bench-gpu
 bench-rollout: venv ## what the gateway, asynchrony and weight updates cost and gain: bench/results/rollout.md (half an hour; ONLY=gateway: a section)
 	PYTHONPATH=.:tests/support $(PY) -m bench.rollout $(if $(ONLY),--only $(ONLY))
 bench-strangers: venv ## HOSTILE_CASES hostile requests (10,000) to each route of a turn, and what they cost the gateway: bench/results/strangers.md (15 minutes)
@@ -135,6 +142,8 @@ bench-eval: venv ## an evaluation's episodes a second against vLLM's own limit a
 bench-remedies: venv ## a job whose loss collapses, as it is and with remedies, three seeds: bench/results/remedies.md (half an hour on quiet cores; ONLY=seed-0: one seed, ONLY=page: the page again)
 	PYTHONPATH=.:tests/support $(PY) -m bench.remedies $(if $(ONLY),--only $(ONLY))
 
+bench-estimate: venv ## what six whole jobs cost against what their preflights said: bench/results/estimate.md (5 minutes on quiet cores)
+	PYTHONPATH=.:tests/support nice -n 15 $(PY) -m tests.estimate.page
 bench-preflight: venv ## what the preflight's checks cost, and how often they are wrong: bench/results/preflight.md (a minute; ONLY=cost: a section)
 	PYTHONPATH=.:tests/support $(PY) -m bench.preflight $(if $(ONLY),--only $(ONLY))
 

@@ -18,7 +18,7 @@ class Costs:
     """The cost of every try of a table."""
 
     def __init__(self, lines: Sequence[Line], entries: Sequence[Mapping[str, Any]]) -> None:
-        self._entries = [(date.fromisoformat(entry["since"]), entry["prices"]) for entry in entries]
+        self._entries = [(date.fromisoformat(entry["since"]), entry) for entry in entries]
         self.by_try = {line["episode_id"]: self._cost(line) for line in lines}
         """Episode -> US dollars; None where they are not known."""
 
@@ -35,7 +35,7 @@ class Costs:
     def unpriced(self, lines: Iterable[Line]) -> list[str]:
         """Classes that some tries used and that have no price."""
         used = (each for line in lines for each in line["usage"] if each["quantity"])
-        return sorted({each["class"] for each in used if self._price(each) is None})
+        return sorted({named(each) for each in used if self._price(each) is None})
 
     def _cost(self, line: Line) -> Decimal | None:
         uncounted = line["uncounted_turns"] and line["sampled_by"] == "endpoint"
@@ -50,10 +50,30 @@ class Costs:
             )
 
     def _price(self, used: Line) -> Decimal | None:
-        """Of one token or second of a class, on its day."""
+        """Of one token or second of a class and model, on its day."""
         first = self._entries[0][1]
-        begun = [prices for since, prices in self._entries if since <= used["day"]] or [first]
-        if used["class"] not in begun[-1]:
+        begun = [entry for since, entry in self._entries if since <= used["day"]] or [first]
+        prices = of_model(begun[-1], used.get("model"))
+        if used["class"] not in prices:
             return None
-        price = Decimal(begun[-1][used["class"]])
+        price = Decimal(prices[used["class"]])
         return price if used["class"].endswith("Seconds") else price / 1_000_000
+
+
+def named(used: Line) -> str:
+    """CLASS, or CLASS:MODEL."""
+    return used["class"] if used.get("model") is None else f"{used['class']}:{used['model']}"
+
+
+def of_model(entry: Mapping[str, Any], model: str | None) -> Mapping[str, str]:
+    """Prices of a model; without one, those of the job's own."""
+    if model is None:
+        return entry["prices"]
+    best: Mapping[str, str] = {}
+    longest = -1
+    for pattern, prices in entry.get("models", {}).items():
+        if pattern == model:
+            return {**entry.get("own", entry["prices"]), **prices}
+        if pattern.endswith("*") and model.startswith(pattern[:-1]) and len(pattern) > longest:
+            best, longest = prices, len(pattern)
+    return {**entry.get("own", entry["prices"]), **best}

@@ -7,7 +7,11 @@
     trajectories/failed/<group key>.json.gz       groups of held-out rows of which nothing was scored
     validations/000012.json                       what a finished validation came to, for a restart to read
     judgements/<sha256>.json                      a judge's answer, by digest of judge and question
+    prices/000001.json                            an edition of the price book, and what it corrected
     usage/<group key>.jsonl, usage/step-000012.jsonl      immutable ledger segments
+    export/cloudevents/2026-11-03.jsonl           what was used on a UTC day, as CloudEvents
+    export/focus/2026-11-03.csv, .parquet         the same as a FOCUS-style table
+    usage/accelerators-000012.jsonl               another such: what was held since the one before
     checkpoints/000012/000003/                    resumable, of one start of the learner; report.json last
     weights/000012/                               Hugging Face layout (adapter or full); export.json
                                                   written last where the job's end completed it
@@ -20,6 +24,7 @@
     preflight-judgements/<name>.json              what its scripts asked of judges, and what that cost
     preflight.json                                what the preflight found, written when it is over
     preflight.md                                  the same for people
+    estimates/<basis>.json                        what the whole job was to cost, by what was known then
     rows.sha256                                   digest of the rows that an RLEvalJob began with
     incarnations/000001                           empty: a coordinator was started
     learners/000003                               empty: a learner was started, and resumed
@@ -42,6 +47,7 @@ import hashlib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import date
 from typing import Final
 
 from headway_api.bounds import KIB, OutOfBounds, json_within
@@ -168,6 +174,35 @@ class Layout:
     def usage_of_step(self, step: int) -> str:
         """Segment with the train tokens of one optimizer step."""
         return f"{self.usage}/step-{step:06d}.jsonl"
+
+    def usage_of_accelerators(self, number: int) -> str:
+        """Segment with the accelerator seconds that were added to those of the segments before it."""
+        return f"{self.usage}/accelerators-{number:06d}.jsonl"
+
+    def cloud_events(self, day: date) -> str:
+        """Usage events of a UTC day, as CloudEvents."""
+        return f"{self.root}/export/cloudevents/{day.isoformat()}.jsonl"
+
+    def focus(self, day: date) -> str:
+        """The bill of a UTC day as a FOCUS-style table."""
+        return f"{self.root}/export/focus/{day.isoformat()}.csv"
+
+    def focus_parquet(self, day: date) -> str:
+        """The same for tools that read Parquet."""
+        return f"{self.root}/export/focus/{day.isoformat()}.parquet"
+
+    @property
+    def prices(self) -> str:
+        """Folder of the editions of the price book."""
+        return f"{self.root}/prices"
+
+    def price_edition(self, number: int) -> str:
+        """One of them."""
+        return f"{self.prices}/{number:06d}.json"
+
+    def estimate(self, basis: str) -> str:
+        """What the whole job was to use and cost, by its data or by its preflight."""
+        return f"{self.root}/estimates/{basis}.json"
 
     @property
     def checkpoints(self) -> str:
@@ -318,10 +353,17 @@ def pointed(pointer: bytes) -> int:
 _PART: Final = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 GROUPS: Final = re.compile(rf"(?:{_PART}/)*{_PART}\.json\.gz")
 SEGMENTS: Final = re.compile(rf"{_PART}\.jsonl")
+_HELD: Final = re.compile(r"accelerators-([0-9]{6,18})\.jsonl")
 JUDGEMENTS: Final = re.compile(rf"{_PART}\.json")
 NUMBERED: Final = re.compile(r"[0-9]{6,18}\.json")
 REMEDIES: Final = re.compile(r"[0-9]{6,18}(?:-kept)?\.json|orders/[0-9a-f]{32}\.json")
 """Names of objects below the folder of their kind, as a job writes them."""
+
+
+def accelerators_number(uri: str) -> int:
+    """The number of a segment of accelerator seconds; 0 of any other."""
+    found = _HELD.fullmatch(uri.rpartition("/")[2])
+    return int(found[1]) if found is not None else 0
 
 
 def written(uris: Iterable[str], folder: str, names: re.Pattern[str]) -> list[str]:

@@ -53,8 +53,16 @@ class ConditionType(StrEnum):
     GATE_PASSED = "GatePassed"
     """Of an evaluation: spec.gate lets the candidate through; the message has the numbers. The
     coordinator's; without observedGeneration."""
+    BUDGET_LOW = "BudgetLow"
+    """Less than a fifth of a limit of spec.budget has not been spent. The coordinator's; without
+    observedGeneration. The operator's on an RLBudget."""
+    BUDGET_EXHAUSTED = "BudgetExhausted"
+    """Nothing runs, and what the next episodes may cost does not fit spec.budget; the message has the least
+    that would do. The coordinator's; without observedGeneration. The operator's on an RLBudget: a job needs
+    more than is left."""
     SUSPENDED = "Suspended"
-    """spec.suspend is true, or the job is paused (`Paused`; status.pause says why), and every pod is gone."""
+    """spec.suspend is true, the job is paused (`Paused`; status.pause says why), or its budget is exhausted
+    (`BudgetExhausted`; status.budget says how far), and every pod is gone."""
     COMPLETE = "Complete"
     """The job has ended well. Terminal."""
     FAILED = "Failed"
@@ -100,6 +108,12 @@ class Reason(StrEnum):
     CRASH_LOOP = "CrashLoop"
     DISRUPTED = "Disrupted"
 
+    JOBS_UNHEARD = "JobsUnheard"
+    TOO_MANY_JOBS = "TooManyJobs"
+    BUDGET_LEFT = "BudgetLeft"
+    BUDGET_LOW = "BudgetLow"
+    BUDGET_EXHAUSTED = "BudgetExhausted"
+
     SYNCED = "Synced"
     VERIFICATION_FAILED = "VerificationFailed"
     UPDATE_FAILED = "UpdateFailed"
@@ -131,6 +145,7 @@ class Reason(StrEnum):
     ACTIVE_DEADLINE_EXCEEDED = "ActiveDeadlineExceeded"
     PENDING_DEADLINE_EXCEEDED = "PendingDeadlineExceeded"
     MAX_RESTARTS_EXCEEDED = "MaxRestartsExceeded"
+    FAILURE_RULE_MATCHED = "FailureRuleMatched"
     PREFLIGHT_FAILED = "PreflightFailed"
     SAMPLING = "Sampling"
     PROCESS_FAILED = "ProcessFailed"

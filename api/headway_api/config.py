@@ -53,6 +53,8 @@ class Identity(BaseModel):
     namespace: str
     uid: str
     kind: str
+    labels: dict[str, str] | None = None
+    """Labels by which costs are allocated, of the job's own; absent: it has none."""
 
     @property
     def stem(self) -> str:
@@ -138,6 +140,12 @@ class EvalConfig(Identity):
         return self.spec.rollout.max_concurrency
 
     @property
+    def model(self) -> str:
+        """The model that every candidate is of, whose prices hold; empty where there are several."""
+        found = {candidate.base for candidate in self.candidates if candidate.base is not None}
+        return found.pop() if len(found) == 1 else ""
+
+    @property
     def server_sets(self) -> dict[int, tuple[ResolvedCandidate, ...]]:
         """Number of each set of rollout servers -> the candidates that it samples for."""
         found: dict[int, tuple[ResolvedCandidate, ...]] = {}
@@ -145,6 +153,11 @@ class EvalConfig(Identity):
             if candidate.server_set is not None:
                 found[candidate.server_set] = (*found.get(candidate.server_set, ()), candidate)
         return found
+
+    def priced_as(self, candidate: ResolvedCandidate) -> str | None:
+        """Whose prices hold for the tokens of a candidate that servers sample for, as `GroupRecord.model`;
+        None: those of the job's own model."""
+        return None if candidate.base == self.model else candidate.base
 
     def suite_broker_url(self, suite: str) -> str:
         """Base URL of the sandbox broker of a suite."""

@@ -14,7 +14,9 @@ import yaml
 from pydantic import BaseModel
 
 from headway_api import names
+from headway_api.grants import RLBudgetStatus
 from headway_api.rules import IMMUTABLE, VALIDATIONS
+from headway_api.spec.budget import RLBudget
 from headway_api.spec.evaluation import RLEvalJob
 from headway_api.spec.training import RLTrainingJob
 from headway_api.status import RLEvalJobStatus, RLTrainingJobStatus
@@ -149,6 +151,14 @@ EVALUATION_COLUMNS = [
     AGE,
     REASON,
 ]
+BUDGET_COLUMNS = [
+    *(
+        column(name, f".status.limits[?(@.name=='usd')].{field}")
+        for name, field in (("USD", "limit"), ("Spent", "spent"), ("Granted", "granted"), ("Left", "left"))
+    ),
+    column("Exhausted", ".status.conditions[?(@.type=='BudgetExhausted')].status"),
+    AGE,
+]
 SCALE = {
     "specReplicasPath": ".spec.rollout.replicas",
     "statusReplicasPath": ".status.rolloutReplicas",
@@ -197,6 +207,7 @@ def definitions() -> list[Schema]:
     return [
         definition("RLTrainingJob", ("rltj",), training, TRAINING_COLUMNS, {"scale": SCALE}),
         definition("RLEvalJob", ("rlev", "rlej"), evaluation, EVALUATION_COLUMNS, {"scale": SCALE}),
+        definition("RLBudget", ("rlb",), open_schema(RLBudget, RLBudgetStatus), BUDGET_COLUMNS, {}),
     ]
 
 

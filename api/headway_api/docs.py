@@ -1,4 +1,4 @@
-"""The reference page of both kinds: `python -m headway_api.docs FILE [--check]`.
+"""The reference page of all kinds: `python -m headway_api.docs FILE [--check]`.
 
 Made from the CRDs, so that it says what the API server does.
 """
@@ -14,7 +14,7 @@ from headway_api.crd import INT_OR_STRING, PRESERVE, Schema, definitions
 from headway_api.rules import VALIDATIONS
 
 INTRODUCTION = """\
-# RLTrainingJob and RLEvalJob, field by field
+# RLTrainingJob, RLEvalJob and RLBudget, field by field
 
 Generated from the models by `python -m headway_api.docs docs/reference/crds.md`; do not edit.
 A field in **bold** is required where its block is given. Default: the value of a field that is left

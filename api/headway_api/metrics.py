@@ -387,7 +387,33 @@ EPISODES: Final = (
 USAGE: Final = (
     Family("usage/tokens", "Tokens, by class of the bill.", "tokens", "counter", ("class",)),
     Family("usage/sandbox_seconds", "Seconds sandboxes were in use.", "seconds", "counter"),
+    Family(
+        "usage/accelerator_seconds",
+        "Seconds accelerators were held, by the role whose pods held them and by product.",
+        "seconds",
+        "counter",
+        ("role", "product"),
+    ),
     Family("usage/cost_usd", "Cost so far by the price book.", "usd"),
+    Family(
+        "cost/usd",
+        "The same in parts, by what was paid for, and by model where it is not the job's own.",
+        "usd",
+        labels=("class", "model"),
+    ),
+    Family(
+        "estimate/cost_usd",
+        "Cost of the whole job, as it is estimated now: low, likely and high.",
+        "usd",
+        labels=("bound",),
+    ),
+    Family("budget/limit_usd", "The most that spec.budget lets the job cost.", "usd"),
+    Family("budget/spent_usd", "What of that is spent.", "usd"),
+    Family("budget/reserved_usd", "What runs may cost beyond that, at worst.", "usd"),
+    Family("budget/limit_tokens", "The most tokens of a class that spec.budget allows.", labels=("class",)),
+    Family("budget/spent_tokens", "What of that is used.", labels=("class",)),
+    Family("budget/reserved_tokens", "What runs may use beyond that, at worst.", labels=("class",)),
+    Family("budget/exhausted", "1 where nothing runs and nothing more fits spec.budget."),
 )
 SANDBOX: Final = (
     Family("sandbox/pool_size", "Sandboxes, by state.", labels=("state",)),
@@ -456,6 +482,26 @@ def of_job(name: str, text: str, unit: Unit = "", *labels: str, kind: Kind = "ga
     """What the operator shows of each job from its status, as long as the custom resource is there."""
     return Family(f"job/{name}", text, unit, kind, (*OF_JOB, *labels))
 
+
+OF_SHARED: Final = ("namespace", "limit")
+SHARED_BUDGETS: Final = (
+    Family(
+        "namespace_budget/limit",
+        "The most that the jobs of a namespace may use together: US dollars, or tokens of the limit's class.",
+        labels=OF_SHARED,
+    ),
+    Family("namespace_budget/spent", "What of that its jobs have used.", labels=OF_SHARED),
+    Family("namespace_budget/left", "What of it is neither used nor granted to a job.", labels=OF_SHARED),
+    Family(
+        "namespace_budget/exhausted", "1 where a job needs more than is left of it.", labels=("namespace",)
+    ),
+    Family(
+        "namespace_budget/low",
+        "1 where less than a fifth of a limit has not been used.",
+        labels=("namespace",),
+    ),
+)
+"""What the operator shows of each RLBudget."""
 
 JOBS: Final = (
     of_job(
@@ -542,6 +588,7 @@ FAMILIES: Final = (
     *WEIGHTS,
     *SPOOL,
     *OPERATOR,
+    *SHARED_BUDGETS,
     *JOBS,
 )
 

@@ -21,6 +21,8 @@ pause."""
 
 LABEL_NAME: Final = "app.kubernetes.io/name"
 LABEL_INSTANCE: Final = "app.kubernetes.io/instance"
+COST_LABELS: Final = ("team", "project", "cost-center")
+"""Labels of a job, under any prefix or none, by which costs are allocated where the chart names no others."""
 LABEL_COMPONENT: Final = "app.kubernetes.io/component"
 LABEL_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 LABEL_JOB_NAME: Final = f"{GROUP}/job-name"
@@ -96,6 +98,12 @@ TOKEN_KEY as a file. Without that Secret, or that key, the folder is empty until
 JUDGES_DIR: Final = "/etc/headway-judges"
 """The same for each judge with a Secret; and for each whose model the job serves, with the key that its
 servers ask for."""
+PRICES_DIR: Final = "/etc/headway-prices"
+"""In the coordinator's pod: the ConfigMap of the price book, empty until there is one."""
+PRICES_KEY: Final = "prices.yaml"
+"""Key of that ConfigMap."""
+PRICES_NAME: Final = "headway-prices"
+"""The ConfigMap that a job without `spec.priceBook` takes, where its namespace has it."""
 EPISODE_DIR: Final = "/run/headway"
 """The one folder that code may write to which runs on the model's behalf: a volume of the container `runner`,
 whose root file system is read-only."""
@@ -110,6 +118,8 @@ CACHE_DIR: Final = "/var/cache/headway"
 ENV_CONFIG: Final = "HEADWAY_CONFIG"
 ENV_KEYS: Final = "HEADWAY_KEYS_DIR"
 """Where a process looks for its keys instead of in KEYS_DIR: for running without a cluster."""
+ENV_PRICES: Final = "HEADWAY_PRICES_DIR"
+"""Where it looks for the price book instead of in PRICES_DIR."""
 ENV_CACHE: Final = "HEADWAY_CACHE_DIR"
 ENV_POD_NAME: Final = "HEADWAY_POD_NAME"
 ENV_POD_IP: Final = "HEADWAY_POD_IP"
@@ -149,13 +159,18 @@ MAX_JOB_NAME: Final = 40
 """Longest job name: children's host names (`<job>-eval-coordinator-xxxxx`) must fit in 63 characters."""
 
 CHECK_AGENT: Final = "Agent"
+CHECK_PRICES: Final = "PriceBook"
 """Name of the preflight's check that the agent's service answers."""
 TRAINING_KIND: Final = "RLTrainingJob"
 EVAL_KIND: Final = "RLEvalJob"
-
+BUDGET_KIND: Final = "RLBudget"
+BUDGET_NAME: Final = "default"
+"""Name of the one RLBudget that a namespace may have."""
 
 PLURALS: Final = {TRAINING_KIND: "rltrainingjobs", EVAL_KIND: "rlevaljobs"}
 """Kind of job -> its resource in the API."""
+CUSTOM: Final = PLURALS | {BUDGET_KIND: "rlbudgets"}
+"""Kind of custom resource -> its resource in the API."""
 
 
 def stem(kind: str, job: str) -> str:

@@ -1,58 +1,72 @@
 """Prices, and what usage costs by them.
 
-A price book is dated: what was used on a day costs what the book said on that day, whenever it is read.
+A price book is dated: what was used on a day costs what the book says of that day, whenever it is read. So a
+corrected price corrects the past too. A class without a price is not free: what it cost is not known.
 Arithmetic is decimal and exact, so that the cost of a whole is the sum of the costs of its parts, to the
 last digit; only `shown` rounds.
 """
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import date
 from decimal import Context, Decimal, Inexact, localcontext
 from functools import cached_property
+from hashlib import sha256
 from itertools import pairwise
 from typing import Annotated, Final, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, PrivateAttr, model_validator
 
 from headway_api.base import SpecModel
 from headway_api.spec.types import Money
 
 Quantity = int | float | Decimal
+Product = Annotated[str, Field(min_length=1, max_length=128)]
+Pattern = Annotated[str, Field(pattern=r"^[^*\s]+\*?$|^\*$", max_length=512)]
 PER_MILLION: Final = -6
+ACCELERATORS: Final = "acceleratorSeconds"
 EXACT: Final = Context(prec=200, traps=[Inexact])
 
 
 class Prices(SpecModel):
-    """US dollars by class of usage. What a class without a price costs is not known, which is not free."""
+    """US dollars by class of usage. What a class without a price costs is not known, which is not free. For
+    what is free write "0"."""
 
-    prefill: Money = "0"
+    prefill: Money | None = None
     """A million prompt tokens computed."""
-    cached_prefill: Money = "0"
+    cached_prefill: Money | None = None
     """A million prompt tokens found in a server's cache."""
-    sample: Money = "0"
+    sample: Money | None = None
     """A million tokens sampled."""
-    train: Money = "0"
+    train: Money | None = None
     """A million tokens trained."""
     discarded: Money = "0"
-    """A million tokens sampled for nothing: of retried episodes and abandoned groups."""
-    evaluation_prefill: Money = "0"
+    """A million tokens sampled for nothing: of retried episodes and abandoned groups. Absent: free."""
+    evaluation_prefill: Money | None = None
     """A million prompt tokens computed in validation."""
-    evaluation_cached_prefill: Money = "0"
+    evaluation_cached_prefill: Money | None = None
     """A million prompt tokens of validation found in a server's cache."""
-    evaluation_sample: Money = "0"
+    evaluation_sample: Money | None = None
     """A million tokens sampled in validation."""
     endpoint_prompt: Money | None = None
-    """A million prompt tokens at an endpoint outside the job. Absent: each service has prices of its own."""
+    """A million prompt tokens at an endpoint outside the job."""
     endpoint_sample: Money | None = None
-    """A million tokens sampled at an endpoint outside the job. Absent: as above."""
+    """A million tokens sampled at an endpoint outside the job."""
     judge_prompt: Money | None = None
-    """A million tokens of questions to judges. Absent: as above."""
+    """A million tokens of questions to judges."""
     judge_sample: Money | None = None
-    """A million tokens of judges' answers. Absent: as above."""
-    sandbox_seconds: Money = "0"
+    """A million tokens of judges' answers."""
+    sandbox_seconds: Money | None = None
     """A second of one sandbox in use."""
-    accelerator_seconds: Money = "0"
-    """A second of one accelerator held. Not counted yet."""
+    accelerator_seconds: Money | None = None
+    """A second of one accelerator held, of any product that `accelerators` does not name."""
+    accelerators: Annotated[dict[Product, Money], Field(max_length=64, default_factory=dict)]
+    """A second of one accelerator held, by product as `status.accelerators` names it."""
+
+    def over(self, other: "Prices") -> "Prices":
+        """These prices, and those of `other` for the classes that these do not name."""
+        own, others = (each.model_dump(exclude_unset=True, exclude_none=True) for each in (self, other))
+        return Prices.model_validate(others | own)
 
     def by_class(self) -> Mapping[str, Decimal | None]:
         """Class name, as in `records.UsageClass` -> price of one token or second; None where it has none."""
@@ -60,13 +74,50 @@ class Prices(SpecModel):
 
     @cached_property
     def _by_class(self) -> Mapping[str, Decimal | None]:
-        found: dict[str, str | None] = self.model_dump(mode="json", by_alias=True)
+        found: dict[str, str | None] = self.model_dump(mode="json", by_alias=True, exclude={"accelerators"})
+        found |= {held(product): price for product, price in self.accelerators.items()}
         return {name: None if price is None else _of_one(name, price) for name, price in found.items()}
+
+    def of_one(self, name: str) -> Decimal | None:
+        """The price of one token or second of a class, or of a second of one product (`held`).
+
+        Raises:
+            UnknownClassError: there is no such class.
+        """
+        known = self.by_class()
+        found = name if name in known else class_of(name)
+        if found not in known:
+            raise UnknownClassError(f"no price for usage class {name!r}; known: {', '.join(known)}")
+        return known[found]
+
+
+def of(usage_class: str, whose: str | None) -> str:
+    """The class of usage that is kept apart by whose it is."""
+    return usage_class if whose is None else f"{usage_class}:{whose}"
+
+
+def held(product: str) -> str:
+    """The class of seconds of one accelerator product."""
+    return of(ACCELERATORS, product)
+
+
+def class_of(name: str) -> str:
+    """The class of what `of` makes of one."""
+    return name.partition(":")[0]
+
+
+def whose(name: str) -> str | None:
+    """Inverse of `of`: the product or model of what is kept apart; None where it is the job's own."""
+    return name.partition(":")[2] or None
+
+
+class UnknownClassError(KeyError):
+    """Usage of a class the prices do not know; nothing is ever silently free."""
 
 
 def _of_one(name: str, price: str) -> Decimal:
     """The price of one token or second of a class."""
-    return Decimal(price) if name.endswith("Seconds") else Decimal(price).scaleb(PER_MILLION)
+    return Decimal(price) if class_of(name).endswith("Seconds") else Decimal(price).scaleb(PER_MILLION)
 
 
 class DatedPrices(SpecModel):
@@ -78,6 +129,56 @@ class DatedPrices(SpecModel):
     """Where the prices are from."""
     prices: Prices
     """The prices."""
+    models: Annotated[dict[Pattern, Prices], Field(max_length=256, default_factory=dict)]
+    """Prices of single models: of the job, its judges and its candidates. A base model is named as in
+    `spec.model.base`, one at an endpoint as in `endpoint.model`. A name that ends in * stands for all that
+    begin so. The whole name decides, else the longest one that fits. A class that is absent has the entry's
+    own price."""
+    _own: Prices | None = PrivateAttr(default=None)
+    """The entry's own prices, where `prices` are those of one job's model."""
+
+    def of(self, model: str) -> Prices:
+        """What holds for usage of `model`."""
+        fit = [name for name in self.models if _fits(name, model)]
+        best = model if model in fit else max(fit, key=len, default=None)
+        return self.own if best is None else self.models[best].over(self.own)
+
+    @property
+    def own(self) -> Prices:
+        """What holds for usage of a model that `models` does not name."""
+        return self._own or self.prices
+
+    def for_job(self, model: str) -> Self:
+        """The same for jobs of `model`: `prices` are that model's, and other models keep theirs. An entry
+        that is for jobs of a model already stays so."""
+        if self._own is not None:
+            return self
+        # Made anew: a copy would share the prices that this one has found.
+        found = type(self)(since=self.since, source=self.source, prices=self.of(model), models=self.models)
+        found._own = self.prices
+        return found
+
+    @cached_property
+    def _found(self) -> dict[str, Prices]:
+        """Prices by model, of those that were asked for: a job has few."""
+        return {}
+
+    def of_one(self, name: str) -> Decimal | None:
+        """The price of one token or second of a class, or of what `of` makes of one; None where it has none.
+
+        Raises:
+            UnknownClassError: there is no such class.
+        """
+        usage_class, model = class_of(name), whose(name)
+        if model is None or usage_class == ACCELERATORS:
+            return self.prices.of_one(name)
+        if model not in self._found:
+            self._found[model] = self.of(model)
+        return self._found[model].of_one(usage_class)
+
+
+def _fits(name: str, model: str) -> bool:
+    return model.startswith(name[:-1]) if name.endswith("*") else model == name
 
 
 class PriceBook(SpecModel):
@@ -90,11 +191,24 @@ class PriceBook(SpecModel):
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
-        if any(later.since <= earlier.since for earlier, later in pairwise(self.entries)):
-            raise ValueError(
-                "the entries of a price book must be in the order of their days, one for each day"
-            )
+        for number, (earlier, later) in enumerate(pairwise(self.entries), 1):
+            if later.since <= earlier.since:
+                raise ValueError(
+                    f"entries[{number}].since: {later.since} does not follow {earlier.since}; write the "
+                    "entries in the order of their days, one for each day"
+                )
         return self
+
+    def of(self, model: str) -> Self:
+        """The same book for jobs of one model; other models, of judges and candidates, keep their prices."""
+        entries = tuple(entry.for_job(model) for entry in self.entries)
+        return self.model_copy(update={"entries": entries})
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of all it says, in hex."""
+        told = json.dumps(self.as_object(), sort_keys=True, separators=(",", ":"))
+        return sha256(told.encode()).hexdigest()
 
     def on(self, day: date) -> DatedPrices:
         """The entry that holds on `day`."""
@@ -111,8 +225,10 @@ DEFAULT: Final = PriceBook(
     entries=(
         DatedPrices(
             since=date(2026, 1, 1),
-            source="Tinker's prices for Qwen3-8B, January 2026; cached prefill at 80 % off",
+            source="Tinker's prices for Qwen3-8B, January 2026; cached prefill at 80 % off; no sandboxes",
             prices=Prices(
+                sandbox_seconds="0",
+                discarded="0",
                 prefill="0.13",
                 cached_prefill="0.026",
                 sample="0.40",
@@ -127,12 +243,9 @@ DEFAULT: Final = PriceBook(
 """What the same tokens would cost at a managed service: a number to compare one's own cluster with."""
 
 
-class UnknownClassError(KeyError):
-    """Usage of a class the prices do not know; nothing is ever silently free."""
-
-
-def cost(usage: Mapping[str, Quantity], prices: Prices) -> Decimal:
-    """US dollars for `usage` (class -> tokens or seconds), exactly. Keys are `records.UsageClass` values.
+def cost(usage: Mapping[str, Quantity], prices: Prices | DatedPrices) -> Decimal:
+    """US dollars for `usage` (class -> tokens or seconds), exactly. Keys are `records.UsageClass` values, or
+    what `of` makes of them.
 
     What `unpriced` names is not in it.
     """
@@ -144,27 +257,52 @@ def cost(usage: Mapping[str, Quantity], prices: Prices) -> Decimal:
     return total
 
 
-def _priced(usage: Mapping[str, Quantity], prices: Prices) -> Iterator[tuple[Decimal | None, Quantity]]:
-    known = prices.by_class()
+def _priced(
+    usage: Mapping[str, Quantity], prices: Prices | DatedPrices
+) -> Iterator[tuple[Decimal | None, Quantity]]:
     for name, quantity in usage.items():
-        if name not in known:
-            raise UnknownClassError(f"no price for usage class {name!r}; known: {', '.join(known)}")
-        yield known[name], quantity
+        yield prices.of_one(name), quantity
 
 
 def unpriced(usage: Iterable[tuple[date, Mapping[str, Quantity]]], book: PriceBook) -> list[str]:
-    """The classes that were used on a day on which they have no price: what they cost is not known."""
+    """The classes that were used on a day on which they have no price, each with its model or product where
+    `of` named one: what they cost is not known."""
     found = set[str]()
     for day, used in usage:
-        known = book.on(day).prices.by_class()
-        found |= {name for name, quantity in used.items() if quantity and known.get(name) is None}
+        prices = book.on(day)
+        found |= {name for name, quantity in used.items() if quantity and prices.of_one(name) is None}
     return sorted(found)
 
 
 def cost_by_day(usage: Iterable[tuple[date, Mapping[str, Quantity]]], book: PriceBook) -> Decimal:
     """US dollars for usage of several days, each at its own day's prices."""
     with localcontext(EXACT):
-        return sum((cost(used, book.on(day).prices) for day, used in usage), Decimal(0))
+        return sum((cost(used, book.on(day)) for day, used in usage), Decimal(0))
+
+
+class Tariff:
+    """What a price book says for one job."""
+
+    def __init__(self, book: PriceBook, model: str = "") -> None:
+        """`model`: the job's base model; empty where there are several."""
+        self._book = book.of(model)
+
+    def price(self, name: str, day: date) -> Decimal | None:
+        """US dollars for one token or second of a class, or of what `of` makes of one; None where it has no
+        price.
+
+        Raises:
+            UnknownClassError: there is no such class.
+        """
+        return self._book.on(day).of_one(name)
+
+    def cost(self, usage: Iterable[tuple[date, Mapping[str, Quantity]]]) -> Decimal:
+        """US dollars for what was used, exactly. What has no price is not in it."""
+        return cost_by_day(usage, self._book)
+
+    def edition(self, day: date) -> str:
+        """NAME@DATE of the entry that holds on `day`."""
+        return self._book.edition(day)
 
 
 def shown(amount: Decimal) -> str:

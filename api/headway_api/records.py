@@ -161,6 +161,9 @@ class Judgement(Record):
     sampled_tokens: int = Field(default=0, ge=0)
     counted: bool = True
     """Whether the endpoint said what it cost. Where it did not, the tokens are 0 here and not known."""
+    model: str | None = None
+    """Whose prices hold: the judge's `endpoint.model` or `model.base`. Absent: it cost nothing, or it was
+    asked before this was recorded."""
 
 
 ForkReason = Literal[
@@ -248,11 +251,11 @@ class EpisodeRecord(Record):
 
 SampledBy = Literal["servers", "endpoint", "nobody"]
 """Who sampled a group's tokens; `nobody`: stored episodes that were scored again."""
-AbandonReason = Literal["TooFewScored", "NotJudged", "NoStepLeft", "TooOld", "RolledBack"]
+AbandonReason = Literal["TooFewScored", "NotJudged", "NoStepLeft", "TooOld", "RolledBack", "BudgetExhausted"]
 """Why a training group is not trained: too many of its episodes failed for good; its environment rewards
 whole groups, and could not judge this one; no step can take it; its tokens are older than may be trained by
-now, since a predecessor of the coordinator wrote it, or a remedy has lowered the bound or the batch; or a
-remedy went back behind the policy that sampled it."""
+now, since a predecessor of the coordinator wrote it, or a remedy has lowered the bound or the batch; a remedy
+went back behind the policy that sampled it; or what it may cost does not fit the job's budget."""
 
 
 class Abandoned(Record):
@@ -281,6 +284,9 @@ class GroupRecord(Record):
     """Evaluation: name of the candidate."""
     sampled_by: SampledBy = "servers"
     """The job's own servers, an endpoint elsewhere, or nobody: stored episodes that were scored again."""
+    model: str | None = None
+    """Whose prices hold: a candidate's `endpoint.model`, or its base model. Absent: it is the job's own,
+    nobody sampled, or the group was sampled before this was recorded."""
     episodes: list[EpisodeRecord]
     """The final attempt at each index; an index that stayed InfraError is present with that outcome. Only an
     abandoned group may lack some: it had not begun them."""
@@ -342,7 +348,7 @@ class Batch(Record):
 class Finished(Record):
     """Answer to the learner when there is nothing more to train."""
 
-    reason: Literal["MaxSteps", "MaxEpochs", "Cancelled"]
+    reason: Literal["MaxSteps", "MaxEpochs", "BudgetExhausted", "Cancelled"]
     validated: list[int] = Field(default_factory=list)
     """As `Batch.validated`."""
 
@@ -533,15 +539,24 @@ class UsageClass(StrEnum):
     """Tokens of questions to judges, as their endpoints count them."""
     JUDGE_SAMPLE = "judgeSample"
     SANDBOX_SECONDS = "sandboxSeconds"
+    ACCELERATOR_SECONDS = "acceleratorSeconds"
 
 
 class UsageEvent(Record):
     """A line of the ledger. Its id is a pure function of what it counts: counting twice is impossible."""
 
     id: str
-    """`<episode id>/<turn>/<class>` or `<group id>/step-<n>/train`; of one withdrawn, `<id>/withdrawn`."""
+    """`<episode id>/<turn>/<class>`, `<group id>/step-<n>/train` or `accelerators-<n>/<role>/<product>`; of
+    one withdrawn, `<id>/withdrawn`."""
     usage_class: UsageClass
     quantity: float
     """Negative where it withdraws another."""
     at: float
     """Unix time of the thing counted, which decides the price that applies."""
+    role: str | None = None
+    """Of accelerator seconds: the role whose pods held them."""
+    product: str | None = None
+    """Of accelerator seconds: what they are seconds of."""
+    model: str | None = None
+    """Of tokens: the model that they are priced as, named as in `endpoint.model` or `model.base`. Absent: it
+    is the job's own, or the event is older than this field."""

@@ -12,6 +12,9 @@ from pydantic import Field, computed_field
 
 from headway_api.base import StatusModel
 from headway_api.conditions import Condition
+from headway_api.failures import Failures
+from headway_api.grants import Grant
+from headway_api.held import Accelerators
 from headway_api.preflight import Verdict
 from headway_api.signals import SHOWN_MOST, SignalState
 from headway_api.spec.types import Decimal, Money, Uri
@@ -68,6 +71,8 @@ class Progress(StatusModel):
     """Step whose validation runs now. Absent while none does."""
     stalled: Text | None = None
     """Why nothing has gone forward for a while, naming the part it waits for. Absent while it does."""
+    finished: Word | None = None
+    """Why no step follows: MaxSteps, MaxEpochs, or BudgetExhausted. Absent: one may."""
 
 
 class Reward(StatusModel):
@@ -146,20 +151,114 @@ class Usage(StatusModel):
     sandbox_seconds: Decimal | None = None
     """Seconds sandboxes were in use."""
     accelerator_seconds: Decimal | None = None
-    """Seconds accelerators were held, one for each of them. Not written yet."""
+    """Seconds accelerators were held, one for each of them, until the coordinator ended; accelerators has
+    those of pods that ended after it too. Absent: none were."""
     cost: Money | None = None
     """Cost so far by the price book, without the classes in unpriced."""
     unpriced: Annotated[list[Word], Field(max_length=16, default_factory=list)]
-    """Classes of usage that were used and have no price in the price book: what they cost is not known."""
+    """Classes of usage that were used and have no price in the price book: what they cost is not known. Of
+    judges, endpoints and candidates of other models, CLASS:MODEL."""
     currency: Literal["USD"] = "USD"
     """Currency of cost."""
     price_book: Word | None = None
     """Price book used, with the date it is of: NAME@DATE."""
+    price_book_hash: Word | None = None
+    """The first 12 digits of the SHA-256 of all that the price book says."""
+    price_corrections: Count = 0
+    """Times that a changed price book changed what had been used before. Each stands under prices/ of
+    status.artifacts.uri, with the cost before and after."""
+    price_book_problem: Text | None = None
+    """Why what the ConfigMap holds now is not in force. Absent: it is, or there is none."""
 
     @computed_field(description="Prefill, sample and train tokens together, and no others.")  # type: ignore[prop-decorator]
     @property
     def total_tokens(self) -> Count:
         return self.prefill_tokens + self.sample_tokens + self.train_tokens
+
+
+class Estimate(StatusModel):
+    """What the whole job will use and cost, what is spent included. docs/estimate.md explains it."""
+
+    basis: Literal["Data", "Preflight", "Running"]
+    """What it is made from. Data: rows, prompts and limits. Preflight: the preflight's episodes, of a
+    training job. Running: what is spent, and the episodes played so far. In training recent ones weigh
+    more."""
+    time: datetime
+    """When this basis began; while the job runs, the figures go on with it."""
+    low: Money | None = None
+    """US dollars that it costs at least, under the assumptions of docs/estimate.md. Absent where nothing can
+    be told; message says why."""
+    likely: Money | None = None
+    """What it is likely to cost."""
+    high: Money | None = None
+    """What it costs at most."""
+    unpriced: Annotated[list[Word], Field(max_length=16, default_factory=list)]
+    """Classes of usage that are not in the cost: they have no price, or nobody knows how much of them."""
+    price_book: Word | None = None
+    """Price book used, with the date it is of: NAME@DATE."""
+    prefill_tokens: Count = 0
+    """Likely prompt tokens that the servers compute. This and the next are as in usage."""
+    cached_prefill_tokens: Count = 0
+    """Prompt tokens that the servers find in their cache."""
+    sample_tokens: Count = 0
+    """Tokens sampled."""
+    train_tokens: Count = 0
+    """Tokens of trained rows."""
+    discarded_tokens: Count = 0
+    """Tokens of episodes that are retried, or whose group is abandoned."""
+    evaluation_tokens: Count = 0
+    """Tokens of validation, test, preflight and evaluation episodes."""
+    endpoint_tokens: Count = 0
+    """Tokens at endpoints outside the job."""
+    judge_tokens: Count = 0
+    """Tokens of questions to judges and of their answers."""
+    sandbox_seconds: Decimal | None = None
+    """Seconds sandboxes are in use."""
+    accelerator_seconds: Decimal | None = None
+    """Seconds accelerators are held, of those that the spec asks for by name."""
+    seconds: Count | None = None
+    """Likely seconds from the first episode to the end. Absent before any was played."""
+    episodes: Count = 0
+    """Episodes that were measured for it."""
+    message: Text | None = None
+    """Why it says nothing, or no more than it does."""
+
+
+class BudgetLimit(StatusModel):
+    """One limit of spec.budget, or of what the namespace's RLBudget grants: US dollars, or tokens of a
+    class."""
+
+    name: Word
+    """`usd`, or `tokens.` and the class; of a grant with `namespace.` before it."""
+    limit: Word
+    """The most that may be used."""
+    spent: Word
+    """What the ledger says was used."""
+    reserved: Word
+    """What runs may use beyond that, at worst."""
+    left: Word
+    """What neither is spent nor reserved."""
+    needed: Word | None = None
+    """The least limit with which the job goes on. Absent: this limit does not stop it."""
+    wished: Word | None = None
+    """Of a grant: what the job would use if it had it. Absent: it has enough."""
+
+
+class Budget(StatusModel):
+    """How far the limits of spec.budget, and what the namespace grants, are used up. docs/budget.md explains
+    it."""
+
+    limits: Annotated[
+        list[BudgetLimit], Field(max_length=24, default_factory=list, json_schema_extra=list_map("name"))
+    ]
+    """Each limit of spec.budget, and of the grant."""
+    unpriced: Annotated[list[Word], Field(max_length=16, default_factory=list)]
+    """Classes of usage that usd does not bound, since they have no price in the price book."""
+    exhausted_time: datetime | None = None
+    """When it was found that nothing runs and nothing more fits. Absent: the job goes on."""
+    closed: bool | None = None
+    """Whether its coordinator has ended in order, so that nothing is used beyond what is said here. Absent:
+    one runs, or may have ended without a word."""
 
 
 class Algorithm(StatusModel):
@@ -523,6 +622,12 @@ class RLTrainingJobStatus(StatusModel):
     """The judgement on the test split, once it was made."""
     usage: Usage | None = None
     """What has been used, and its cost."""
+    estimate: Estimate | None = None
+    """What the whole job will use and cost."""
+    budget: Budget | None = None
+    """How far the job's budget is used up. Absent: it has none."""
+    grant: Grant | None = None
+    """What the RLBudget of the namespace lets the job use. Absent: there is none."""
     algorithm: Algorithm | None = None
     """The objective as it runs."""
     checkpoints: Checkpoints | None = None
@@ -548,6 +653,10 @@ class RLTrainingJobStatus(StatusModel):
         list[Role], Field(max_length=8, default_factory=list, json_schema_extra=list_map("name"))
     ]
     """The job's pods, by role."""
+    failures: Failures | None = None
+    """What spec.failurePolicy.rules have decided. Absent: nothing yet."""
+    accelerators: Accelerators | None = None
+    """Accelerators that its pods hold and have held. Absent: none has yet."""
     rollout_replicas: Count | None = None
     """Rollout servers there are, for the scale subresource."""
     rollout_selector: Text | None = None
@@ -748,12 +857,22 @@ class RLEvalJobStatus(StatusModel):
     """The result in a line."""
     usage: Usage | None = None
     """What has been used, and its cost."""
+    estimate: Estimate | None = None
+    """What the whole evaluation will use and cost."""
+    budget: Budget | None = None
+    """How far the job's budget is used up. Absent: it has none."""
+    grant: Grant | None = None
+    """What the RLBudget of the namespace lets the job use. Absent: there is none."""
     preflight: Preflight | None = None
     """The checks before the first episode."""
     roles: Annotated[
         list[Role], Field(max_length=8, default_factory=list, json_schema_extra=list_map("name"))
     ]
     """The job's pods, by role."""
+    failures: Failures | None = None
+    """What spec.failurePolicy.rules have decided. Absent: nothing yet."""
+    accelerators: Accelerators | None = None
+    """Accelerators that its pods hold and have held. Absent: none has yet."""
     rollout_replicas: Count | None = None
     """Rollout servers there are, for the scale subresource."""
     rollout_selector: Text | None = None

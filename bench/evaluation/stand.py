@@ -17,8 +17,9 @@ from typing import Any
 
 import aiohttp
 import psutil
+from ports import free_port
 from role_keys import TO_BROKER, TO_ROLLOUT
-from rollout_server import RolloutServer, free_port
+from rollout_server import RolloutServer
 
 from bench.evaluation import clerk, replay
 from bench.evaluation.environment import procedure

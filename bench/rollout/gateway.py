@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import aiohttp
+from ports import free_port
 from role_keys import TO_ROLLOUT
-from rollout_server import free_port
 
 from bench.support.engine import Server, running
 from bench.support.model import SMALL
@@ -49,7 +49,7 @@ CELLS = {
 }
 """(episodes at once, turns) -> pairs of sides, and episodes that each place runs, one after the other: a load
 that lasts, where the first moment, in which all of them arrive together, is a small part of the whole."""
-OF_DIRECT = 0.97
+OF_DIRECT = 0.99
 START_SECONDS = 120.0
 
 SYSTEM = "You are the clerk of a refund desk. Use the tools to look each case up, then answer in one line."
@@ -133,18 +133,18 @@ class Rig:
 
     async def turn(self, url: str, messages: list[dict[str, Any]], turn: int, tokens: int) -> float:
         """Seconds it took; `messages` has its answer and its tool's result then."""
-        body = {
-            "model": "default",
-            "messages": messages,
-            "tools": TOOLS,
-            "max_tokens": tokens,
-        }
         started = time.monotonic()
-        answer = await self._ask("POST", f"{url}/v1/chat/completions", body)
+        answer = await self._ask("POST", f"{url}/v1/chat/completions", asking(messages, tokens))
         took = time.monotonic() - started
         messages.append(answer["choices"][0]["message"])
         messages.append({"role": "tool", "tool_call_id": f"call-{turn}-0", "content": RESULT % turn})
         return took
+
+    async def bare(self, messages: list[dict[str, Any]]) -> float:
+        """Seconds that a route takes which answers a request of a turn at once."""
+        started = time.monotonic()
+        await self._ask("POST", f"{self._gateway}/bench/bare", asking(messages, LONGEST))
+        return time.monotonic() - started
 
     async def direct(self, asked: list[Any], ways: int) -> Side:
         """The same of vLLM itself."""
@@ -235,6 +235,11 @@ async def rig(server: Server, profile: Path | None = None) -> AsyncIterator[Rig]
     finally:
         process.stdin.close()
         await process.wait()
+
+
+def asking(messages: list[dict[str, Any]], tokens: int) -> dict[str, Any]:
+    """A request for a turn."""
+    return {"model": "default", "messages": messages, "tools": TOOLS, "max_tokens": tokens}
 
 
 def opening(name: str) -> list[dict[str, Any]]:

@@ -87,6 +87,10 @@ class Desk:
         self._open, self._rollouts = AsyncExitStack(), []
         return web.json_response([_told(session) for session in sessions])
 
+    async def bare(self, request: web.Request) -> web.Response:
+        """Answers at once, and does nothing: what HTTP by itself takes."""
+        return web.json_response(await request.json())
+
     async def cpu(self, _request: web.Request) -> web.Response:
         return web.json_response(time.process_time())
 
@@ -138,6 +142,7 @@ async def serve(settings: dict[str, Any]) -> None:
         app.router.add_post("/bench/open", desk.open)
         app.router.add_post("/bench/close", desk.close)
         app.router.add_get("/bench/said", desk.said)
+        app.router.add_post("/bench/bare", desk.bare)
         app.router.add_get("/bench/cpu", desk.cpu)
         # As the coordinator serves it.
         runner = web.AppRunner(app, access_log=None, handler_cancellation=True)

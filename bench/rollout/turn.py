@@ -19,7 +19,7 @@ EPISODES = {1: 256, 4: 64, 16: 16}
 """Turns -> episodes, one after the other."""
 BRIEF = (4, 12)
 """Tokens sampled in a turn: what the gateway does grows with the history, hardly with what is sampled."""
-MILLISECONDS = 3.0
+MILLISECONDS = 2.0
 
 READ = prose(f"""
     *Added* is what an agent waits for beyond vLLM: from its request to its answer, less the seconds of the
@@ -27,7 +27,8 @@ READ = prose(f"""
     have it). The engine's time for a turn varies by more than that from one turn to the next, so it is taken
     out of each turn and not out of the mean. *By a second call* is the same with another call of vLLM in its
     place, made directly after each turn with the same prompt and seed: right on the whole, and with the
-    engine's own variation in it.
+    engine's own variation in it. *A bare call* is what the same request takes at a route of the same process
+    that answers at once, after a pause as long as the engine's: two idle processes have to wake up for it.
 
     Turns sample {BRIEF[0]} to {BRIEF[1]} tokens; the engine and the history are as in the section before.
 """)
@@ -43,6 +44,8 @@ class Turn:
     """Of the gateway's call to vLLM."""
     direct: float
     """Of a direct call afterwards."""
+    bare: float
+    """Of a call that does nothing."""
 
 
 async def played(at: Rig, name: str, turns: int) -> list[Turn]:
@@ -55,7 +58,9 @@ async def played(at: Rig, name: str, turns: int) -> list[Turn]:
         asked = episode["turns"][-1]
         started = time.monotonic()
         await at.again(asked)
-        found.append(Turn(through, asked["seconds"], time.monotonic() - started))
+        direct = time.monotonic() - started
+        await asyncio.sleep(asked["seconds"])
+        found.append(Turn(through, asked["seconds"], direct, await at.bare(messages)))
     await at.close()
     return found
 
@@ -72,6 +77,7 @@ def row(turns: int, episodes: int, found: list[Turn]) -> Row:
         "added ms, p50": shown(quarters[1]),
         "p25 .. p75": f"{quarters[0]:.2f} .. {quarters[2]:.2f}",
         "by a second call, p50": shown(second),
+        "a bare call, p50": shown(statistics.median(1000 * turn.bare for turn in found)),
     }
 
 

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+from ports import free_port
 from role_keys import KEYS, TO_BROKER, TO_COORDINATOR
-from rollout_server import free_port, job_config
+from rollout_server import job_config
 from scripted_learner import ScriptedLearner
 
 from bench.support.agent import AT_ONCE, Latency, agent_service

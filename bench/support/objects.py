@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 import boto3
 from botocore.exceptions import BotoCoreError, ClientError
-from rollout_server import free_port
+from ports import free_port
 
 from bench.support.machine import ROOT
 

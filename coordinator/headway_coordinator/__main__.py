@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import sys
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -28,6 +29,8 @@ _log = logging.getLogger(__name__)
 def main() -> None:
     """Entry point of the coordinator's pod."""
     logs.setup()
+    # Calls that a model writes as Python are parsed; what is odd about them is no line of this log.
+    warnings.filterwarnings("ignore", category=SyntaxWarning)
     try:
         job = config.load_any(os.environ)
         held = keys.load(os.environ, names.COORDINATOR)

@@ -8,8 +8,9 @@ from typing import Final
 from headway_api.conditions import Condition, ConditionType, Reason, condition, find, merge
 from headway_coordinator.engines.router import ALWAYS_BEHIND, Endpoint, Failure, Router
 
-OWN = frozenset({ConditionType.WEIGHTS_IN_SYNC, ConditionType.HEALTHY})
-OWN_OF_EVALUATION = frozenset({ConditionType.GATE_PASSED, ConditionType.HEALTHY})
+OF_BUDGET = frozenset({ConditionType.BUDGET_LOW, ConditionType.BUDGET_EXHAUSTED})
+OWN = frozenset({ConditionType.WEIGHTS_IN_SYNC, ConditionType.HEALTHY, *OF_BUDGET})
+OWN_OF_EVALUATION = frozenset({ConditionType.GATE_PASSED, ConditionType.HEALTHY, *OF_BUDGET})
 TOLD_MOST = 3
 """Servers whose words a message repeats."""
 PATIENCE_SECONDS = 30.0

@@ -9,7 +9,6 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, suppress
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
@@ -31,20 +30,23 @@ from headway_api.weights_format import EXPORT_FILE
 from headway_coordinator import conditions, view
 from headway_coordinator import status as status_writer
 from headway_coordinator.agents.choice import Where, agent_url, where
+from headway_coordinator.budget import shown as budget_shown
+from headway_coordinator.budget.worst import Bill, Limits
 from headway_coordinator.engines.concurrency import Concurrency
 from headway_coordinator.engines.discovery import Discover, by_dns
 from headway_coordinator.engines.fleet import Fleet
 from headway_coordinator.engines.router import Router
+from headway_coordinator.estimate.job import TrainingEstimates
 from headway_coordinator.gateway.server import GatewayServer
 from headway_coordinator.judges.answering import Judges
 from headway_coordinator.judges.connected import of_job
 from headway_coordinator.learner_api import LearnerApi
-from headway_coordinator.ledger.usage import usage
+from headway_coordinator.ledger import costs
 from headway_coordinator.metrics.prometheus import Sample
 from headway_coordinator.metrics.steps import StepFigures
 from headway_coordinator.metrics.tracking import tracker_of
 from headway_coordinator.pause import Pauses
-from headway_coordinator.players import Players
+from headway_coordinator.players import Players, episode_limits
 from headway_coordinator.preflight.dynamic import Dynamic
 from headway_coordinator.preflight.run import Ready, Runner
 from headway_coordinator.process import Process
@@ -103,7 +105,11 @@ class Coordinator(Process):
             begun=begun(self._told),
             broker_url=broker_url,
             port=port,
+            price_book=job.spec.price_book,
+            model=job.spec.model.base,
             book=book,
+            budget=job.spec.budget,
+            before=self._told,
         )
         self._discover = discover or by_dns(job.rollout_host)
         self._discover_validation = discover_validation or by_dns(job.validation_host)
@@ -128,6 +134,9 @@ class Coordinator(Process):
         self._beside: Beside | None = None
         self._players: Players | None = None
         self._dynamic: Dynamic | None = None
+        self._estimates = TrainingEstimates(
+            self.spec, self.layout, store, self._ledger, self._tariff, self._told.estimate
+        )
         self._restoring = True
         """What a predecessor saw is shown again, and tracked where it could not be any more."""
 
@@ -137,18 +146,31 @@ class Coordinator(Process):
     async def _work(self, stack: AsyncExitStack, http: aiohttp.ClientSession) -> None:
         incarnation = await self._incarnation()
         runner = Runner(self.spec, self.layout, self._checked, self._begun)
+        await self._blocking(runner.prices, self._books)
         ready = await self._blocking(runner.basics, self._store, self._cache)
+        self._estimates.planned(ready.data)
+        if not self._begun and self.spec.budget is not None:
+            await self._blocking(
+                runner.budget, partial(self._fits, episode_limits(self.spec, ready.context_length))
+            )
         broker = await self._claimed(http, incarnation)
+        await self._load_ledger()
         if self.spec.agent.http is not None:
             await runner.agent(http, agent_url(self.job, self.spec.agent.http))
         judges = of_job(self.job, http, self._store, self.layout)
+        judges.spending = self._budget
         await runner.judges(judges, self._store, self._cache)
         await runner.environment(ready, broker, incarnation, judges)
-        await self._blocking(self._ledger.load)
+        await self._blocking(self._estimates.before, ready, runner)
+        self._status.changed()
+        self._background(stack, self._follow_prices())
         replay = await self._blocking(self._spool.replay)
         players = await self._open(stack, http, broker, ready, judges)
         self._dynamic = self._second_half(http, broker, ready, runner, players, incarnation)
         await self._dynamic.run(begun=bool(replay.reports))
+        self._budget.ungrouped_billed()
+        if (kept := self._dynamic.kept) is not None:
+            await self._blocking(self._estimates.measured, kept.measured, kept.seconds_each)
         self._track(stack)
         training = self._assemble(http, broker, ready, players, incarnation)
         for lost in await self._blocking(self._figures.restore, self._spool, replay):
@@ -187,7 +209,7 @@ class Coordinator(Process):
             agents = listening(server.app(), self._gateway_port, leave_with_client=True)
             await stack.enter_async_context(agents)
         where, faults = self._where, self._faults
-        self._players = Players(self.job, ready, broker, http, server, where, faults, judges)
+        self._players = Players(self.job, ready, broker, http, server, where, faults, self._budget, judges)
         return self._players
 
     def _second_half(
@@ -202,7 +224,8 @@ class Coordinator(Process):
         return Dynamic(
             self.spec, self.layout, ready, runner, self._store, self._spool, self._ledger, broker, players,
             http, self._keys[Key.COORDINATOR_TO_ROLLOUT], self._discover, incarnation, self._faults,
-            self._api.opened, self._status.changed, self._ended, self._book,
+            self._api.opened, self._status.changed, self._ended, self._book, self._estimates.plan,
+            self._estimates.price,
         )  # fmt: skip
 
     def _assemble(
@@ -248,7 +271,10 @@ class Coordinator(Process):
             signals=self._signals,
             faults=self._faults,
             relative=players.relative,
+            budget=self._budget,
+            limits=players.limits,
         )
+        self._budget.busy, self._budget.drain = training.learner_may_step, training.drain
         training.remedies.order = self._order
         self._training = training
         self._watch = training_watch(
@@ -270,6 +296,7 @@ class Coordinator(Process):
                 await self._until_whole(training.state.reports[-1].weights)
                 training.state.exported = True
         await self._unkept.join()
+        await self._count_last()
         report = view.report(
             self.job.name,
             training.remedies.now,
@@ -279,6 +306,9 @@ class Coordinator(Process):
             self._book,
             self._ledger.episodes,
         )
+        report["usage"] = self._usage().as_object()
+        report["priceEditions"] = [each.model_dump(mode="json") for each in self._books.editions]
+        report["estimate"] = self._estimates.report(self._usage())
         report["remedies"] = shown.report(training.remedies.course, self.spec)
         await self._blocking(self._store.put, self.layout.report, json.dumps(report, indent=2).encode())
         await self._last_word()
@@ -314,13 +344,16 @@ class Coordinator(Process):
                 "artifacts": view.artifacts(self.layout, finished=finished),
                 "pause": self._pauses.last,
                 "resumed_pause": None,  # the operator's to say
+                "accelerators": None,  # its too
+                "estimate": self._estimate,
+                "budget": self._shown_budget(),
             }
         )
         if training is None or self._fleet is None or self._restoring:
             if sampled:
-                found.usage = usage(self._ledger.days, self._book, datetime.now(UTC).date())
+                found.usage = self._usage()
             return found
-        found.usage = usage(self._ledger.days, self._book, datetime.now(UTC).date())
+        found.usage = self._usage()
         evaluations = view.curve(training.state)
         stalled = self._watch.stalled if self._watch else None
         found.progress = view.progress(training, self._ledger.episodes, router.wanted, stalled)
@@ -336,13 +369,36 @@ class Coordinator(Process):
             found.tracking = st.Tracking(mlflow=run)
         return found
 
+    def _tariff(self) -> prices.Tariff:
+        """What the book in force says for this job's model."""
+        return prices.Tariff(self._book)
+
+    @property
+    def _estimate(self) -> st.Estimate | None:
+        """Of the whole job; what a predecessor said, until this process knows as much."""
+        return self._estimates.status(None if self._restoring else self._training) or self._told.estimate
+
     def _said(self, router: Router) -> list[Condition]:
         """The conditions that are this process's. What a predecessor said of health stands meanwhile."""
         synced = self._conditions.current(router, time.monotonic(), self._dedicated())
+        synced += self._conditions_of_budget()
         told = find(self._told.conditions, ConditionType.HEALTHY)
         if self._restoring and not self._faults.standing:
             return [*synced, *([told] if told else [])]
         return [*synced, self._signals.condition(self._faults.standing)]
+
+    def _fits(self, limits: Limits) -> str:
+        """Say that a group of training fits the budget, whatever follows.
+
+        Raises:
+            JobError: `BudgetTooSmall`, with the least that would do.
+        """
+        sampling, size = self.spec.rollout.sampling, self.spec.algorithm.group_size
+        most = limits.sampled(sampling.max_tokens, self.spec.rollout.episode_token_limit)
+        lacks = self._budget.least(limits, Bill(Purpose.TRAIN), size, most)
+        if lacks:
+            raise budget_shown.too_small(lacks, f"a group of {size} episodes")
+        return f"a group of {size} episodes fits every limit"
 
     def _hear(self, heard: status_writer.Heard) -> None:
         """The job may ask for another number of rollout servers, or a person for a change."""
@@ -400,7 +456,7 @@ class Coordinator(Process):
         self._figures.sync(step, seconds, again=self._restoring)
 
     def _samples(self) -> Iterator[Sample]:
-        cost = float(usage(self._ledger.days, self._book, datetime.now(UTC).date()).cost or 0)
+        cost = float(self._usage().cost or 0)
         # Counters that began at 0 again would have Prometheus count a predecessor's bill twice.
         days = None if self._restoring else self._ledger.days
         fleets = {} if self._fleet is None else {Purpose.TRAIN: self._fleet}
@@ -408,9 +464,13 @@ class Coordinator(Process):
             fleets[Purpose.VALIDATION] = self._beside.fleet
         places = [] if self._players is None else self._players.places
         yield from view.samples(self._figures.shown(), self._training, days, cost, fleets, places)
+        if days is not None:
+            yield from costs.samples(self._ledger.used(), self._ledger.held_seconds(), self._book)
+            yield from budget_shown.samples(self._budget)
         if self._dynamic is not None:
             yield from self._dynamic.samples()
         yield from self._signals.samples()
+        yield from self._estimates.samples(None if self._restoring else self._training)
         # Changes that a predecessor made would seem to be made now, were they to follow a count of 0.
         if self._training is not None and not self._restoring:
             yield from shown.samples(self._training.remedies.course)

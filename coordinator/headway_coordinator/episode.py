@@ -26,7 +26,9 @@ from headway_api.records import EpisodeRecord, Judgement, Outcome, Purpose, Turn
 from headway_api.sandbox_api import TURN_REWARDS_TOLERANCE, FinishReply, ResetReply
 from headway_api.spec.judge import field_of as judge_field
 from headway_coordinator.agents.agent import Agent, Played, Stage
+from headway_coordinator.budget.spending import UNBOUNDED, Spending
 from headway_coordinator.faults import AgentFault, CandidateFault, Cause, InfraFault
+from headway_coordinator.gateway.allowance import WholeAllowance
 from headway_coordinator.gateway.asks import Sampling, Session
 from headway_coordinator.judges.answering import Judges
 from headway_coordinator.recurring import AGENT_FAILED, HANGS
@@ -63,6 +65,8 @@ class Rules:
     reward_range: tuple[float, float]
     agent_field: str | None = None
     """Field of the spec that names the agent, where it is one of the user's own."""
+    tokens: Callable[[], int | None] = lambda: None
+    """Most tokens of all prompts and answers of an episode; None: no limit."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,8 @@ class Task:
     sampling: Sampling
     stop: Stop = field(default_factory=Stop, compare=False)
     """Its group's."""
+    spending: Spending = field(default=UNBOUNDED, compare=False)
+    """Reserves what its questions may cost."""
     suite: str | None = None
     """As `GroupRecord.suite`."""
 
@@ -169,7 +175,13 @@ class Episodes:
             JobError: `Superseded`: another coordinator has claimed the sandboxes.
             CandidateFault: the candidate that the episode measures cannot go on.
         """
-        session = Session(episode_id=task.episode_id, seed=task.sampling_seed, sampling=task.sampling)
+        session = Session(
+            episode_id=task.episode_id,
+            seed=task.sampling_seed,
+            sampling=task.sampling,
+            whole=WholeAllowance(self._rules.tokens()),
+            spending=task.spending,
+        )
         progress = _Progress(session=session, started_at=time.time())
         try:
             async with task.stop.guard():
@@ -270,7 +282,9 @@ class Episodes:
         def waits(judge: str | None) -> None:
             progress.judge = judge
 
-        reply = await self._judges.finished(sandbox, finish, progress.judgements.append, waits)
+        reply = await self._judges.finished(
+            sandbox, finish, progress.judgements.append, waits, progress.session.spending
+        )
         check_reward(reply, self._rules.reward_range, taken)
         check_sizes(reply)
         cause = self._agents(played.why or "") if outcome is Outcome.AGENT_ERROR else None
@@ -295,7 +309,9 @@ class Episodes:
             try:
                 yield sandbox
             finally:
-                progress.sandbox_seconds = time.monotonic() - start
+                # Beyond its longest life there is none: what is waited for then is its end.
+                used = time.monotonic() - start
+                progress.sandbox_seconds = min(used, self._rules.sandbox_seconds)
 
     def _seal(self, task: Task, progress: _Progress, ending: _Ending) -> EpisodeRecord:
         reply, turns = ending.reply, progress.session.record
@@ -306,7 +322,7 @@ class Episodes:
             attempt=task.attempt,
             outcome=ending.outcome,
             timed_out=ending.timed_out,
-            token_limited=ending.outcome is Outcome.TRUNCATED and progress.session.allowance.reached,
+            token_limited=ending.outcome is Outcome.TRUNCATED and progress.session.limited,
             error=_storable(ending.error),
             cause=ending.cause.reason if ending.cause else None,
             reward=reply.reward if reply else None,

@@ -40,6 +40,10 @@ def name_of(step: int) -> str:
     return f"step-{step}"
 
 
+class Refused(Exception):
+    """It does not fit the budget of a job that ends by that."""
+
+
 @dataclass(frozen=True)
 class Judged:
     """The steps that are judged."""
@@ -108,6 +112,12 @@ class FinalTest:
             return
         self.runs = True
         judged = chosen(self._state, await self._kept())
+        try:
+            await self._judge(judged)
+        except Refused:
+            logs.event(_log, "test-refused", level=logging.WARNING, why="BudgetExhausted")
+
+    async def _judge(self, judged: Judged) -> None:
         tuned = await self._measured(judged.tuned)
         base = None
         if judged.base is None:
@@ -136,6 +146,8 @@ class FinalTest:
                 have = await driver.validate(wanted, have, self._play)
             finally:
                 self._state.evaluating = None
+        if driver.refused(have):
+            raise Refused
         if not driver.complete(have, len(wanted)):
             raise lost(have[0])
         return have

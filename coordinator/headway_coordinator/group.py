@@ -10,6 +10,7 @@ from typing import Any, Literal, Protocol
 
 from headway_api.records import Abandoned, EpisodeRecord, GroupRecord, Outcome, Purpose
 from headway_coordinator.bounds import doomed
+from headway_coordinator.budget.spending import UNBOUNDED, Spending
 from headway_coordinator.dataset import Slot
 from headway_coordinator.episode import Task
 from headway_coordinator.gateway.asks import Sampling
@@ -40,8 +41,12 @@ class Plan:
     """Evaluation: name of the candidate."""
     sampled_by: Literal["servers", "endpoint", "nobody"] = "servers"
     """As `GroupRecord.sampled_by`."""
+    model: str | None = None
+    """As `GroupRecord.model`."""
     suite: str | None = None
     """As `GroupRecord.suite`."""
+    spending: Spending = field(default=UNBOUNDED, compare=False)
+    """Reserves what its episodes' questions may cost."""
 
     @property
     def group_id(self) -> str:
@@ -73,6 +78,7 @@ class Plan:
             sampling=self.sampling,
             stop=self.stop,
             suite=self.suite,
+            spending=self.spending,
         )
 
 
@@ -148,6 +154,7 @@ async def run(
         step=plan.step,
         candidate=plan.candidate,
         sampled_by=plan.sampled_by,
+        model=plan.model,
         episodes=[records[-1] for records in attempts if records],
         discarded=[record for records in attempts for record in records[:-1]],
         abandoned=plan.stop.why,

@@ -8,7 +8,10 @@ from dataclasses import dataclass, field
 import aiohttp
 
 from headway_api.config import JobConfig
+from headway_api.spec.training import RLTrainingJobSpec
 from headway_coordinator.agents.choice import Where, agent_of
+from headway_coordinator.budget.gate import Budget
+from headway_coordinator.budget.worst import Limits
 from headway_coordinator.engines.fleet import Fleet
 from headway_coordinator.episode import Episodes, Rules
 from headway_coordinator.gateway.core import Gateway
@@ -21,6 +24,17 @@ from headway_coordinator.recurring import Recurring
 from headway_coordinator.relative import Relative
 from headway_coordinator.room import Room
 from headway_coordinator.sandboxes import Broker, Witness
+
+
+def episode_limits(spec: RLTrainingJobSpec, context_length: int) -> Limits:
+    """What bounds an episode of a job whose conversations may have so many tokens."""
+    return Limits(
+        context_length=context_length,
+        turns=spec.agent.turn_limit,
+        sandbox_seconds=spec.environment.sandbox.deadline_seconds,
+        retries=spec.rollout.max_retries,
+        judging_seconds=(spec.rollout.max_retries + 1) * 2 * spec.rollout.timeout_seconds,
+    )
 
 
 @dataclass
@@ -36,6 +50,8 @@ class Players:
     where: Where
     faults: Recurring
     """Hears why episodes failed."""
+    budget: Budget
+    """What the job may use."""
     judges: Judges = field(default_factory=Judges)
     """Whom the environment may ask."""
     places: list[Places] = field(default_factory=list)
@@ -74,4 +90,15 @@ class Players:
             sandbox_seconds=spec.environment.sandbox.deadline_seconds,
             reward_range=(spec.reward.range[0], spec.reward.range[1]),
             agent_field=spec.agent.field,
+            tokens=self._most_tokens,
         )
+
+    @property
+    def limits(self) -> Limits:
+        """What bounds an episode."""
+        return episode_limits(self.job.spec, self.ready.context_length)
+
+    def _most_tokens(self) -> int | None:
+        """Most tokens of an episode: under a budget, of an agent whose own loop decides."""
+        bounded = self.budget.bounded and self.job.spec.agent.turn_limit is None
+        return self.limits.tokens if bounded else None

@@ -111,7 +111,7 @@ class Relative:
                         )
                         return await sandbox.group(body)
 
-                    reply = await self.judges.finished(sandbox, ask, told.append)
+                    reply = await self.judges.finished(sandbox, ask, told.append, spending=plan.spending)
         except TimeoutError as error:
             raise InfraFault(f"no judgement of the group within {2 * limit:g} s") from error
         self._check(reply, scored)

@@ -176,6 +176,13 @@ class Spool:
         """The groups that a step was made of, in the order of its report."""
         return [*self._groups([*map(self._layout.train_group, report.groups)])]
 
+    def taken(self, group: str) -> GroupRecord | None:
+        """A group that a step has taken; None where it is not there any more."""
+        try:
+            return next(self._groups([self._layout.train_group(group)]))
+        except NotFound:
+            return None
+
     def published(self, weights: WeightsManifest) -> bool:
         """Whether the store still has the weights."""
         return bool(self._store.list(weights.uri))

@@ -15,6 +15,9 @@ from headway_api.in_force import InForce
 from headway_api.records import GroupRecord, StepReport, WeightsManifest
 from headway_api.staleness import idle_steps, newest_return
 
+FinishedWhy = Literal["MaxSteps", "MaxEpochs", "BudgetExhausted"]
+"""Why a job that has ended well has no further step."""
+
 
 @dataclass(frozen=True)
 class Tested:
@@ -40,7 +43,7 @@ class State:
     """What the last step with groups was made from; empty before any."""
     tested: Tested | None = None
     """The judgement on the test split, once there is one."""
-    finished: Literal["MaxSteps", "MaxEpochs"] | None = None
+    finished: FinishedWhy | None = None
     exported: bool = False
     """The folder of the newest step's weights holds all of them, though they were not published whole."""
     evaluating: int | None = None

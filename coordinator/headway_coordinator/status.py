@@ -13,12 +13,15 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from pydantic import ValidationError
 
 from headway_api import logs, names
 from headway_api.config import Identity
+from headway_api.grants import Grant
+from headway_api.held import Accelerators, Holder, seconds
+from headway_api.spec.lifecycle import BudgetSpec
 from headway_api.status import RLEvalJobStatus, RLTrainingJobStatus
 from headway_coordinator.conditions import OWN, OWN_OF_EVALUATION
 
@@ -41,6 +44,14 @@ class Heard:
     """A person's order to change the job."""
     lost: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """Candidates whose servers the operator has given up: name -> reason and message."""
+    held: Mapping[Holder, int] = field(default_factory=dict)
+    """Accelerator seconds so far, as the operator counts them."""
+    accelerators: Accelerators | None = None
+    """The same pod by pod."""
+    budget: BudgetSpec | Literal["unheard"] | None = "unheard"
+    """spec.budget; it may change while the job runs."""
+    grant: Grant | Literal["unheard", "unread"] | None = "unheard"
+    """What the namespace's RLBudget lets the job use; `unread`: something that this version cannot read."""
 
 
 class Sink(Protocol):
@@ -82,7 +93,8 @@ def read(job: Identity, api: Any) -> dict[str, Any]:
 
 
 def told(job: Identity, api: Any) -> RLTrainingJobStatus:
-    """The coordinator's part of a training job's status as a predecessor left it, and which pause is over."""
+    """The coordinator's part of a training job's status as a predecessor left it; also which pause is over,
+    and what accelerators the job holds."""
     try:
         known = RLTrainingJobStatus.model_validate(read(job, api))
     except ValidationError as error:
@@ -95,6 +107,7 @@ def told(job: Identity, api: Any) -> RLTrainingJobStatus:
         validation=known.validation,
         test=known.test,
         usage=known.usage,
+        estimate=known.estimate,
         checkpoints=known.checkpoints,
         tracking=known.tracking,
         signals=known.signals,
@@ -103,11 +116,14 @@ def told(job: Identity, api: Any) -> RLTrainingJobStatus:
         algorithm=known.algorithm,
         remediations=known.remediations,
         remedy_order=known.remedy_order,
+        accelerators=known.accelerators,
+        budget=known.budget,
     )
 
 
 def told_of_evaluation(job: Identity, api: Any) -> RLEvalJobStatus:
-    """The coordinator's part of an evaluation's status, as far as a successor goes on from it."""
+    """The coordinator's part of an evaluation's status, as far as a successor goes on from it; also what
+    accelerators the job holds."""
     try:
         known = RLEvalJobStatus.model_validate(read(job, api))
     except ValidationError as error:
@@ -119,6 +135,9 @@ def told_of_evaluation(job: Identity, api: Any) -> RLEvalJobStatus:
         results=known.results,
         headline=known.headline,
         usage=known.usage,
+        estimate=known.estimate,
+        accelerators=known.accelerators,
+        budget=known.budget,
     )
 
 
@@ -129,7 +148,7 @@ def kubernetes_sink(job: Identity, api: Any) -> Sink:
         body = {
             "apiVersion": names.API_VERSION,
             "kind": job.kind,
-            "metadata": {"name": job.name, "namespace": job.namespace},
+            "metadata": {"name": job.name, "namespace": job.namespace, "uid": job.uid},
             "status": status,
         }
         written = api.patch_namespaced_custom_object_status(
@@ -158,7 +177,36 @@ def _heard(job: Mapping[str, Any]) -> Heard:
         if "lostReason" in each
     }
     remedy = job.get("metadata", {}).get("annotations", {}).get(names.ANNOTATION_REMEDY)
-    return Heard(job.get("spec", {}).get("rollout", {}).get("replicas"), remedy, lost)
+    replicas = job.get("spec", {}).get("rollout", {}).get("replicas")
+    return Heard(replicas, remedy, lost, *_held(job), _budget(job), _grant(job))
+
+
+def _held(job: Mapping[str, Any]) -> tuple[dict[Holder, int], Accelerators | None]:
+    told = job.get("status", {}).get("accelerators")
+    try:
+        found = None if told is None else Accelerators.model_validate(told)
+        return seconds(found), found
+    except (ValidationError, ValueError) as error:  # an operator of another version wrote it
+        logs.event(_log, "accelerators-not-read", level=logging.WARNING, error=str(error))
+        return {}, None
+
+
+def _budget(job: Mapping[str, Any]) -> BudgetSpec | Literal["unheard"] | None:
+    told = job.get("spec", {}).get("budget")
+    try:
+        return None if told is None else BudgetSpec.model_validate(told)
+    except ValidationError as error:  # a definition of another version let it through
+        logs.event(_log, "budget-not-read", level=logging.WARNING, error=str(error))
+        return "unheard"
+
+
+def _grant(job: Mapping[str, Any]) -> Grant | Literal["unread"] | None:
+    told = job.get("status", {}).get("grant")
+    try:
+        return None if told is None else Grant.model_validate(told)
+    except ValidationError as error:  # an operator of another version wrote it
+        logs.event(_log, "grant-not-read", level=logging.WARNING, error=str(error))
+        return "unread"
 
 
 def log_sink(status: dict[str, Any]) -> None:
@@ -170,7 +218,7 @@ class Writer:
     """Keeps the status in step with `current`, as often as allowed; twice the same only to hear the answer.
 
     A write that fails is tried again with newer content; the job does not wait for it. `on_heard` is told
-    what the sink returns.
+    what the sink returns, and `on_written` that a write stands.
     """
 
     def __init__(
@@ -178,10 +226,14 @@ class Writer:
         sink: Sink,
         current: Callable[[], Status],
         on_heard: Callable[[Heard], None] = lambda heard: None,
+        on_written: Callable[[], None] = lambda: None,
     ) -> None:
         self._sink = sink
         self._current = current
         self._on_heard = on_heard
+        self._on_written = on_written
+        self.waits = False
+        """Whether somebody waits for an answer: then it is written as often as allowed, to hear it."""
         self._changed = asyncio.Event()
         self._written: dict[str, Any] | None = None
         self._heard_at = -math.inf
@@ -197,7 +249,7 @@ class Writer:
             await self.flush()
             await asyncio.sleep(LEAST_SECONDS)
             try:
-                async with asyncio.timeout(5 * LEAST_SECONDS):
+                async with asyncio.timeout(0 if self.waits else 5 * LEAST_SECONDS):
                     await self._changed.wait()
             except TimeoutError:
                 continue
@@ -215,7 +267,8 @@ class Writer:
         """Write now, unless nothing is new; says whether the status is as it should be."""
         self._changed.clear()
         status = self._current().as_object()
-        if status == self._written and time.monotonic() - self._heard_at < HEAR_SECONDS:
+        stale = self.waits or time.monotonic() - self._heard_at >= HEAR_SECONDS
+        if status == self._written and not stale:
             return True
         try:
             async with asyncio.timeout(2 * WRITE_SECONDS):
@@ -229,4 +282,5 @@ class Writer:
         self._written, self._heard_at = status, time.monotonic()
         if heard is not None:
             self._on_heard(heard)
+        self._on_written()
         return True

@@ -20,6 +20,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from headway_analysis.measures.figures import Figures
@@ -40,6 +41,8 @@ from headway_coordinator.bounds import (
     oldest_step,
     rollback,
 )
+from headway_coordinator.budget.gate import Budget, unbounded
+from headway_coordinator.budget.worst import NO_LIMITS, Bill, Limits
 from headway_coordinator.dataset import Data, position_of, tasks_of
 from headway_coordinator.engines.fleet import Fleet
 from headway_coordinator.episode import Task
@@ -56,7 +59,7 @@ from headway_coordinator.room import Room
 from headway_coordinator.sampler.slots import Sampler
 from headway_coordinator.signals import Signals
 from headway_coordinator.spool import Replay, Spool
-from headway_coordinator.state import State
+from headway_coordinator.state import FinishedWhy, State
 from headway_coordinator.stop import Stop
 from headway_coordinator.validations import Beside, Validations
 
@@ -89,11 +92,14 @@ class Training:
         signals: Signals | None = None,
         faults: Recurring | None = None,
         relative: groups.Relative | None = None,
+        budget: Budget | None = None,
+        limits: Limits = NO_LIMITS,
     ) -> None:
         """`paused` says whether nothing more is to be trained or begun, of which `on_change` may decide.
         `beside`: what samples validations while training goes on; None where training waits for them.
         `signals`: what may call for a remedy. `faults`: hears why episodes failed. `relative`: rewards
-        the episodes of a group against each other."""
+        the episodes of a group against each other. `budget`: lets groups begin. `limits`: bound an
+        episode."""
         algorithm, schedule = spec.algorithm, spec.schedule
         self._spec = spec
         self._data = data
@@ -106,6 +112,10 @@ class Training:
         self._on_episode = on_episode
         self.faults = faults or Recurring()
         self._relative = relative
+        self._budget = budget or unbounded()
+        self._limits = limits
+        self.drains = False
+        """Nothing more is begun: the budget is exhausted, and what is finished is trained."""
         self._beside = beside
         self.paused = paused
         self._order = order_of(
@@ -254,12 +264,31 @@ class Training:
             await self._store(self._ledger.group, group)
         for report in replay.reports[1:]:
             await self._store(self._ledger.step, report, time.time())
+        await self._bill_lost(replay)
         self._waiting = kept
+        for group in kept.values():
+            self._budget.awaits_step(group)
         await self.validations.restore(replay)
         self.state.last_batch = list(replay.last)
         if replay.reports:
             await self._fleet.want(replay.reports[-1].weights)
         logs.event(_log, "restored", step=self.state.step, waiting=len(kept), settled=len(settled))
+
+    async def _bill_lost(self, replay: Replay) -> None:
+        """Count again, from its episodes, each trained group whose segment somebody has taken away."""
+        for key in self._ledger.lost(replay.taken):
+            group = await self._store(self._spool.taken, key)
+            logs.event(
+                _log,
+                "segment-lost",
+                level=logging.WARNING,
+                segment=f"{key}.jsonl",
+                message="its usage was counted again from its episodes"
+                if group is not None
+                else "its episodes are gone too: bring back one of the two, or the bill is too low",
+            )
+            if group is not None:
+                await self._store(self._ledger.group, group)
 
     async def run(self) -> None:
         """Until the last step is taken and validated.
@@ -288,10 +317,18 @@ class Training:
             await self._test.run()
             for task in background:
                 task.cancel()
-        self.state.finished = (
-            "MaxSteps" if self.sampler.step >= self._spec.schedule.max_steps else "MaxEpochs"
-        )
+        self.state.finished = self._why_finished
         await self._notify()
+
+    @property
+    def _why_finished(self) -> FinishedWhy:
+        if self.sampler.step >= self._spec.schedule.max_steps:
+            return "MaxSteps"
+        return "BudgetExhausted" if self.drains else "MaxEpochs"
+
+    def learner_may_step(self) -> bool:
+        """Whether the learner may take a step, which frees what was reserved for it."""
+        return self.sampler.cut is not None or self.batch_ready
 
     async def batch(self, step: int) -> Batch | Finished | None:
         """The batch that makes `step`, once it can be cut; None while it cannot.
@@ -412,6 +449,8 @@ class Training:
             raise Conflict(f"step {report.step} names other groups than its batch")
         await self._store(self._spool.keep, report)
         await self._store(self._ledger.step, report, time.time())
+        for group_id in report.groups:
+            self._budget.settled(group_id)
         gone: list[tuple[GroupRecord, Abandoned]] = []
         if report.directive is None and report.step > 0:
             self.sampler.trained(report.step, positions)
@@ -464,6 +503,7 @@ class Training:
         counted = discarded_tokens(group).total()
         group = await self._store(self._give_up, group, why)
         await self._store(self._ledger.group, group)
+        self._budget.settled(group.group_id)
         self.state.discarded[why.reason] += discarded_tokens(group).total() - counted
         return group
 
@@ -567,20 +607,35 @@ class Training:
 
     async def _run(self, plan: groups.Plan) -> GroupRecord:
         """Run a group, make it and its usage durable."""
-        group = await groups.run(
-            plan,
-            self._counted,
-            self.room if plan.purpose is Purpose.TRAIN else self._validation_room,
-            incarnation=self._incarnation,
-            max_retries=self._spec.rollout.max_retries,
-            relative=self._relative,
-        )
-        own, group = group, await self._store(self._put, group)
-        if group is not own and (why := self._untrainable(group)) is not None:
-            group = await self._store(self._give_up, group, why)
-        await self._store(self._ledger.group, group)
+        most = self._limits.sampled(plan.sampling.max_tokens, plan.sampling.episode_tokens)
+        async with self._budget.group(plan, Bill(plan.purpose), self._limits, most) as held:
+            group = await groups.run(
+                replace(plan, spending=held),
+                held.watched(self._counted),
+                self.room if plan.purpose is Purpose.TRAIN else self._validation_room,
+                incarnation=self._incarnation,
+                max_retries=self._spec.rollout.max_retries,
+                relative=self._relative,
+            )
+            if plan.purpose is not Purpose.TRAIN and not group.episodes:
+                return group  # it was refused, and has used nothing
+            own, group = group, await self._store(self._put, group)
+            if group is not own and (why := self._untrainable(group)) is not None:
+                group = await self._store(self._give_up, group, why)
+            await self._store(self._ledger.group, group)
+            if plan.purpose is Purpose.TRAIN and group.abandoned is None:
+                self._budget.awaits_step(group)
         self.state.discarded += discarded_tokens(group)
         return group
+
+    def drain(self) -> None:
+        """Begin no group any more: train the batches that are whole, and end."""
+        if not self.drains:
+            self.drains = True
+            logs.event(_log, "draining", level=logging.WARNING, step=self.state.step)
+        self.sampler.positions = min(self.sampler.positions, self.sampler.cursor)
+        self._budget.refuse()
+        self._stop_doomed()
 
     def _put(self, group: GroupRecord) -> GroupRecord:
         """`Spool.put`, by the newest coordinator alone: what fails an older one is its successor's claim."""

@@ -100,6 +100,8 @@ class Validations:
         self._given_up = given_up
         self._answered: dict[int, list[GroupRecord]] = {}
         """Answered groups of validations that a predecessor began, or made at steps that are taken anew."""
+        self._refused: set[int] = set()
+        """Steps whose validations do not fit the budget of a job that ends by that."""
         self.unfinished: list[int] = []
         """Steps whose validations are due and not complete, the oldest first: that one runs or is next."""
 
@@ -171,9 +173,13 @@ class Validations:
             found = await driver.validate(self._plans(step), self._answered.pop(step, []), self._play)
         finally:
             self._state.evaluating = None
-        if not driver.complete(found, len(self._rows)):
+        if driver.refused(found):
+            self._refused.add(step)
+            logs.event(_log, "validation-refused", level=logging.WARNING, step=step, why="BudgetExhausted")
+        elif not driver.complete(found, len(self._rows)):
             raise self._given_up(found[0])
-        await self._conclude(step, found)
+        else:
+            await self._conclude(step, found)
         self.unfinished.remove(step)
         if self._beside and not self.unfinished:
             await self._fleet.release()
@@ -191,7 +197,7 @@ class Validations:
 
     def _due(self, step: int, *, last: bool) -> bool:
         asked = self._spec.evaluation
-        if step < 0 or not self._rows or step in self._state.evaluations:
+        if step < 0 or not self._rows or step in self._state.evaluations or step in self._refused:
             return False
         return driver.due(step, every=asked.every_steps, at_start=asked.at_start, last=last)
 

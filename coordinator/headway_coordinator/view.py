@@ -33,7 +33,7 @@ from headway_coordinator.training import Training
 
 NAME_LENGTH = 128
 """Characters of a task's name that status shows."""
-TOKEN_CLASSES = {name for name in UsageClass if name is not UsageClass.SANDBOX_SECONDS}
+TOKEN_CLASSES = {*UsageClass} - {UsageClass.SANDBOX_SECONDS, UsageClass.ACCELERATOR_SECONDS}
 
 
 def progress(
@@ -50,6 +50,7 @@ def progress(
         updated_time=state.updated_at,
         evaluating=state.evaluating,
         stalled=stalled[:1024] if stalled else None,
+        finished=state.finished,
     )
 
 

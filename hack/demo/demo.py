@@ -112,12 +112,14 @@ def demo(settings: Settings) -> None:
             compared = collect(platform, judged, settings)
             evaluation_counted = bill.verified(judged, compared)
             recounted = evaluation.recounted(platform, judged, compared)
+            shared = bill.of_namespace(platform.kube, job, judged)
         threshold = float(job["spec"]["evaluation"]["successThreshold"])
         print("\n" + report.text(job, run, timings.seconds, threshold, counted, found))
         print(f"  {created}\n")
         print(evaluation.text(judged, compared))
         print(f"  recounted from the table: {recounted}")
         print(f"\nThe bill of the evaluation\n{evaluation_counted}")
+        print(f"\nThe budget of the namespace\n{shared}")
         print(f"\n{finish(platform, settings)}")
 
 

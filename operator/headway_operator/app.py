@@ -38,7 +38,7 @@ LISTED_TOGETHER: Final = 8
 
 
 def registry(controller: Controller) -> kopf.OperatorRegistry:
-    """kopf's handlers: every event of a job goes to the controller."""
+    """kopf's handlers: every event of a custom resource goes to the controller."""
     handlers = kopf.OperatorRegistry()
 
     @kopf.on.startup(registry=handlers)
@@ -54,7 +54,7 @@ def registry(controller: Controller) -> kopf.OperatorRegistry:
     async def login(**arguments: Any) -> kopf.AiohttpSession | None:
         return _session(kopf.login_via_client(**arguments))
 
-    for kind in kube.JOBS:
+    for kind in kube.CUSTOM:
         kopf.on.event(names.GROUP, names.VERSION, kind.plural, registry=handlers)(_told(controller, kind))
     return handlers
 
@@ -73,16 +73,16 @@ def _session(found: kopf.ConnectionInfo | None) -> kopf.AiohttpSession | None:
 
 
 def _told(controller: Controller, kind: kube.Kind) -> Callable[..., None]:
-    def job(*, type: str | None, body: kopf.Body, **_: Any) -> None:
+    def custom(*, type: str | None, body: kopf.Body, **_: Any) -> None:
         known = body["metadata"]
         identity = {key: known[key] for key in (*IDENTITY, "deletionTimestamp") if key in known}
         document = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": identity}
         if type == "DELETED":
-            controller.job_deleted(document)
+            controller.custom_deleted(document)
         else:
-            controller.job_changed(document)
+            controller.custom_changed(document)
 
-    return job
+    return custom
 
 
 def run(platform: OperatorConfig) -> None:

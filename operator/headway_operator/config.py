@@ -25,6 +25,11 @@ DEFAULT_MANAGER = "headway.dev/operator"
 DEFAULT_FILE = "/etc/headway-operator/config.yaml"
 PodRole = Literal["coordinator", "broker", "learner", "rollout"]
 
+CostLabel = Annotated[
+    str, Field(pattern=r"^([a-z0-9.-]{1,253}/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$")
+]
+"""Key of a label, or its part behind the `/`."""
+
 
 class Images(Model):
     """Image of each role's pods."""
@@ -94,6 +99,9 @@ class OperatorConfig(Model):
     """Added to every pod of every job; the Secrets must exist in the job's namespace."""
     accelerator: str = "nvidia.com/gpu"
     """Resource name counted for learner and rollout pods whose resources do not name it; empty: none."""
+    cost_labels: Annotated[tuple[CostLabel, ...], Field(max_length=16)] = names.COST_LABELS
+    """Labels of a job by which costs are allocated: they go on its pods and into the exports of its bill.
+    One without `/` is meant under any prefix and none."""
     resources: dict[str, Resources] = Field(default_factory=dict)
     """By role, in place of `DEFAULT_RESOURCES`."""
     role_templates: dict[str, dict[str, Any]] = Field(default_factory=dict)
@@ -115,7 +123,8 @@ class OperatorConfig(Model):
     watch_namespaces: tuple[str, ...] = ()
     """Empty: all namespaces."""
     resync_seconds: Annotated[float, Field(gt=0)] = 300
-    """Every job is reconciled, and every object of it held against the plan, at least this often."""
+    """Every job is held against its plan at least this often, by what the watches have told of its objects.
+    In twelve times as long each object is applied once more, whatever they told."""
     workers: Annotated[int, Field(ge=1, le=64)] = 4
     """Jobs reconciled at the same time."""
     stalled_after_seconds: Annotated[float, Field(gt=0)] = 3600

@@ -19,6 +19,7 @@ from headway_operator.jobs import Jobs
 from headway_operator.kube import JOBS, Api, ApiError, Json
 from headway_operator.queue import Closed, KeyedQueue
 from headway_operator.reconcile import Key, Reconciler
+from headway_operator.sharing import Sharer, budget_of
 from headway_operator.telemetry import SUCCESS, Telemetry
 from headway_operator.wire import UNREAD
 
@@ -26,6 +27,8 @@ log = logging.getLogger(__name__)
 
 SANDBOX_PAUSE: Final = 2.0
 """Sandboxes come and go by the second; a job is looked at this often for their sake."""
+SHARE_PAUSE: Final = 1.0
+"""A namespace's budget is shared out this often for the sake of what its jobs say."""
 UNREAD_PAUSE: Final = 5.0
 """A job that could not be read costs time to read: it is read again this often at most."""
 SYNC_SECONDS: Final = 120.0
@@ -36,8 +39,8 @@ WEDGED_SECONDS: Final = 300.0
 
 
 class Controller:
-    """Runs from `start` to `stop`. Job events come from outside, by `job_changed` and `job_deleted`, and tell
-    no more than which job it is: a worker fetches it."""
+    """Runs from `start` to `stop`. Events of jobs and budgets come from outside, by `custom_changed` and
+    `custom_deleted`. They tell no more than which object it is: a worker fetches it."""
 
     def __init__(self, api: Api, platform: OperatorConfig, telemetry: Telemetry) -> None:
         self._api = api
@@ -49,6 +52,7 @@ class Controller:
         self.queue: KeyedQueue[Key] = KeyedQueue()
         self._jobs = Jobs(api, self.cache)
         self._reconciler = Reconciler(api, self.cache, platform, telemetry.applied, self._jobs.latest)
+        self._sharer = Sharer(api, self.cache, platform.manager, self._jobs.latest, self._jobs.of_namespace)
         self._informers = [
             Informer(api, self.cache, source, self._child_changed)
             for source in sources(platform.watch_namespaces)
@@ -86,26 +90,34 @@ class Controller:
         for thread in self._threads:
             thread.join(timeout=20)
 
-    def job_changed(self, identity: Json) -> None:
-        """A job was seen."""
+    def custom_changed(self, identity: Json) -> None:
+        """A job or a budget was seen."""
         ref = self._jobs.told(identity)
         known = self.cache.get(*ref)
         pause = UNREAD_PAUSE if known is not None and UNREAD in known else 0.0
         self.queue.add(ref, pause)
         self._wake(ref)
 
-    def job_deleted(self, identity: Json) -> None:
-        """A job is gone; what it owned is the garbage collector's."""
-        self.queue.add(self._jobs.gone(identity))
+    def custom_deleted(self, identity: Json) -> None:
+        """A job or a budget is gone; what it owned is the garbage collector's."""
+        ref = self._jobs.gone(identity)
+        self.queue.add(ref)
+        self._wake_budget(ref)
 
     def _wake(self, ref: Ref) -> None:
-        """Look again at the jobs that wait for the weights of this one."""
+        """Look again at the budget that this job shares, and at the jobs that wait for its weights."""
+        self._wake_budget(ref)
         kind, namespace, name = ref
         if kind != names.TRAINING_KIND:
             return
         for waiting in (job for kind in JOBS for job in self.cache.of_kind(kind.kind)):
             if waiting["metadata"]["namespace"] == namespace and name in plan.sources(waiting):
                 self.queue.add(ref_of(waiting))
+
+    def _wake_budget(self, ref: Ref) -> None:
+        budget = budget_of(ref[1])
+        if ref != budget and self._jobs.is_known(budget):
+            self.queue.add(budget, SHARE_PAUSE)
 
     def trouble(self) -> str:
         """What is wrong with this process so that starting it again would help, or nothing."""
@@ -149,6 +161,11 @@ class Controller:
     def _try(self, key: Key) -> tuple[float | None, str]:
         """One reconcile: when to come back, and how it ended."""
         try:
+            if key[0] == names.BUDGET_KIND:
+                jobs, again = self._sharer.share(key)
+                for job in jobs:
+                    self.queue.add(job)
+                return again, SUCCESS
             again = self._reconciler.reconcile(key)
             known = self.cache.get(*key)
             return again, UNREADABLE if known is not None and UNREAD in known else SUCCESS

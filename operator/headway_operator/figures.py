@@ -1,4 +1,4 @@
-"""What Prometheus is told of a job, from its status: there as long as the custom resource is. Pure.
+"""What Prometheus is told of jobs and budgets, by their status: there as long as the resource is. Pure.
 
 The status is read as it is stored, without its models: a field that is missing or broken gives no sample, and
 spoils no other one.
@@ -18,6 +18,7 @@ from headway_api.signals import STATE_VALUES
 from headway_operator.plan.context import Json
 from headway_operator.plan.reading import manager_of
 
+OF_CONDITION: Final = {"BudgetLow": "low", "BudgetExhausted": "exhausted"}
 WORD_LIMIT: Final = 128
 """Characters of a label's value."""
 
@@ -27,7 +28,7 @@ class Figure:
     """One sample of one job."""
 
     name: str
-    """As in `headway_api.metrics`, without `job/`."""
+    """As in `headway_api.metrics`, without what is before the slash."""
     value: float
     more: tuple[str, ...] = ()
     """Values of the labels that follow those of the job."""
@@ -53,6 +54,16 @@ def figures(job: Json) -> Iterator[Figure]:
         yield from _figure("candidate_external_score", score, _word(result.get("name")))
 
 
+def of_budget(budget: Json) -> Iterator[Figure]:
+    """All there is to say of a namespace's budget as it is stored."""
+    for limit in _items(budget, "status", "limits"):
+        for field in ("limit", "spent", "left"):
+            yield from _figure(field, _number(limit.get(field)), _word(limit.get("name")))
+    for known in _items(budget, "status", "conditions"):
+        if (name := OF_CONDITION.get(str(known.get("type")))) is not None:
+            yield Figure(name, int(known.get("status") == "True"))
+
+
 def labels_of(job: Json) -> tuple[str, str, str]:
     """The job, as the first labels of each of its samples name it."""
     metadata = job["metadata"]
@@ -65,12 +76,14 @@ def state_of(job: Json) -> str:
 
 
 def is_active(job: Json) -> bool:
-    """Whether the job is to work: it has not ended or paused itself, and nobody suspended or deleted it."""
+    """Whether the job is to work: it has not ended, paused itself or used up its budget, and nobody suspended
+    or deleted it."""
     ended = any(
         known.get("type") in TERMINAL and known.get("status") == "True"
         for known in _items(job, "status", "conditions")
     )
-    suspended = _at(job, "spec", "suspend") is True or _is_paused(job)
+    exhausted = _at(job, "status", "budget", "exhaustedTime") is not None
+    suspended = _at(job, "spec", "suspend") is True or _is_paused(job) or exhausted
     return not ended and not suspended and not job["metadata"].get("deletionTimestamp")
 
 

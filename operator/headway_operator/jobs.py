@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from headway_operator.cache import Cache, Ref, ref_of
-from headway_operator.kube import JOBS, KINDS, Api, Json
+from headway_operator.kube import CUSTOM, JOBS, KINDS, Api, Json
 
 
 class Jobs:
-    """Keeps the jobs of a cache as new as was told. Thread-safe."""
+    """Keeps the jobs and budgets of a cache as new as was told. Thread-safe."""
 
     def __init__(self, api: Api, cache: Cache) -> None:
         self._api = api
@@ -31,6 +31,11 @@ class Jobs:
         self._cache.remove(identity)
         return ref_of(identity)
 
+    def of_namespace(self, namespace: str) -> list[Json]:
+        """The identities of the jobs of a namespace."""
+        known = (body for kind in JOBS for body in self._told.of_kind(kind.kind))
+        return [body for body in known if body["metadata"]["namespace"] == namespace]
+
     def list(self, namespaces: Iterable[str | None]) -> set[Ref]:
         """See which jobs there are; returns them, and those that are gone.
 
@@ -38,7 +43,7 @@ class Jobs:
             ApiError, urllib3.exceptions.HTTPError: they cannot be listed.
         """
         found: set[Ref] = set()
-        for kind in JOBS:
+        for kind in CUSTOM:
             for namespace in namespaces:
                 items, version = self._api.list(kind, namespace)
                 changed = self._told.replace(kind.kind, namespace, items, int(version))
@@ -49,6 +54,10 @@ class Jobs:
                     found.add(ref_of(body))
             found |= {ref_of(body) for body in self._told.of_kind(kind.kind)}
         return found
+
+    def is_known(self, ref: Ref) -> bool:
+        """Whether an object was told of."""
+        return self._told.get(*ref) is not None
 
     def latest(self, ref: Ref) -> Json | None:
         """A job at least as new as was told; None where there is none.

@@ -50,7 +50,10 @@ class Kind:
 
 
 JOBS: Final = tuple(Kind(names.API_VERSION, kind, plural) for kind, plural in names.PLURALS.items())
-"""The custom resources."""
+"""The custom resources that are jobs."""
+BUDGETS: Final = Kind(names.API_VERSION, names.BUDGET_KIND, names.CUSTOM[names.BUDGET_KIND])
+CUSTOM: Final = (*JOBS, BUDGETS)
+"""All custom resources."""
 EVENT: Final = Kind("v1", "Event", "events")
 NAMESPACE: Final = Kind("v1", "Namespace", "namespaces")
 KINDS: Final = {
@@ -67,7 +70,7 @@ KINDS: Final = {
         Kind("apps/v1", "Deployment", "deployments"),
         Kind("apps/v1", "ReplicaSet", "replicasets"),
         Kind("v1", "Pod", "pods"),
-        *JOBS,
+        *CUSTOM,
     )
 }
 
@@ -101,7 +104,7 @@ class Api:
     def get(
         self, kind: Kind, namespace: str | None, name: str, *, metadata_only: bool = False
     ) -> Json | None:
-        """An object, or None where there is none. Of a job, what can be read of it (`wire.job`)."""
+        """An object, or None where there is none; of a custom resource, what can be read (`wire.job`)."""
         accept = _accept("", metadata_only)
         try:
             return self._object(kind, "GET", kind.path(namespace, name), accept=accept)
@@ -121,14 +124,15 @@ class Api:
     ) -> tuple[list[Json], str]:
         """All objects of a kind, of events the first `EVENTS`, and the resource version to watch from.
 
-        Of jobs the identity alone (`wire.sighting`). Of an object that is out of bounds too, with why.
+        Of custom resources the identity alone (`wire.sighting`), and of an object that is out of bounds too,
+        with why.
         """
         items: list[Json] = []
         query = {"limit": str(PAGE), "labelSelector": selector, "fieldSelector": fields}
-        jobs = kind.kind in names.PLURALS
-        accept = _accept("List", metadata_only or jobs)
+        custom = kind.kind in names.CUSTOM
+        accept = _accept("List", metadata_only or custom)
         while True:
-            found, metadata = wire.page(self._page(kind.path(namespace), query, accept), identity=jobs)
+            found, metadata = wire.page(self._page(kind.path(namespace), query, accept), identity=custom)
             # Items of a list do not say what they are.
             items += [wire.slim(item | {"apiVersion": kind.api_version, "kind": kind.kind}) for item in found]
             following = metadata.get("continue")
@@ -233,7 +237,7 @@ class Api:
         """The object that an answer holds."""
         raw = self._read(method, path, most=wire.OBJECT_BYTES, **request)
         try:
-            return wire.job(raw) if kind.kind in names.PLURALS else wire.document(raw)
+            return wire.job(raw) if kind.kind in names.CUSTOM else wire.document(raw)
         except OutOfBounds as error:
             raise ApiError(0, "OutOfBounds", f"{kind.kind} {path.rpartition('/')[2]}: {error}") from error
 

@@ -19,6 +19,7 @@ from headway_operator.plan.observed import Observed, is_ending
 from headway_operator.plan.reading import parse_status
 from headway_operator.plan.subjects import subject_of
 from headway_operator.recorder import Recorder
+from headway_operator.sharing import budget_of, read
 from headway_operator.wire import UNREAD
 
 log = logging.getLogger(__name__)
@@ -49,7 +50,7 @@ class Reconciler:
         """uid of each job, and those of the objects that were seen to be its own."""
 
     def forget(self) -> None:
-        """Hold every object of every job against its plan again, at their next turn."""
+        """Hold a part of the objects of all jobs against their plans again, at their next turn."""
         self._applier.forget()
 
     def reconcile(self, key: Key) -> float | None:
@@ -102,7 +103,8 @@ class Reconciler:
         owned, leaving = children.of(raw, family, proved)
         uids = frozenset(body["metadata"]["uid"] for body in owned)
         self._proved[ref_of(raw)] = raw["metadata"]["uid"], uids
-        seen = Observed(plan.utc_now(), owned, sources=sources, leaving=leaving)
+        shared = read(self._latest(budget_of(namespace)), self._platform.manager)
+        seen = Observed(plan.utc_now(), owned, sources=sources, leaving=leaving, budget=shared)
         if seen.learner_ends() and not is_ending(raw):
             seen = replace(seen, namespace_ends=self._namespace_ends(namespace))
         if not (childless := seen.childless()):

@@ -93,7 +93,7 @@ def _identity(line: bytes) -> bytes:
 
 
 def _is_of_jobs(url: URL) -> bool:
-    return url.path.startswith(f"/apis/{names.API_VERSION}/") and url.name in names.PLURALS.values()
+    return url.path.startswith(f"/apis/{names.API_VERSION}/") and url.name in names.CUSTOM.values()
 
 
 def _is_watch(url: URL) -> bool:

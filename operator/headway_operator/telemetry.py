@@ -11,10 +11,10 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from headway_api import metrics
+from headway_api import metrics, names
 from headway_operator.cache import Cache
 from headway_operator.config import DEFAULT_MANAGER
-from headway_operator.figures import figures, labels_of, state_of
+from headway_operator.figures import figures, labels_of, of_budget, state_of
 from headway_operator.kube import JOBS, Json
 from headway_operator.plan.reading import manager_of
 from headway_wire.threads import ThreadedServer
@@ -92,6 +92,8 @@ class _Jobs:
         jobs = [body for body in known if manager_of(body) == self._manager]
         yield _by_state(jobs)
         yield from _one_by_one(jobs)
+        budgets = self._cache.of_kind(names.BUDGET_KIND)
+        yield from _of_budgets([body for body in budgets if manager_of(body) == self._manager])
 
 
 def _by_state(jobs: list[Json]) -> Metric:
@@ -109,6 +111,15 @@ def _one_by_one(jobs: list[Json]) -> Iterator[Metric]:
         told = {(figure.name, figure.more): figure.value for figure in figures(body)}
         for (name, more), value in told.items():
             found[f"job/{name}"].add_metric([*labels_of(body), *more], value)
+    yield from found.values()
+
+
+def _of_budgets(budgets: list[Json]) -> Iterator[Metric]:
+    found = {known.name: _family(known) for known in metrics.SHARED_BUDGETS}
+    for body in budgets:
+        for figure in of_budget(body):
+            values = [body["metadata"]["namespace"], *figure.more]
+            found[f"namespace_budget/{figure.name}"].add_metric(values, figure.value)
     yield from found.values()
 
 

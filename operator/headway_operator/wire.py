@@ -218,11 +218,14 @@ def _is_within(raw: bytes) -> bool:
     return True
 
 
+POD_SPEC: Final = ("nodeName", "nodeSelector", "affinity")
+
+
 def slim(body: Json) -> Json:
     """What is kept of an object: of what a job owns, no more than the planner reads."""
     metadata = body["metadata"]
     metadata.pop("managedFields", None)
-    if body["kind"] in names.PLURALS:
+    if body["kind"] in names.CUSTOM:
         return body
     metadata.pop("annotations", None)
     if isinstance(labels := metadata.get("labels"), dict):
@@ -231,7 +234,7 @@ def slim(body: Json) -> Json:
     if not isinstance(spec, dict):
         return body
     if body["kind"] == "Pod":
-        body["spec"] = {key: spec[key] for key in ("nodeName",) if key in spec}
+        body["spec"] = {key: spec[key] for key in POD_SPEC if key in spec}
         body["spec"]["containers"] = [
             {key: container[key] for key in ("name", "image", "envFrom", "resources") if key in container}
             for container in spec.get("containers") or []

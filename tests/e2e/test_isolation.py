@@ -43,7 +43,7 @@ FAMILIES = {
 """Role -> one of those that it tells of."""
 OUTSIDE = "outside/"
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.e2e, pytest.mark.ci, pytest.mark.timeout(1200)]
 
 
 @dataclass(frozen=True)

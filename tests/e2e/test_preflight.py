@@ -80,7 +80,8 @@ def test_enforce_stops_before_any_learner_pod(bench: Any, jobs: list[str]) -> No
     assert "learner" not in {role["name"] for role in job["status"].get("roles", [])}
 
 
-@pytest.mark.ci
+@pytest.mark.long
+@pytest.mark.chaos  # more than a minute: `make test-long` alone runs it
 def test_warn_goes_on_and_says_so(bench: Any, jobs: list[str]) -> None:
     name = "few-turns"
     jobs.append(name)

@@ -43,6 +43,7 @@ def test_every_signal_is_found_in_two_runs() -> None:
     assert {name for name in SignalName if found[name] < 2} == FOUND_ONCE.keys()
 
 
+@pytest.mark.ci
 def test_clean_runs_raise_no_alarm_but_those_that_are_known() -> None:
     """bench/results/signals.md has the rates, by split."""
     found = [(series.name, alarm.signal) for series in read.clean() for alarm in false_alarms(series)]

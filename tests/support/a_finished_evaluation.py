@@ -38,14 +38,22 @@ BOOK = PriceBook(
                     "evaluationSample": "0.4",
                     "discarded": "0.05",
                     "endpointPrompt": "2.5",
-                    "endpointSample": "10",
+                    "endpointSample": "99",
                     "sandboxSeconds": "0.0001",
                 },
+                "models": {"frontier": {"endpointSample": "10"}, "front*": {"endpointPrompt": "77"}},
             }
         ),
         DatedPrices(
             since="2026-01-02",  # type: ignore[arg-type]
-            prices=Prices(evaluation_sample="0.8", endpoint_prompt="0", endpoint_sample="12"),
+            prices=Prices(
+                evaluation_prefill="0",
+                evaluation_cached_prefill="0",
+                evaluation_sample="0.8",
+                endpoint_prompt="0",
+                endpoint_sample="12",
+                sandbox_seconds="0",
+            ),
         ),
     ),
 )
@@ -118,6 +126,7 @@ def group(
     """What one candidate did on one row: a function of both."""
     rng = random.Random(f"{candidate}/{row}")
     group_id = f"e-{candidate}-{row:06d}"
+    by = sampled_by or ("endpoint" if candidate == "reference" else "servers")
     hard = random.Random(f"row/{row // 2}").random() * 0.5
     episodes, discarded = [], []
     for index in range(tries):
@@ -134,7 +143,8 @@ def group(
         epoch=0,
         step=0,
         candidate=candidate,
-        sampled_by=sampled_by or ("endpoint" if candidate == "reference" else "servers"),
+        sampled_by=by,
+        model="frontier" if by == "endpoint" else None,
         episodes=episodes,
         discarded=discarded,
     )

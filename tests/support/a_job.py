@@ -20,9 +20,14 @@ from scripted_learner import ScriptedLearner
 from headway_analysis.measures.figures import Figures
 from headway_analysis.signals.definition import Signal
 from headway_api.artifacts import Layout
+from headway_api.prices import DEFAULT
 from headway_api.records import Canary, EpisodeRecord, Purpose, StepReport, UsageClass, WeightsManifest
+from headway_api.spec.lifecycle import BudgetSpec
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_api.store import FileStore, Store
+from headway_coordinator.budget.gate import Budget
+from headway_coordinator.budget.priced import Priced
+from headway_coordinator.budget.worst import Limits
 from headway_coordinator.dataset import Data
 from headway_coordinator.engines.router import Router
 from headway_coordinator.episode import Task
@@ -141,6 +146,8 @@ class Job:
         """Seconds that one coordinator may live."""
         self.catalogue: Sequence[Signal] = ()
         """Signals that each step is judged by."""
+        self.money: BudgetSpec | None = None
+        """What it may use."""
 
     async def episode(self, task: Task) -> EpisodeRecord:
         self.tasks.append(task)
@@ -169,6 +176,7 @@ class Job:
             figures.batch(training.state, again=False)
             self.on_change()
 
+        budget = self.budget = Budget(self.money, Priced(ledger, lambda: DEFAULT))
         training = Training(
             self.spec,
             self.data,
@@ -184,7 +192,10 @@ class Job:
             on_test=self.on_test,
             beside=beside if self.beside else None,
             signals=self.signals,
+            budget=budget,
+            limits=Limits(50, 2, 10, self.spec.rollout.max_retries),
         )
+        budget.busy, budget.drain = training.learner_may_step, training.drain
         replay = spool.replay()
         figures.restore(spool, replay)
         await training.restore(replay)

@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
 
-from lease_service import free_port
+from ports import free_port
 
 START_SECONDS = 60.0
 

@@ -20,7 +20,7 @@ SUMMED = {
     "judge": ("judgePrompt", "judgeSample"),
 }
 """Classes of the ledger that `.status.usage` shows as one."""
-NO_AMOUNTS = ("currency", "priceBook", "unpriced")
+NO_AMOUNTS = ("currency", "priceBook", "priceBookHash", "priceBookProblem", "unpriced")
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,8 @@ from typing import Any
 
 import aiohttp
 from books import FOLDERS, Books, amounts
-from lease_service import LeaseService, free_port
+from lease_service import LeaseService
+from ports import free_port
 from role_keys import TO_COORDINATOR
 from rollout_server import RolloutServer, job_config, kill, publish_adapter, version
 from scripted_learner import ScriptedLearner
@@ -210,9 +211,11 @@ class ChaosJob:
         """The numbers of its usage."""
         return amounts({"status": self.status()})
 
-    def recount(self) -> dict[str, Any]:
-        """The bill, counted anew from the stored trajectories."""
+    def recount(self, *prices: str) -> dict[str, Any]:
+        """The bill, counted anew from the stored trajectories. `prices`: CLASS=USD a million tokens, in place
+        of the default book's."""
         command = [sys.executable, str(ROOT / "hack" / "recount.py"), self.layout.root, "--json"]
+        command += [word for price in prices for word in ("--price", price)]
         found: dict[str, Any] = json.loads(
             subprocess.run(command, capture_output=True, check=True, text=True).stdout
         )

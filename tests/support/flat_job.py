@@ -9,7 +9,7 @@ from typing import Any
 
 from a_job import publishing
 from faulty_servers import Scripted, broker, sandbox, serving, weights_slot
-from lease_service import free_port
+from ports import free_port
 from role_keys import KEYS, TO_COORDINATOR
 from scripted_learner import ScriptedLearner
 from speaking_job import job, speaking_engine, until_ready

@@ -16,7 +16,8 @@ from typing import Any
 
 import aiohttp
 from aiohttp import web
-from lease_service import LeaseService, free_port, lease_service
+from lease_service import LeaseService, lease_service
+from ports import free_port
 from role_keys import TO_BROKER
 from speaker import Speaker
 

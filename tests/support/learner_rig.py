@@ -11,7 +11,6 @@ import gzip
 import os
 import random
 import signal
-import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -21,6 +20,7 @@ from typing import Any
 
 import psutil
 from aiohttp import web
+from ports import free_port
 from role_keys import TO_COORDINATOR, written
 
 from headway_api import names
@@ -259,13 +259,6 @@ def require_accelerators(processes: int) -> None:
     there = torch.cuda.device_count()
     if 0 < there < processes:
         pytest.skip(f"{processes} ranks need a GPU each, and this machine has {there}")
-
-
-def free_port() -> int:
-    """A port of the loopback interface that nothing listened on a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class LearnerProcess:

@@ -10,7 +10,6 @@ import asyncio
 import json
 import os
 import secrets
-import socket
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -21,14 +20,9 @@ from typing import Any
 
 import aiohttp
 from aiohttp import web
+from ports import free_port
 
 START_SECONDS = 20.0
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @dataclass

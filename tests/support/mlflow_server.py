@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from first_answer import until_it_answers
-from lease_service import free_port
+from ports import free_port
 
 
 @contextmanager

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from headway_api import names
 from headway_api.exits import PERMANENT, Termination
+from headway_api.spec.budget import RLBudget
 from headway_operator import plan
 from headway_operator.config import Images, OperatorConfig
 from headway_operator.plan.observed import Observed, role_of
@@ -83,6 +85,8 @@ class World:
         self.others: list[Json] = []
         """Training jobs of the same namespace."""
         self.namespace_ends = False
+        self.budget: Json | None = None
+        """The RLBudget of the namespace."""
 
     def later(self, seconds: float) -> World:
         """Let time pass."""
@@ -93,6 +97,8 @@ class World:
         """What the planner says now."""
         objects = tuple(self.objects.values())
         seen = Observed(self.now, objects, self.refusals, self._sources(), self.namespace_ends)
+        if self.budget is not None:
+            seen = replace(seen, budget=RLBudget.model_validate(self.budget))
         return plan.make(self.body, self.platform, seen)
 
     def _sources(self) -> dict[str, Json]:
@@ -118,7 +124,10 @@ class World:
         stored = self.body["status"]
         subject = subject_of(self.body)
         known_status = parse_status(subject.model, {"status": stored})
-        own = {known.type for known in subject.own_part(known_status).conditions}
+        part = subject.own_part(known_status)
+        gone = part.as_object().keys() - written.keys()  # what its owner says no more is removed
+        stored = {key: value for key, value in stored.items() if key not in gone}
+        own = {known.type for known in part.conditions}
         own |= {known["type"] for known in written["conditions"]}
         others = [known for known in stored.get("conditions", []) if known["type"] not in own]
         return stored | written | {"conditions": [*written["conditions"], *others]}

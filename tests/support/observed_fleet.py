@@ -15,7 +15,13 @@ from observed_cluster import PASSED, World, evaluating, job
 from prometheus_client import generate_latest
 
 from headway_api import names
+from headway_api.grants import Grant
+from headway_api.held import Holder
+from headway_api.spec.budget import RLBudget
+from headway_api.spec.lifecycle import limits_of
+from headway_coordinator.status import Heard
 from headway_operator.cache import Cache
+from headway_operator.plan import grants
 from headway_operator.telemetry import SUCCESS, Telemetry
 
 Json = dict[str, Any]
@@ -26,26 +32,45 @@ class Fleet:
 
     def __init__(self, namespace: str, name: str, steps: int) -> None:
         self.world = _running(job(name, schedule={"maxSteps": steps}), namespace)
+        self._budget: Json = {
+            "apiVersion": names.API_VERSION,
+            "kind": names.BUDGET_KIND,
+            "metadata": {"name": names.BUDGET_NAME, "namespace": namespace, "uid": "uid-of-the-budget"},
+            "spec": {"usd": "500", "tokens": {"sample": 10**9}},
+        }
         self.telemetry = Telemetry()
         self.telemetry.leader.set(1)
         self._cache, self._version, self._lock = Cache(), 1, threading.Lock()
         self.telemetry.count_jobs(self._cache)
         for world in (self.world, *_others(namespace)):
-            self._put(world)
+            self._put(world.body)
+        self._share()
         self.telemetry.reconciled(0.02, "Conflict")
 
-    def coordinator_says(self, status: Json) -> None:
-        """What its coordinator writes, and what the operator makes of it."""
+    def coordinator_says(self, status: Json) -> Heard:
+        """What its coordinator writes, and what the operator makes of it; what the coordinator hears."""
         began = time.monotonic()
         with self._lock:
             known = {each["type"]: each for each in self.world.body["status"].get("conditions", [])}
             known |= {each["type"]: each for each in status.get("conditions", [])}
             self.world.body["status"] |= copy.deepcopy(status | {"conditions": [*known.values()]})
             self.world.now = datetime.now(UTC)
+            self._share()
             for item in self.world.carry_out().wanted:
                 self.telemetry.applied(item.ref[0], "unchanged")
-            self._put(self.world)
+            self._put(self.world.body)
+            grant = Grant.model_validate(self.world.body["status"]["grant"])
         self.telemetry.reconciled(time.monotonic() - began, SUCCESS)
+        return Heard(held={Holder("learner", "nvidia.com/gpu"): 60}, grant=grant)
+
+    def _share(self) -> None:
+        """Grant the job what it needs of the namespace's budget."""
+        budget = RLBudget.model_validate(self._budget)
+        claims = [grants.claim(self.world.body)]
+        found = grants.share(limits_of(budget.spec), budget.status, claims)
+        self._budget["status"] = grants.status(budget, found).as_object()
+        self.world.budget = self._budget
+        self._put(self._budget)
 
     def text(self) -> bytes:
         """What the leading replica answers a scrape."""
@@ -61,10 +86,10 @@ class Fleet:
             if kind in ("Deployment", "Job")
         }
 
-    def _put(self, world: World) -> None:
+    def _put(self, body: Json) -> None:
         self._version += 1
-        world.body["metadata"]["resourceVersion"] = str(self._version)
-        assert self._cache.put(copy.deepcopy(world.body))
+        body["metadata"]["resourceVersion"] = str(self._version)
+        assert self._cache.put(copy.deepcopy(body))
 
 
 def _running(body: Json, namespace: str) -> World:

@@ -10,7 +10,6 @@ import copy
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -21,6 +20,7 @@ from typing import Any, Protocol
 
 import yaml
 from api_reader import ApiReader
+from ports import free_port
 
 from headway_api import names
 
@@ -127,9 +127,7 @@ class Rig:
 
     def start(self) -> subprocess.Popen[bytes]:
         """Another operator process; the latest one's port is `port`."""
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         config = self.folder / f"config-{self.port}.yaml"
         config.write_text(yaml.safe_dump(self._config()))
         environ = os.environ | {"HEADWAY_OPERATOR_CONFIG": str(config), "KUBECONFIG": str(self._kubeconfig)}

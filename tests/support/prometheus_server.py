@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 from chart import cluster_command
 from first_answer import until_it_answers
-from lease_service import free_port
+from ports import free_port
 
 Json = dict[str, Any]
 

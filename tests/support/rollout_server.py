@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -22,6 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from ports import free_port
 from role_keys import TO_JUDGE, TO_ROLLOUT, written
 
 from headway_api import names
@@ -73,12 +74,6 @@ def eval_config(folder: Path, base: Path, ranks: dict[str, int | None]) -> EvalC
     ]
     content = {"name": "job", "namespace": "tests", "uid": "uid", "spec": spec, "candidates": candidates}
     return EvalConfig.model_validate(content)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class RolloutServer:
@@ -223,6 +218,22 @@ class RolloutServer:
     def metrics(self) -> str:
         """vLLM's own, as text."""
         return request("GET", f"{self.url}/metrics", token=self.token)[1]
+
+    def spent_on_requests(self) -> list[float]:
+        """Tokens of prompts, and sampled ones, by vLLM's own counters.
+
+        Less those of heartbeats: of an idle vLLM the server's agent asks one token after a prompt of one.
+        """
+        shown = self.metrics()
+        beats, *totals = (
+            sum(map(float, re.findall(rf"^vllm:{series} (\S+)$", shown, re.MULTILINE)))
+            for series in (
+                r'request_prompt_tokens_bucket{.*le="1\.0".*}',
+                "prompt_tokens_total{.*}",
+                "generation_tokens_total{.*}",
+            )
+        )
+        return [total - beats for total in totals]
 
     def score(self, model: str, tokens: list[int]) -> list[float]:
         """Log-probability vLLM gives each token but the first, one request a token."""

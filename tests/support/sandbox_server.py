@@ -5,13 +5,14 @@ from __future__ import annotations
 import http.client
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from ports import free_port
 
 from headway_api.names import ENV_EPISODE_FILE, ENV_RUNNER
 from headway_api.sandbox_api import FinishRequest, ResetReply, ResetRequest, ToolCall, ToolReply
@@ -81,9 +82,7 @@ class Server:
         self.variables = variables or {}
         self.beside: subprocess.Popen[bytes] | None = None
         """Its runner, where that is no child of its own."""
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         env = {
             **self.variables,
             "PATH": os.environ["PATH"],

@@ -46,6 +46,8 @@ class ScriptedLearner:
         self._publish = publish
         self.figures: Callable[[int, list[GroupRecord]], dict[str, float]] = lambda step, groups: {}
         """What it reports of a step, beside its number."""
+        self.counted: Callable[[GroupRecord], int] = trained_tokens
+        """Tokens of a group that it says it trained."""
         self.batches: list[Batch] = []
         self.in_force = InForce()
         self.refuses: Callable[[Directive], bool] = lambda directive: False
@@ -90,7 +92,7 @@ class ScriptedLearner:
             step=step,
             version=manifest.version,
             groups=[group.group_id for group in groups],
-            train_tokens={group.group_id: trained_tokens(group) for group in groups},
+            train_tokens={group.group_id: self.counted(group) for group in groups},
             weights=manifest,
             durable=step,
             metrics={"training/global_step": float(step)} | self.figures(step, groups),

@@ -21,7 +21,8 @@ from unittest import mock
 import metal_desk
 from aiohttp import web
 from endpoint_service import Service, says, serving
-from lease_service import LeaseService, free_port, lease_service
+from lease_service import LeaseService, lease_service
+from ports import free_port
 from role_keys import TO_BROKER
 
 from headway_api.artifacts import Layout

@@ -28,9 +28,9 @@ from a_course import Course
 from a_job import publishing
 from aiohttp import web
 from faulty_servers import Fault, Scripted, serving, weights_slot
-from lease_service import free_port
 from observed_fleet import Fleet
 from played_pods import PlayedPods, sandboxes
+from ports import free_port
 from recorded_vllm import Told
 from role_keys import KEYS, LEASES, TO_BROKER, TO_COORDINATOR
 from scripted_learner import ScriptedLearner
@@ -62,7 +62,16 @@ BOOK = PriceBook(
     entries=[
         DatedPrices(
             since=datetime(2020, 1, 1, tzinfo=UTC).date(),
-            prices=Prices(prefill="2", sample="8", train="6", evaluation_sample="8", sandbox_seconds="0.001"),
+            prices=Prices(
+                prefill="2",
+                cached_prefill="0",
+                sample="8",
+                train="6",
+                evaluation_prefill="0",
+                evaluation_cached_prefill="0",
+                evaluation_sample="8",
+                sandbox_seconds="0.001",
+            ),
         )
     ],
 )
@@ -93,6 +102,7 @@ def configured(folder: Path, steps: int) -> JobConfig:
             "maxRetries": 2,
         },
         "evaluation": {"everySteps": 5, "passK": [1, 2], "groupSize": 2, "sampling": {"temperature": 1}},
+        "budget": {"usd": "1000000", "tokens": {"sample": 10**12}},
         "collapse": {
             "policy": "Remediate",
             "signals": ["GradientSpiking"],

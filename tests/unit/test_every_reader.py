@@ -28,9 +28,11 @@ from headway_api.spec.model import ModelSpec
 from headway_api.status import MlflowRun, ResolvedCandidate
 from headway_api.store import FileStore, NotFound, S3Store
 from headway_api.stored import read
+from headway_coordinator.estimate.made import Made
 from headway_coordinator.evaluation import candidates, rescore
 from headway_coordinator.faults import CandidateFault
 from headway_coordinator.judges.kept import KeptAnswer
+from headway_coordinator.ledger.books import Books
 from headway_coordinator.ledger.segments import Ledger
 from headway_coordinator.preflight import evidence, keyed, start, tensors
 from headway_coordinator.preflight.judges_bill import JudgesBill
@@ -138,6 +140,10 @@ READERS: dict[str, Reader] = {
     "a step's figures": Reader(lambda at: at.batch_figures(3), spool(Spool.figures)),
     "the pointer": Reader(lambda at: at.latest, spool(Spool.replay)),
     "the digest of rows": Reader(lambda at: at.rows_digest, spool(lambda s: s.rows_digest("d"))),
+    "an edition of the price book": Reader(
+        lambda at: at.price_edition(1),
+        lambda store, at: Books(store, at, Path("/nowhere/prices.yaml"), None, "").first(),
+    ),
     "a segment of the ledger": Reader(
         lambda at: at.usage_of_step(3), lambda store, at: Ledger(store, at).load()
     ),
@@ -158,6 +164,9 @@ READERS: dict[str, Reader] = {
     ),
     "what a preflight found": Reader(
         lambda at: at.preflight, lambda store, at: keyed.read_back(store, at, "key", begun=True)
+    ),
+    "an estimate": Reader(
+        lambda at: at.estimate("data"), lambda store, at: read(store, at.estimate("data"), Made)
     ),
     "what a preflight asked of judges": Reader(
         lambda at: at.preflight_judgement("deterministic"), spent_at_judges
@@ -184,9 +193,11 @@ WHERE = {
     "api/headway_api/warm_start.py": "weights to start from",
     "coordinator/headway_coordinator/coordinator.py": "an exported version",
     "coordinator/headway_coordinator/dataset.py": "`test_dataset.py`",
+    "coordinator/headway_coordinator/estimate/kept.py": "an estimate",
     "coordinator/headway_coordinator/evaluation/candidates.py": "a candidate's weights",
     "coordinator/headway_coordinator/evaluation/rescore.py": "a run to rescore",
     "coordinator/headway_coordinator/evaluation/results.py": "as `a candidate's group`",
+    "coordinator/headway_coordinator/ledger/books.py": "an edition of the price book",
     "coordinator/headway_coordinator/ledger/segments.py": "a segment of the ledger",
     "coordinator/headway_coordinator/metrics/evaluations.py": "a tracked run",
     "coordinator/headway_coordinator/metrics/mlflow.py": "a tracked run",

@@ -6,6 +6,30 @@ from headway_analysis.faults.definition import Fault, Kind, Stage, in_preflight,
 
 FAULTS: tuple[Fault, ...] = (
     in_preflight(
+        "no-price-book",
+        Kind.MANIFEST,
+        "PriceBookMissing",
+        "The namespace has no ConfigMap of the name that spec.priceBook gives.",
+        "spec.priceBook: there is no ConfigMap no-such-book with key prices.yaml in the job's namespace; "
+        "create it, or remove spec.priceBook",
+    ),
+    in_preflight(
+        "negative-price",
+        Kind.MANIFEST,
+        "PriceBookInvalid",
+        "A price of the price book is no price.",
+        "spec.priceBook: ConfigMap odd-book, key prices.yaml: entries[0].prices.sample: '-1' is no price; "
+        'write US dollars of 0 or more, such as "0.13"',
+    ),
+    in_preflight(
+        "small-budget",
+        Kind.MANIFEST,
+        "BudgetTooSmall",
+        "The budget has no room for a single group of episodes at its worst.",
+        "spec.budget.tokens.sample: a group of ... episodes may use up to ..., and "
+        "spec.budget.tokens.sample is 1; write ... or more, or lower what an episode may use",
+    ),
+    in_preflight(
         "no-dataset",
         Kind.DATA,
         "DatasetNotFound",

@@ -88,11 +88,11 @@ FAULTS: tuple[Fault, ...] = (
         "Write the lowest reward first.",
     ),
     at_apply(
-        "unwise-budget",
+        "budget-without-a-class",
         Kind.MANIFEST,
-        "The job relies on a budget, which this version does not enforce.",
-        "spec.budget is not enforced by this version; bound the job with spec.schedule.maxSteps and "
-        "spec.activeDeadlineSeconds",
+        "The budget of tokens limits no class.",
+        "spec.budget.tokens names no class; write a limit for one of prefill, cachedPrefill, sample, train, "
+        "discarded, evaluation, endpoint, judge, or remove it",
     ),
     at_apply(
         "changed-for-good",

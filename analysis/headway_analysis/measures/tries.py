@@ -9,6 +9,7 @@ from datetime import UTC, date, datetime
 from typing import Any, Final, NamedTuple
 
 from headway_analysis.measures.episodes import success
+from headway_api import prices
 from headway_api.records import Drift, EpisodeRecord, GroupRecord, Outcome, SampledBy, Turn, UsageClass
 
 TOOL_ERROR: Final = "error: "
@@ -167,6 +168,8 @@ class Try:
     """Unix time; its day decides the prices."""
     sampled_by: SampledBy = "servers"
     """As `GroupRecord.sampled_by`. Of `nobody`, the tokens are those of the run that was scored again."""
+    model: str | None = None
+    """As `GroupRecord.model`."""
     uncounted_turns: int = 0
     """Turns of which an endpoint did not say what they cost, those of lost attempts included. Their tokens
     are 0 in every count."""
@@ -196,7 +199,7 @@ class Try:
 
     @property
     def usage(self) -> dict[str, float]:
-        """What the ledger bills for the try, by class."""
+        """What the ledger bills for the try, by class, and by model as `prices.of` names it."""
         used: dict[str, float] = {}
         for amounts in self.usage_by_day.values():
             _add(used, amounts)
@@ -210,7 +213,9 @@ class Try:
         days: dict[date, dict[str, float]] = {}
         for attempt in (*self.earlier, last):
             lost = attempt is not last or not self.scored
-            _add(days.setdefault(attempt.day, {}), attempt.billed(self.sampled_by, lost))
+            billed = attempt.billed(self.sampled_by, lost)
+            amounts = {prices.of(name, self.model): tokens for name, tokens in billed.items()}
+            _add(days.setdefault(attempt.day, {}), amounts)
         if self.scored:
             days[last.day][UsageClass.SANDBOX_SECONDS.value] = self.sandbox_seconds
         return {day: {name: used for name, used in amounts.items() if used} for day, amounts in days.items()}
@@ -230,6 +235,7 @@ def tries_of(group: GroupRecord, place: Place, rules: Rules) -> list[Try]:
             rules,
             [earlier for earlier in group.discarded if earlier.index == episode.index],
             group.sampled_by,
+            group.model,
         )
         for episode in group.episodes
     ]
@@ -241,6 +247,7 @@ def a_try(
     rules: Rules,
     retried: Sequence[EpisodeRecord] = (),
     sampled_by: SampledBy = "servers",
+    model: str | None = None,
 ) -> Try:
     """One sealed episode as a try; `retried` are the earlier attempts at it."""
     earlier, used = tuple(map(_attempt, retried)), _attempt(episode)
@@ -272,6 +279,7 @@ def a_try(
         token_limit=at_token_limit(episode, rules.max_turns),
         finished_at=episode.finished_at,
         sampled_by=sampled_by,
+        model=model,
         uncounted_turns=sum(each.uncounted_turns for each in (*earlier, used)),
         drifts=tuple(episode.drifts),
         forks=episode.forks,

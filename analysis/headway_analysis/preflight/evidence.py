@@ -5,11 +5,12 @@ No check reads anything else, so that a coordinator, a command line and a test c
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any
 
-from headway_api.prices import Prices
+from headway_analysis.estimate.plan import Plan
 from headway_api.records import EpisodeRecord, GroupRecord
 
 Json = Mapping[str, Any]
@@ -49,10 +50,12 @@ class Facts:
     """`spec.environment.contract`: an OpenAPI document, or MCP's list of tools."""
     seed: int = 0
     """The job's."""
-    prices: Prices | None = None
-    """What a token costs today, as the job's bill has it; None where nobody bills."""
+    price: Callable[[str], Decimal | None] | None = None
+    """What a token or second of a class costs today, as the job's bill has it; None where nobody bills."""
     price_edition: str = ""
     """Which prices these are: `default@2026-01-01`."""
+    plan: Plan | None = None
+    """How many episodes the job plays, held-out ones included; None: its training alone is known."""
     trains_alike: bool = False
     """Whether a group whose episodes all earned the same is trained on too, by the method of advantages."""
     tool_call_parser: str = "auto"

@@ -17,7 +17,7 @@ from headway_analysis.measures.tries import Try
 from headway_analysis.statistics.differences import Difference, Finding
 from headway_analysis.statistics.estimates import Estimate, Why
 from headway_api.config import EvalConfig
-from headway_api.prices import PriceBook, cost_by_day, unpriced
+from headway_api.prices import ACCELERATORS, PriceBook, class_of, cost_by_day, unpriced, whose
 from headway_api.spec.evaluation import BASE_SUFFIX, Candidate
 
 VERSION: Final = 1
@@ -29,7 +29,7 @@ NOTES: Final = {
     Why.NO_SPREAD: "all values are the same, and nothing bounds what another row would give",
 }
 Days = Mapping[date, Mapping[str, float]]
-"""Quantity by UTC day and usage class."""
+"""Quantity by UTC day and usage class, and by model as `prices.of` names it."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,8 @@ class Finished:
     days: Days
     """What the ledger bills for the whole job."""
     book: PriceBook
+    estimate: Mapping[str, Any] | None = None
+    """What was estimated that it would cost, beside what it did; None where nobody did."""
 
 
 def document(run: Finished, found: Comparison) -> dict[str, Any]:
@@ -75,6 +77,7 @@ def document(run: Finished, found: Comparison) -> dict[str, Any]:
         "suites": {suite: {"differences": _differences(of)} for suite, of in found.suites.items()},
         "gate": _gate(run, found),
         "usage": _usage(run),
+        "estimate": run.estimate,
     }
 
 
@@ -228,8 +231,35 @@ def _summed(amounts: Iterable[Mapping[str, float]]) -> dict[str, float]:
     by_class: dict[str, list[float]] = {}
     for each in amounts:
         for name, quantity in each.items():
-            by_class.setdefault(str(name), []).append(quantity)
+            by_class.setdefault(class_of(name), []).append(quantity)
     return {name: fsum(quantities) for name, quantities in sorted(by_class.items())}
+
+
+def by_model(days: Days) -> dict[str, dict[str, float]]:
+    """What is not of the job's own model: model -> class -> quantity."""
+    named = {model for used in days.values() for name in used if (model := _model(name)) is not None}
+    return {
+        model: _summed(
+            {name: much for name, much in used.items() if _model(name) == model} for used in days.values()
+        )
+        for model in sorted(named)
+    }
+
+
+def _model(name: str) -> str | None:
+    return None if class_of(name) == ACCELERATORS else whose(name)
+
+
+def _book(book: PriceBook) -> dict[str, Any]:
+    """The price book of the job; `own` are the prices of models that `models` does not name, where they are
+    not the job's."""
+    told = book.as_object()
+    for entry, found in zip(book.entries, told["entries"], strict=True):
+        for model, prices in entry.models.items():  # what one does not say, the entry's own price decides
+            found["models"][model] = prices.model_dump(mode="json", by_alias=True, exclude_unset=True)
+        if entry.own != entry.prices:
+            found["own"] = entry.own.as_object()
+    return told
 
 
 def _usage(run: Finished) -> dict[str, Any]:
@@ -238,10 +268,11 @@ def _usage(run: Finished) -> dict[str, Any]:
     tried = used_by(each for standing in run.standings for each in standing.tries)
     return {
         "total": billed,
+        "byModel": by_model(run.days),
         "ofNoTry": remainder(billed, tried),
         "cost": _dollars(cost_by_day(run.days.items(), run.book)),
         "unpriced": unpriced(run.days.items(), run.book),
-        "priceBook": run.book.as_object(),
+        "priceBook": _book(run.book),
     }
 
 

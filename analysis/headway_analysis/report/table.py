@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from headway_analysis.measures.catalogue import Price
 from headway_analysis.measures.tries import Try
+from headway_api.prices import class_of, whose
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -84,7 +85,7 @@ COLUMNS: Final = (
     Column("forks", "int64", "Turns whose history drifted.", lambda t: t.forks),
     Column("forks_by_reason", "counts", "The same by why.", lambda t: by_name(by_reason(t))),
     Column("metrics", "numbers", "The environment's own numbers.", lambda t: by_name(t.metrics)),
-    Column("usage", "usage", "What the ledger bills, by day and class.", lambda t: bill(t)),
+    Column("usage", "usage", "What the ledger bills, by day, class and model.", lambda t: bill(t)),
 )
 COST: Final = Column("cost", "double", "US dollars by the price book, or null.", lambda t: None)
 
@@ -100,9 +101,9 @@ def by_name(numbers: Mapping[str, float]) -> list[tuple[str, float]]:
 
 
 def bill(each: Try) -> list[dict[str, Any]]:
-    """A try's bill: day, class, quantity."""
+    """A try's bill: day, class, model where it is not the job's own, quantity."""
     return [
-        {"day": day, "class": name, "quantity": float(quantity)}
+        {"day": day, "class": class_of(name), "model": whose(name), "quantity": float(quantity)}
         for day, amounts in sorted(each.usage_by_day.items())
         for name, quantity in sorted(amounts.items())
     ]
@@ -154,7 +155,9 @@ def plain(found: pa.Table) -> list[dict[str, Any]]:
 def _types() -> dict[Kind, Any]:
     import pyarrow as pa
 
-    line = pa.struct([("day", pa.date32()), ("class", pa.string()), ("quantity", pa.float64())])
+    line = pa.struct(
+        [("day", pa.date32()), ("class", pa.string()), ("model", pa.string()), ("quantity", pa.float64())]
+    )
     return {
         "string": pa.string(),
         "int64": pa.int64(),

@@ -5,13 +5,13 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from headway_api.base import Model, SpecModel
-from headway_api.rules import Rule, frozen_while_running, not_yet
+from headway_api.rules import Rule, frozen_while_running
 from headway_api.spec.agent import AgentSpec
 from headway_api.spec.data import Dataset
 from headway_api.spec.environment import EnvironmentSpec, RewardSpec
 from headway_api.spec.gate import OF_AN_EVALUATION, Gate
 from headway_api.spec.judge import Judges
-from headway_api.spec.lifecycle import BudgetSpec, OutputSpec, TrackingSpec
+from headway_api.spec.lifecycle import MANAGER_PATTERN, BudgetSpec, OutputSpec, TrackingSpec
 from headway_api.spec.metadata import NAME_RULES, Metadata
 from headway_api.spec.model import name_of_hub, revision_of_hub
 from headway_api.spec.rollout import ServersSpec
@@ -161,6 +161,7 @@ class RLEvalJobSpec(SpecModel):
         {
             "suspend",
             "rollout",
+            "budget",
             "failure_policy",
             "active_deadline_seconds",
             "pending_deadline_seconds",
@@ -170,7 +171,22 @@ class RLEvalJobSpec(SpecModel):
     validations = (
         frozen_while_running("failurePolicy.maxRestarts"),
         frozen_while_running("pendingDeadlineSeconds"),
+        Rule(
+            "!has(self.budget) || self.budget.onExhausted != 'Drain'",
+            "spec.budget.onExhausted: Drain would compare candidates on part of the rows; write Suspend or "
+            "Fail",
+            lambda self: self.budget is None or self.budget.on_exhausted != "Drain",
+            "budget",
+        ),
         EPISODE_WITHIN_SANDBOX,
+        Rule(
+            "!has(self.failurePolicy.rules) || "
+            "!self.failurePolicy.rules.exists(r, has(r.role) && r.role == 'learner')",
+            "spec.failurePolicy.rules: role learner is of training jobs: an evaluation has no learner; "
+            "remove the rule",
+            lambda self: all(rule.role != "learner" for rule in self.failure_policy.rules),
+            "failurePolicy",
+        ),
         Rule(
             "!has(self.output.roleSecretRefs) || !has(self.output.roleSecretRefs.learner)",
             "spec.output.roleSecretRefs.learner is of training jobs: an evaluation has no learner; remove it",
@@ -277,14 +293,12 @@ class RLEvalJobSpec(SpecModel):
     """What is measured."""
     gate: Gate | None = None
     """What must hold for the job to succeed."""
-    budget: Annotated[
-        BudgetSpec | None,
-        not_yet(
-            "spec.budget is not enforced by this version; bound the job with spec.evaluation.maxRows and "
-            "spec.activeDeadlineSeconds"
-        ),
-    ] = None
-    """The most the job may cost. Not enforced yet."""
+    budget: BudgetSpec | None = None
+    """The most the job may cost (docs/budget.md). May be changed while the job runs."""
+    price_book: Subdomain | None = None
+    """ConfigMap of this namespace with the price book that costs are by, under the key prices.yaml
+    (docs/prices.md). Absent: headway-prices, where there is one; else the built-in book. What it says may be
+    changed while the job runs."""
     tracking: TrackingSpec = TrackingSpec()
     """Where metrics go besides Prometheus."""
     failure_policy: FailurePolicySpec = FailurePolicySpec()
@@ -298,7 +312,7 @@ class RLEvalJobSpec(SpecModel):
     changed while the job is suspended."""
     ttl_seconds_after_finished: Annotated[int, Field(ge=0, le=31536000)] | None = None
     """Delete the job so many seconds after it ended. May be changed while the job runs."""
-    managed_by: Annotated[str, Field(pattern=r"^[a-z0-9.-]+/[A-Za-z0-9._-]+$", max_length=63)] | None = None
+    managed_by: Annotated[str, Field(pattern=MANAGER_PATTERN, max_length=63)] | None = None
     """Controller that runs the job, as domain/name. Absent: this operator."""
     service_account_name: Subdomain | None = None
     """Service account of coordinator and rollout servers. Absent: one made for the job."""

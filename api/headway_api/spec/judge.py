@@ -103,5 +103,13 @@ class Judge(SpecModel):
         assert self.endpoint is not None
         return {"url": self.endpoint.url, "model": self.endpoint.model}
 
+    @property
+    def priced_as(self) -> str:
+        """The model by which a price book names it: `model.base`, or `endpoint.model`."""
+        if self.model is not None:
+            return self.model.base
+        assert self.endpoint is not None
+        return self.endpoint.model
+
 
 Judges = Annotated[tuple[Judge, ...], Field(max_length=MOST_JUDGES, json_schema_extra=NAMED)]

@@ -1,6 +1,7 @@
 """What surrounds a run: money, failures, tracking, and where its results go."""
 
-from typing import Annotated, Literal
+from decimal import Decimal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
@@ -9,39 +10,97 @@ from headway_api.rules import Rule
 from headway_api.spec.types import Money, SecretRef, Uri, uri_scheme
 
 TokenLimit = Annotated[int, Field(ge=1, le=10**15)]
-Reason = Annotated[str, Field(min_length=1, max_length=128)]
+USD: Final = "usd"
+"""Name of the limit in US dollars, in status."""
+MANAGER_PATTERN: Final = r"^[a-z0-9.-]+/[A-Za-z0-9._-]+$"
+
+
+def _names_a_class(block: str) -> Rule:
+    """Of a block `tokens`; `block`: the one it stands in."""
+    return Rule(
+        "has(self.prefill) || has(self.cachedPrefill) || has(self.sample) || has(self.train) || "
+        "has(self.discarded) || has(self.evaluation) || has(self.endpoint) || has(self.judge)",
+        f"{block}.tokens names no class; write a limit for one of prefill, cachedPrefill, sample, "
+        "train, discarded, evaluation, endpoint, judge, or remove it",
+        lambda self: any(limit is not None for _, limit in self),
+    )
+
+
+def _has_a_limit(block: str) -> Rule:
+    """Of a block that has `usd` and `tokens`."""
+    return Rule(
+        "has(self.usd) || has(self.tokens)",
+        f"{block} has no limit; write usd, tokens, or both",
+        lambda self: self.usd is not None or self.tokens is not None,
+    )
 
 
 class TokenBudget(SpecModel):
-    """Limits by token class; a class without a limit is not limited."""
+    """Limits by class of token, as status.usage counts them; a class without a limit is not limited."""
+
+    validations = (_names_a_class("spec.budget"),)
 
     prefill: TokenLimit | None = None
-    """Prompt tokens, those the servers had cached left out."""
+    """Prompt tokens that the servers compute."""
+    cached_prefill: TokenLimit | None = None
+    """Prompt tokens that the servers find in their cache."""
     sample: TokenLimit | None = None
     """Sampled tokens."""
     train: TokenLimit | None = None
-    """Trained tokens."""
+    """Tokens of trained rows."""
+    discarded: TokenLimit | None = None
+    """Tokens of episodes that are retried, or whose group is abandoned."""
+    evaluation: TokenLimit | None = None
+    """Tokens of preflight, validation, test and evaluation episodes."""
+    endpoint: TokenLimit | None = None
+    """Tokens at endpoints outside the job."""
+    judge: TokenLimit | None = None
+    """Tokens of questions to judges and of their answers."""
 
 
 class BudgetSpec(SpecModel):
-    """The most a job may cost."""
+    """The most a job may cost. An episode begins only where all that it may cost fits what is left."""
 
-    validations = (
-        Rule(
-            "has(self.usd) != has(self.tokens)",
-            "spec.budget takes exactly one of usd and tokens",
-            lambda self: (self.usd is None) != (self.tokens is None),
-        ),
-    )
+    validations = (_has_a_limit("spec.budget"),)
 
     usd: Money | None = None
-    """The most it may cost, in US dollars, as a string."""
+    """The most it may cost, in US dollars, as a string. Classes without a price cost nothing here;
+    status.budget.unpriced names them."""
     tokens: TokenBudget | None = None
     """The most tokens it may use."""
-    on_exhausted: Literal["Suspend", "Fail"] = "Suspend"
-    """What happens when no further episode fits."""
-    price_book: Annotated[str, Field(min_length=1, max_length=63)] = "default"
-    """Price book that turns tokens into dollars."""
+    on_exhausted: Literal["Suspend", "Fail", "Drain"] = "Suspend"
+    """What happens once no further episode fits and none runs. Suspend: the job stops its pods, and goes on
+    once the budget is raised. Fail: it fails. Drain: it trains the batches that are whole, and ends well; not
+    in an RLEvalJob."""
+
+
+class SharedTokenBudget(TokenBudget):
+    """Limits by class of token, as the jobs' status.usage counts them."""
+
+    validations = (_names_a_class("spec"),)
+
+
+class RLBudgetSpec(SpecModel):
+    """The most that the jobs of a namespace may cost together. May be changed at any time."""
+
+    validations = (_has_a_limit("spec"),)
+
+    usd: Money | None = None
+    """The most they may cost, in US dollars, as a string. Classes without a price cost nothing here."""
+    tokens: SharedTokenBudget | None = None
+    """The most tokens they may use."""
+    managed_by: Annotated[str, Field(pattern=MANAGER_PATTERN, max_length=63)] | None = None
+    """Controller that grants it to its jobs, as domain/name. Absent: this operator. It bounds jobs with the
+    same managedBy."""
+
+
+def limits_of(budget: BudgetSpec | RLBudgetSpec | None) -> dict[str, Decimal]:
+    """The limits of a budget, by the names that status has for them: `usd`, or `tokens.` and the class."""
+    if budget is None:
+        return {}
+    found = {} if budget.usd is None else {USD: Decimal(budget.usd)}
+    tokens = {} if budget.tokens is None else budget.tokens.as_object()
+    return found | {f"tokens.{name}": Decimal(most) for name, most in tokens.items()}
 
 
 class MlflowTracking(SpecModel):
@@ -58,17 +117,6 @@ class TrackingSpec(SpecModel):
 
     mlflow: MlflowTracking | None = None
     """Log every metric to MLflow."""
-
-
-class FailureRule(SpecModel):
-    """What a failure leads to; the first rule that matches decides."""
-
-    exit_codes: Annotated[tuple[Annotated[int, Field(ge=1, le=255)], ...], Field(max_length=16)] = ()
-    """Exit codes that match. Absent: any."""
-    pod_conditions: Annotated[tuple[Reason, ...], Field(max_length=16)] = ()
-    """Types of true pod conditions that match, such as DisruptionTarget. Absent: any."""
-    action: Literal["RestartRole", "RestartAll", "Fail", "Replace"]
-    """What is done."""
 
 
 class RoleSecretRefs(SpecModel):

@@ -6,14 +6,15 @@ from typing import Annotated, Final, Literal
 from pydantic import Field
 
 from headway_api.base import Model, SpecModel
-from headway_api.rules import Rule, frozen_while_running, not_yet
+from headway_api.rules import Rule, frozen_while_running
 from headway_api.spec.agent import AgentSpec, BuiltinAgent
 from headway_api.spec.algorithm import AlgorithmSpec
 from headway_api.spec.data import DataSpec
 from headway_api.spec.environment import RewardSpec, TrainingEnvironmentSpec
+from headway_api.spec.failures import FailureRule
 from headway_api.spec.judge import Judges
 from headway_api.spec.learner import CheckpointsSpec, LearnerSpec, OptimizerSpec, ScheduleSpec
-from headway_api.spec.lifecycle import BudgetSpec, FailureRule, OutputSpec, TrackingSpec
+from headway_api.spec.lifecycle import MANAGER_PATTERN, BudgetSpec, OutputSpec, TrackingSpec
 from headway_api.spec.metadata import NAME_RULES, Metadata
 from headway_api.spec.model import ModelSpec
 from headway_api.spec.rollout import RolloutSpec
@@ -41,12 +42,9 @@ class FailurePolicySpec(SpecModel):
 
     max_restarts: Annotated[int, Field(ge=0, le=1000)] = 5
     """Restarts of a role before the job fails. May be changed while the job is suspended."""
-    rules: Annotated[
-        tuple[FailureRule, ...],
-        Field(max_length=16),
-        not_yet("spec.failurePolicy.rules is not acted upon by this version; use maxRestarts", unless=()),
-    ] = ()
-    """What each kind of failure leads to. Not acted upon yet."""
+    rules: Annotated[tuple[FailureRule, ...], Field(max_length=16)] = ()
+    """What each kind of failure leads to (docs/failures.md); the first that matches decides, and where none
+    does, the failure counts and a disruption does not."""
 
 
 class RLTrainingJobSpec(SpecModel):
@@ -163,14 +161,12 @@ class RLTrainingJobSpec(SpecModel):
     """Checks before the first gradient."""
     collapse: CollapseSpec = CollapseSpec()
     """What happens at signs of collapse."""
-    budget: Annotated[
-        BudgetSpec | None,
-        not_yet(
-            "spec.budget is not enforced by this version; bound the job with spec.schedule.maxSteps and "
-            "spec.activeDeadlineSeconds"
-        ),
-    ] = None
-    """The most the job may cost. Not enforced yet."""
+    budget: BudgetSpec | None = None
+    """The most the job may cost (docs/budget.md). May be changed while the job runs."""
+    price_book: Subdomain | None = None
+    """ConfigMap of this namespace with the price book that costs are by, under the key prices.yaml
+    (docs/prices.md). Absent: headway-prices, where there is one; else the built-in book. What it says may be
+    changed while the job runs."""
     checkpoints: CheckpointsSpec = CheckpointsSpec()
     """What is kept to resume from."""
     tracking: TrackingSpec = TrackingSpec()
@@ -190,7 +186,7 @@ class RLTrainingJobSpec(SpecModel):
     ttl_seconds_after_finished: Annotated[int, Field(ge=0, le=31536000)] | None = None
     """Delete the job, its pods and its status so many seconds after it ended; what lies under spec.output
     stays. Absent: keep it. May be changed while the job runs."""
-    managed_by: Annotated[str, Field(pattern=r"^[a-z0-9.-]+/[A-Za-z0-9._-]+$", max_length=63)] | None = None
+    managed_by: Annotated[str, Field(pattern=MANAGER_PATTERN, max_length=63)] | None = None
     """Controller that runs the job, as domain/name. Absent: this operator."""
     service_account_name: Subdomain | None = None
     """Service account of learner, coordinator and rollout servers; a sandbox never gets it. Absent: one

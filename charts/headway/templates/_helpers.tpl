@@ -37,7 +37,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
   resources: [rltrainingjobs, rlevaljobs]
   verbs: [get, list, watch, patch, delete]
 - apiGroups: [headway.dev]
-  resources: [rltrainingjobs/status, rlevaljobs/status]
+  resources: [rlbudgets]
+  verbs: [get, list, watch]
+- apiGroups: [headway.dev]
+  resources: [rltrainingjobs/status, rlevaljobs/status, rlbudgets/status]
   verbs: [patch]
 - apiGroups: [headway.dev]
   resources: [rltrainingjobs/finalizers, rlevaljobs/finalizers]
@@ -114,6 +117,9 @@ images: {{- toYaml .Values.images | nindent 2 }}
 imagePullPolicy: {{ .Values.imagePullPolicy }}
 imagePullSecrets: {{ .Values.imagePullSecrets | default list | toJson }}
 accelerator: {{ .Values.accelerator | quote }}
+{{- if not (kindIs "invalid" .Values.costLabels) }}
+costLabels: {{ .Values.costLabels | toJson }}
+{{- end }}
 resources: {{- toYaml .Values.resources | nindent 2 }}
 roleTemplates: {{- toYaml .Values.roleTemplates | nindent 2 }}
 caps: {{- toYaml .Values.caps | nindent 2 }}

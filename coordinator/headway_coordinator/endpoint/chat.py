@@ -16,6 +16,7 @@ The endpoint reports tokens, not token ids. So a turn is recorded with its cost 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import time
 from collections import Counter
@@ -25,8 +26,10 @@ from typing import Any
 import aiohttp
 
 from headway_api import logs
-from headway_api.records import PolicyVersion, Turn
+from headway_api.prices import of
+from headway_api.records import PolicyVersion, Turn, UsageClass
 from headway_api.spec.evaluation import CandidateEndpoint
+from headway_coordinator.budget.worst import TEMPLATE_TOKENS, Slot
 from headway_coordinator.endpoint.caller import Caller
 from headway_coordinator.endpoint.pace import Pace, backoff, pause
 from headway_coordinator.endpoint.refused import Kind, Verdict
@@ -131,11 +134,25 @@ class EndpointChat:
         if ask.text is not None:
             raise bad("prompt", "an endpoint answers conversations; use /v1/chat/completions", UNSUPPORTED)
         number, session.begun = session.begun, session.begun + 1
-        reply = await self._in_time(session, ask, number)
+        async with session.spending.reserved(self._most(session, ask)) as used:
+            reply = await self._in_time(session, ask, number)
+            used(self._amounts(reply.prompt_tokens, reply.sampled_tokens))
         self._answered = True
         if ask.logprobs:  # an endpoint's answer is words
             session.ignored["logprobs"] += 1
         return _recorded(session, ask, number, reply)
+
+    def _most(self, session: Session, ask: Ask) -> dict[Slot, int]:
+        """The most that a turn may cost: a token has a byte at least, and a template adds little."""
+        said = len(json.dumps([ask.messages, ask.tools], default=str))
+        prompt = said + TEMPLATE_TOKENS * (1 + len(ask.messages) + len(ask.tools))
+        sampled = min(session.sampling.max_tokens, ask.max_tokens or session.sampling.max_tokens)
+        return self._amounts(prompt, sampled)
+
+    def _amounts(self, prompt: int, sampled: int) -> dict[Slot, int]:
+        model = self._spec.model
+        asked, answered = of(UsageClass.ENDPOINT_PROMPT, model), of(UsageClass.ENDPOINT_SAMPLE, model)
+        return {(asked,): prompt, (answered,): sampled}
 
     async def probe(self) -> None:
         """Find out early whether the endpoint answers, for the price of at most one short answer.

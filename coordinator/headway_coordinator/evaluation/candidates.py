@@ -6,12 +6,17 @@ other candidates go on.
 
 from __future__ import annotations
 
+import logging
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from headway_api import logs
 from headway_api.base_model import fetch
+from headway_api.config import EvalConfig
 from headway_api.exits import JobError
 from headway_api.records import PolicyVersion, StepReport, WeightsManifest
 from headway_api.sandbox_api import ResetReply
@@ -27,6 +32,7 @@ from headway_coordinator.trajectory.render import Renderer
 
 WEIGHTS_FOLDER: Final = re.compile(r"^(?P<root>.+)/weights/(?P<step>[0-9]{6,})$")
 UNTRAINED: Final = PolicyVersion(incarnation=0, step=0)
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -67,25 +73,69 @@ def readable(
     Raises:
         CandidateFault: the model cannot be had or rendered, or an episode does not fit its context.
     """
+    with _faults_of(candidate, spec):
+        found = _loaded(candidate, spec, store, cache)
+        calls.readable(first.tools, found.renderer, spec.agent.effective_builtin.tool_call_parser)
+        most = "spec.evaluation.sampling.maxTokens"
+        checks.fits(first, found.renderer, found.context_length, spec.agent, spec.max_tokens, most)
+    return found
+
+
+def at_hand(job: EvalConfig, store: Store, cache: Path) -> dict[str, Readable]:
+    """The models of candidates with rollout servers, before any server is made. Blocking: run it in a thread.
+
+    A candidate whose model cannot be had or read is absent: it fails by itself once it is its turn. A store
+    or hub that does not answer is not asked for another one, since that would hold up the job's start.
+    """
+    found: dict[str, Readable] = {}
+    known: dict[tuple[str | None, str | None, int | None], Readable] = {}
+    for candidate in job.candidates:
+        if candidate.base is None:
+            continue
+        key = candidate.base, candidate.revision, candidate.context_length
+        try:
+            if key not in known:
+                with _faults_of(candidate, job.spec):
+                    known[key] = _loaded(candidate, job.spec, store, cache)
+            found[candidate.name] = known[key]
+        except CandidateFault as fault:
+            logs.event(
+                _log, "model-not-at-hand", level=logging.WARNING, candidate=candidate.name, error=str(fault)
+            )
+        except JobError as error:
+            logs.event(
+                _log, "model-not-at-hand", level=logging.WARNING, candidate=candidate.name, error=str(error)
+            )
+            break
+    return found
+
+
+def _loaded(candidate: ResolvedCandidate, spec: RLEvalJobSpec, store: Store, cache: Path) -> Readable:
+    """Tokenizer and context of a model.
+
+    Raises:
+        JobError: it cannot be had or rendered.
+    """
     assert candidate.base is not None
     base, length = model_fields(candidate.name, spec)
+    model = ModelSpec(base=candidate.base, revision=candidate.revision)
+    folder = fetch(model, store, cache, weights=False, field=base)
+    tokens = checks.context_length(folder, candidate.base, candidate.context_length, length)
+    return Readable(render.load(folder, spec.agent.effective_builtin.tool_call_parser)[0], tokens)
+
+
+@contextmanager
+def _faults_of(candidate: ResolvedCandidate, spec: RLEvalJobSpec) -> Iterator[None]:
+    """What is final of a candidate's model is the candidate's fault."""
     try:
-        model = ModelSpec(base=candidate.base, revision=candidate.revision)
-        folder = fetch(model, store, cache, weights=False, field=base)
-        tokens = checks.context_length(folder, candidate.base, candidate.context_length, length)
-        parser = spec.agent.effective_builtin.tool_call_parser
-        renderer = render.load(folder, parser)[0]
-        calls.readable(first.tools, renderer, parser)
-        most = "spec.evaluation.sampling.maxTokens"
-        checks.fits(first, renderer, tokens, spec.agent, spec.max_tokens, most)
+        yield
     except JobError as error:
         if not error.permanent:
             raise
-        said = error.termination
+        said, base = error.termination, model_fields(candidate.name, spec)[0]
         # A fault of the model's own files names the field of a training job.
         field = base if said.field is None or said.field.startswith("spec.model.") else said.field
         raise CandidateFault(said.reason, said.message, field) from error
-    return Readable(renderer, tokens)
 
 
 def manifest(candidate: ResolvedCandidate, store: Store) -> WeightsManifest:

@@ -38,10 +38,18 @@ def plans(rows: Sequence[Row], step: int, size: int, sampling: Sampling, job_see
 
 def standing(found: Iterable[GroupRecord]) -> list[GroupRecord]:
     """One group a row, in file order: the answered one, else the last that failed."""
-    by_attempt = sorted(found, key=lambda group: max(episode.attempt for episode in group.episodes))
+    by_attempt = sorted(
+        found, key=lambda group: max((episode.attempt for episode in group.episodes), default=-1)
+    )
     chosen = {group.group_id: group for group in by_attempt if group.unanswered}
     chosen |= {group.group_id: group for group in by_attempt if not group.unanswered}
     return [chosen[group_id] for group_id in sorted(chosen)]
+
+
+def refused(groups: Sequence[GroupRecord]) -> bool:
+    """Whether some did not fit the budget of a job that begins nothing more."""
+    found = (group.abandoned for group in groups)
+    return any(why is not None and why.reason == "BudgetExhausted" for why in found)
 
 
 def complete(groups: Sequence[GroupRecord], rows: int) -> bool:

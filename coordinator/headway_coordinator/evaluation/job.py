@@ -27,15 +27,21 @@ from headway_api.store import Store
 from headway_coordinator import stall
 from headway_coordinator import status as status_writer
 from headway_coordinator.agents.choice import Where, agent_url, where
+from headway_coordinator.budget import shown
+from headway_coordinator.conditions import OF_BUDGET
 from headway_coordinator.engines.discovery import Discover, by_dns
+from headway_coordinator.estimate import prompts
+from headway_coordinator.estimate.evaluation import EvalEstimates
 from headway_coordinator.evaluation import results, view
+from headway_coordinator.evaluation.bounds import fits
+from headway_coordinator.evaluation.candidates import at_hand
 from headway_coordinator.evaluation.run import Evaluation, Unit
 from headway_coordinator.evaluation.stall import culprit, idle
 from headway_coordinator.evaluation.units import Units
 from headway_coordinator.gateway.server import GatewayServer
 from headway_coordinator.judges.connected import of_job
 from headway_coordinator.learner_api import Probes
-from headway_coordinator.ledger.usage import usage
+from headway_coordinator.ledger import costs
 from headway_coordinator.metrics.prometheus import Sample
 from headway_coordinator.preflight.evaluation import EvalRunner
 from headway_coordinator.process import Process
@@ -76,7 +82,7 @@ class EvalCoordinator(Process):
         self._told = told or st.RLEvalJobStatus()
         """What a predecessor said: it stands until this process knows as much. The operator deletes the
         servers that are not said to be needed."""
-        self._conditions = list(self._told.conditions)
+        self._conditions = [each for each in self._told.conditions if each.type not in OF_BUDGET]
         super().__init__(
             job,
             job.spec.output,
@@ -87,7 +93,11 @@ class EvalCoordinator(Process):
             begun=self._told.progress is not None,
             broker_url=broker_url,
             port=port,
+            price_book=job.spec.price_book,
+            model=job.model,
             book=book,
+            budget=job.spec.budget,
+            before=self._told,
         )
         self._suite_urls = suite_broker_urls or {
             suite.name: job.suite_broker_url(suite.name) for suite in job.spec.suites
@@ -103,6 +113,9 @@ class EvalCoordinator(Process):
         self._compared: Comparison | None = None
         self._stale = asyncio.Event()
         self._tracked: st.MlflowRun | None = None
+        self._estimates = EvalEstimates(
+            job, self.layout, store, self._ledger, lambda: prices.Tariff(self._book), self._told.estimate
+        )
         self._final = False
         """The figures are those of all rows, and written down."""
 
@@ -116,14 +129,17 @@ class EvalCoordinator(Process):
         said = view.gate_passed(self.spec, compared, self._final)
         said += view.healthy(self._conditions, self._faults.standing)
         self._conditions = merge(self._conditions, said)
-        found.conditions = self._conditions
+        found.conditions = [*self._conditions, *self._conditions_of_budget()]
+        found.budget = self._shown_budget()
         found.progress, found.usage = before.progress, before.usage
         found.results, found.headline = before.results, before.headline
         if self._evaluation is None:
+            found.estimate = before.estimate or self._estimates.status(None)
             return found
+        found.estimate = self._estimates.status(None)
         state, today = self._evaluation.state, datetime.now(UTC).date()
         found.progress = view.progress(state, self._watch.stalled if self._watch else None)
-        found.usage = usage(self._ledger.days, self._book, today)
+        found.usage = self._usage()
         if compared is not None:
             found.results = view.results(state, compared, self._book, today)
             found.gate = view.gate(compared, self._final)
@@ -138,15 +154,27 @@ class EvalCoordinator(Process):
     async def _work(self, stack: AsyncExitStack, http: aiohttp.ClientSession) -> None:
         incarnation = await self._incarnation()
         runner = EvalRunner(self.spec, self._checked, self._begun)
+        await self._blocking(runner.prices, self._books)
         rows = await self._blocking(runner.rows, self._store)
+        models = await self._blocking(at_hand, self.job, self._store, self._cache)
+        if not self._begun and self.spec.budget is not None:
+            contexts = {name: model.context_length for name, model in models.items()}
+            await self._blocking(runner.budget, partial(fits, self._budget, self.job, contexts))
         broker = await self._claimed(http, incarnation)
         if self.spec.agent.http is not None:
             await runner.agent(http, agent_url(self.job, self.spec.agent.http))
+        await self._load_ledger()
         suites = {name: await self._claimed(http, incarnation, url) for name, url in self._suite_urls.items()}
         judges = of_job(self.job, http, self._store, self.layout)
+        judges.spending = self._budget
         await runner.judges(judges, self._store, self._cache)
         first = await runner.environment(rows[0], broker, incarnation, suites, judges)
-        await self._blocking(self._ledger.load)
+        known = await self._blocking(prompts.openings, self.job, first, models, rows)
+        why = prompts.unknown(self.job, models)
+        del models  # tokenizers are large, and units have their own
+        await self._blocking(self._estimates.before, len(rows), known, why)
+        self._status.changed()
+        self._background(stack, self._follow_prices())
         evaluation = Evaluation(
             self.spec,
             rows,
@@ -157,6 +185,7 @@ class EvalCoordinator(Process):
             on_change=self._moved,
             on_episode=self._ended,
             faults=self._faults,
+            budget=self._budget,
         )
         await evaluation.restore(self._told.progress.server_sets if self._told.progress else ())
         for name, why in self.job.unresolved.items():
@@ -177,7 +206,10 @@ class EvalCoordinator(Process):
             suites,
             self._faults,
             judges,
+            budget=self._budget,
         )
+        self._estimates.restored()
+        await self._estimate(evaluation)
         self._evaluation = evaluation
         self._api.ready = True
         self._watch = stall.Watch(
@@ -212,6 +244,8 @@ class EvalCoordinator(Process):
             JobError: `CandidateFailed` or `GateNotPassed`: the results stand all the same.
         """
         compared = self._compared = await self._compare(evaluation, None)
+        await self._count_last()
+        await self._estimate(evaluation)
         run = self._run_of(evaluation)
         self._tracked = await self._blocking(results.write, self._store, self.layout, run, compared)
         self._final = True
@@ -222,7 +256,8 @@ class EvalCoordinator(Process):
 
     def _run_of(self, evaluation: Evaluation) -> results.Run:
         """What the results tell of."""
-        return results.Run(self.job, evaluation.state, self._ledger.days, self._book)
+        told = self._estimates.report(self._usage())
+        return results.Run(self.job, evaluation.state, self._ledger.days, self._book, told)
 
     async def _compare_again(self, evaluation: Evaluation) -> None:
         """Sum up what there is so far whenever something has changed, off the event loop."""
@@ -231,8 +266,14 @@ class EvalCoordinator(Process):
             self._stale.clear()
             began = time.monotonic()
             self._compared = await self._compare(evaluation, [HEADLINE])
+            await self._estimate(evaluation)
             self._status.changed()
             await asyncio.sleep(max(COMPARE_SECONDS, REST_FOR_EACH * (time.monotonic() - began)))
+
+    async def _estimate(self, evaluation: Evaluation) -> None:
+        """Estimate the whole job anew."""
+        found = await asyncio.to_thread(self._estimates.look, self._estimates.progress(evaluation.state))
+        self._estimates.show(found)
 
     async def _compare(self, evaluation: Evaluation, compared: list[str] | None) -> Comparison:
         """What the tries amount to, with the differences of the measures in `compared`; None: of all."""
@@ -261,7 +302,10 @@ class EvalCoordinator(Process):
     def _samples(self) -> Iterator[Sample]:
         if self._evaluation is not None:
             days = self._ledger.days
-            cost = float(usage(days, self._book, datetime.now(UTC).date()).cost or 0)
+            cost = float(self._usage().cost or 0)
             yield from bill(days, cost)
+            yield from costs.samples(self._ledger.used(), self._ledger.held_seconds(), self._book)
+            yield from shown.samples(self._budget)
+            yield from self._estimates.samples(None)
             yield Sample("store/busy_seconds", self._evaluation.store_busy)
         yield from view.samples(self._compared, self._evaluation.state if self._evaluation else None)

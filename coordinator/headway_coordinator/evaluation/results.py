@@ -46,6 +46,8 @@ class Run:
     state: EvalState
     days: Days
     book: PriceBook
+    estimate: Mapping[str, Any] | None = None
+    """What it was to cost, beside what it did."""
 
 
 def write(store: Store, layout: Layout, run: Run, found: Comparison) -> MlflowRun | None:
@@ -72,8 +74,8 @@ def _finished(run: Run) -> Finished:
         Standing(each.name, each.stage, each.all_tries, each.reason, each.message, each.dropped)
         for each in run.state.candidates.values()
     ]
-    days = {day: {name.value: amount for name, amount in used.items()} for day, used in run.days.items()}
-    return Finished(run.job, standings, run.state.rows, days, run.book)
+    days = {day: {str(name): amount for name, amount in used.items()} for day, used in run.days.items()}
+    return Finished(run.job, standings, run.state.rows, days, run.book, run.estimate)
 
 
 def _log_of(store: Store, layout: Layout, run: Finished, standing: Standing, found: Comparison) -> None:

@@ -15,7 +15,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from headway_analysis.measures.tries import Place, Rules, tries_of
@@ -26,6 +26,8 @@ from headway_api.spec.evaluation import RLEvalJobSpec
 from headway_api.spec.suite import field_of as suite_field
 from headway_coordinator import group as groups
 from headway_coordinator.bounds import LOST_LIMIT, lost
+from headway_coordinator.budget.gate import Budget, GroupReservation, unbounded
+from headway_coordinator.budget.worst import NO_LIMITS, Bill, Limits
 from headway_coordinator.dataset import Order, Row, digest, position_of
 from headway_coordinator.episode import Task
 from headway_coordinator.evaluation.candidates import endpoint_field
@@ -62,6 +64,10 @@ class Unit:
     """The set of rollout servers that it needs."""
     settled: Container[str] = ()
     """Ids of its episodes that are lost for good, since they were so in the run that is scored again."""
+    limits: Callable[[str, str | None], Limits] = lambda candidate, suite: NO_LIMITS
+    """What bounds an episode of a candidate, of a suite's sample where one is named."""
+    model: str | None = None
+    """As `GroupRecord.model`."""
 
 
 class Evaluation:
@@ -78,8 +84,9 @@ class Evaluation:
         on_change: Callable[[], None] = lambda: None,
         on_episode: Callable[[EpisodeRecord], None] = lambda record: None,
         faults: Recurring | None = None,
+        budget: Budget | None = None,
     ) -> None:
-        """`faults` hears why episodes failed."""
+        """`faults` hears why episodes failed. `budget` lets groups begin."""
         self._spec = spec
         self._rows = rows
         self._measured = measured(spec, rows)
@@ -89,6 +96,7 @@ class Evaluation:
         self._on_change = on_change
         self._on_episode = on_episode
         self.faults = faults or Recurring()
+        self._budget = budget or unbounded()
         self._order = Order(rows=len(self._measured), seed=spec.seed, shuffle=False)
         sampling = spec.evaluation.sampling
         self._sampling = Sampling(sampling.temperature, sampling.top_p, spec.max_tokens)
@@ -223,10 +231,15 @@ class Evaluation:
                 if (following := next(left, None)) is None:
                     return
                 candidate, position = following
+                plan = self._plan(unit, candidate, position)
+                limits = unit.limits(candidate.name, plan.suite)
+                most = limits.sampled(plan.sampling.max_tokens, plan.sampling.episode_tokens)
+                bill = Bill(plan.purpose, plan.sampled_by, plan.model)
                 try:
-                    group = await self._sampled(unit, players[candidate.name], candidate, position)
-                    await place.aclose()
-                    await self._keep(unit, candidate, group)
+                    async with self._budget.group(plan, bill, limits, most) as held:
+                        group = await self._sampled(unit, players[candidate.name], plan, held)
+                        await place.aclose()
+                        await self._keep(unit, candidate, group)
                 except* CandidateFault as faults:
                     self._failed(candidate, _first(faults))
 
@@ -237,11 +250,9 @@ class Evaluation:
         candidate.fault(fault)
         self._moved()
 
-    async def _sampled(
-        self, unit: Unit, player: groups.Run, candidate: CandidateState, position: int
-    ) -> GroupRecord:
+    def _plan(self, unit: Unit, candidate: CandidateState, position: int) -> groups.Plan:
         one = self._measured[position]
-        plan = groups.Plan(
+        return groups.Plan(
             slot=self._order.slot(position),
             purpose=Purpose.EVALUATION,
             step=0,
@@ -252,10 +263,16 @@ class Evaluation:
             candidate=candidate.name,
             suite=one.suite,
             sampled_by=unit.sampled_by,
+            model=unit.model,
         )
+
+    async def _sampled(
+        self, unit: Unit, player: groups.Run, plan: groups.Plan, held: GroupReservation
+    ) -> GroupRecord:
+        name = str(plan.candidate)
         return await groups.run(
-            plan,
-            lambda task: self._counted(candidate.name, player, task),
+            replace(plan, spending=held),
+            held.watched(lambda task: self._counted(name, player, task), unit.settled),
             unit.room,
             incarnation=self._incarnation,
             max_retries=self._spec.rollout.max_retries,

@@ -26,6 +26,8 @@ from headway_api.status import ResolvedCandidate
 from headway_api.store import Store
 from headway_coordinator import group as groups
 from headway_coordinator.agents.choice import Where, agent_of, suite_agent
+from headway_coordinator.budget.gate import Budget, unbounded
+from headway_coordinator.budget.worst import CONTEXTS, Limits
 from headway_coordinator.dataset import position_of
 from headway_coordinator.endpoint.candidate import connected, episodes_at_once, token_in_time
 from headway_coordinator.endpoint.chat import EndpointChat
@@ -33,6 +35,7 @@ from headway_coordinator.engines.discovery import Discover
 from headway_coordinator.engines.fleet import Fleet
 from headway_coordinator.episode import Episodes, Rules, Sessions, Task
 from headway_coordinator.evaluation import candidates, rescore
+from headway_coordinator.evaluation.bounds import episode_limits
 from headway_coordinator.evaluation.candidates import Readable
 from headway_coordinator.evaluation.run import Players, Unit
 from headway_coordinator.evaluation.servers import Served, proven, served
@@ -88,6 +91,10 @@ class Units:
     """Hears why episodes failed."""
     judges: Judges = field(default_factory=Judges)
     """Whom the environment's reward and score may ask."""
+    budget: Budget = field(default_factory=unbounded)
+    """What the job may use."""
+    contexts: dict[str, int] = field(default_factory=dict)
+    """Most tokens of an episode of each candidate that has servers."""
     endpoints: Path = Path(names.ENDPOINTS_DIR)
     """Where the tokens of endpoints lie."""
     fleets: dict[str, Fleet] = field(default_factory=dict)
@@ -103,26 +110,46 @@ class Units:
         for number, members in sorted(self.job.server_sets.items()):
             room = Room(most)
             names = tuple(candidate.name for candidate in members)
-            yield Unit(names, "servers", partial(self._on_servers, number, members, room), room, number)
+            bring_up, model = partial(self._on_servers, number, members, room), self.job.priced_as(members[0])
+            yield Unit(names, "servers", bring_up, room, number, model=model, limits=self._limits)
         for resolved in self.job.candidates:
             asked = self._spec.asked(resolved.name)
             if asked.endpoint is not None:
                 room = Room(min(most, episodes_at_once(self.job, asked.endpoint)))
-                yield Unit((asked.name,), "endpoint", partial(self._at_endpoint, asked, room), room)
+                bring_up, model = partial(self._at_endpoint, asked, room), asked.endpoint.model
+                yield Unit((asked.name,), "endpoint", bring_up, room, model=model, limits=self._limits)
             if asked.rescore is not None:
                 lost = set[str]()
                 opened = partial(self._again, asked, lost)
-                yield Unit((asked.name,), "nobody", opened, Room(most), settled=lost)
+                again = Room(most)
+                yield Unit((asked.name,), "nobody", opened, again, settled=lost, limits=self._limits)
 
-    @property
-    def _rules(self) -> Rules:
+    def _limits(self, candidate: str, suite: str | None) -> Limits:
+        """What bounds an episode of a candidate; of a sample of a suite, where one is named."""
+        return episode_limits(self._spec, self.contexts.get(candidate, 0), suite)
+
+    def _rules(self, backend: Backend | None = None) -> Rules:
+        """What the spec says of every episode. `backend`: answers its turns."""
         low, high = self._spec.reward.range
         sandbox = self._spec.environment.sandbox.deadline_seconds
-        return Rules(self._spec.rollout.timeout_seconds, sandbox, (low, high), self._spec.agent.field)
+        bounded = self._spec.agent.turn_limit is None
+        return Rules(
+            self._spec.rollout.timeout_seconds,
+            sandbox,
+            (low, high),
+            self._spec.agent.field,
+            partial(self._most_tokens, backend) if bounded else lambda: None,
+        )
+
+    def _most_tokens(self, backend: Backend | None) -> int | None:
+        """Most tokens of an episode: under a budget, of an agent whose own loop decides."""
+        if not self.budget.bounded or backend is None or backend.context_length is None:
+            return None
+        return CONTEXTS * backend.context_length
 
     def _player(self, backend: Backend, sessions: Sessions) -> groups.Run:
         agent = agent_of(self.job, backend, self.server, self.where, self.http)
-        own = Episodes(self._rules, agent, self.broker, sessions, self.faults.hear, self.judges)
+        own = Episodes(self._rules(backend), agent, self.broker, sessions, self.faults.hear, self.judges)
         by_suite = {suite.name: self._sampler(suite, backend, sessions) for suite in self._spec.suites}
 
         async def live(task: Task) -> EpisodeRecord:
@@ -133,7 +160,8 @@ class Units:
     def _sampler(self, suite: Suite, backend: Backend, sessions: Sessions) -> Episodes:
         """Runs samples of a suite."""
         seconds, task = suite.sandbox.deadline_seconds, field_of(suite.name, "task")
-        rules = Rules(self._spec.rollout.timeout_seconds, seconds, BOUNDS, task)
+        most = partial(self._most_tokens, backend)
+        rules = Rules(self._spec.rollout.timeout_seconds, seconds, BOUNDS, task, most)
         agent = suite_agent(self.job, backend, self.server, self.where)
 
         def hear(episode: str, cause: Cause) -> None:
@@ -151,6 +179,7 @@ class Units:
             if self._is_wanted(candidate.name):
                 with self._fault_of(candidate.name):
                     ready[candidate.name] = await self._prepared(candidate)
+                    self.contexts[candidate.name] = ready[candidate.name][0].context_length
         if not ready:
             yield {}
             return
@@ -241,7 +270,7 @@ class Units:
             stored = await asyncio.to_thread(rescore.stored, asked.name, asked.rescore, self.store)
         http = self._spec.agent.http
         agent = rescore.Rescorer(asked.name, stored, http is not None and http.reports_reward, lost)
-        episodes = Episodes(self._rules, agent, self.broker, Nobody(), self.faults.hear, self.judges)
+        episodes = Episodes(self._rules(), agent, self.broker, Nobody(), self.faults.hear, self.judges)
         of_validation = asked.rescore.step is not None
 
         async def judged(task: Task) -> EpisodeRecord:

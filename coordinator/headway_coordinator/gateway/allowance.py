@@ -7,8 +7,8 @@ turns that run at once never sample more than is left.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 
 
@@ -29,6 +29,42 @@ class Reservation:
     """Whether it is less than the turn asked for: reaching it ends the episode."""
     used: int = 0
     """Tokens that it has sampled."""
+
+
+@dataclass
+class WholeAllowance:
+    """Tokens that all prompts and answers of an episode may have, whose agent has a loop of its own.
+
+    Under a budget an episode's worst case is reserved before it begins, so there has to be one.
+    """
+
+    limit: int | None = None
+    """None: no limit."""
+    used: int = 0
+    reached: bool = False
+    """Whether the limit cut a turn, or refused one."""
+
+    def __str__(self) -> str:
+        return f"the episode has used the {self.limit} tokens that a job with spec.budget gives its agent"
+
+    @contextmanager
+    def turn(self, prompt: int, wanted: int) -> Iterator[Reservation]:
+        """Hold a turn's tokens; what it does not sample is given back.
+
+        Raises:
+            AllowanceSpent: too few are left for the prompt and one token more.
+        """
+        room = wanted if self.limit is None else min(wanted, self.limit - self.used - prompt)
+        if room < 1:
+            self.reached = True
+            raise AllowanceSpent(str(self))
+        held = Reservation(room, is_last=room < wanted)
+        self.used += prompt + room
+        try:
+            yield held
+        finally:
+            self.used -= room - held.used
+            self.reached |= held.is_last and held.used >= room
 
 
 @dataclass

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from headway_api.records import Drift, ForkReason, Turn
+from headway_coordinator.budget.spending import UNBOUNDED, Spending
 from headway_coordinator.gateway import drift
-from headway_coordinator.gateway.allowance import NoTokensLeft, TokenAllowance
+from headway_coordinator.gateway.allowance import NoTokensLeft, TokenAllowance, WholeAllowance
 from headway_coordinator.gateway.conversations import Said
 from headway_coordinator.gateway.texts import Continued
 from headway_coordinator.trajectory.calls import Call, Message, Tool
@@ -116,6 +117,10 @@ class Session:
     """Fields of requests that were not applied, and in how many."""
     answered_at: list[float] = field(default_factory=list)
     """When each turn was recorded, monotonic."""
+    whole: WholeAllowance = field(default_factory=WholeAllowance)
+    """Tokens that prompts and answers may still have together."""
+    spending: Spending = field(default=UNBOUNDED)
+    """Reserves what an endpoint may be asked."""
     allowance: TokenAllowance = field(init=False)
     """Tokens that it may still sample."""
 
@@ -161,7 +166,13 @@ class Session:
     @property
     def cut(self) -> str:
         """Why a turn that ended by `length` did, whose agent asked for more."""
-        return str(self.allowance) if self.allowance.reached else "a turn reached its most tokens"
+        reached = next((each for each in (self.allowance, self.whole) if each.reached), None)
+        return "a turn reached its most tokens" if reached is None else str(reached)
+
+    @property
+    def limited(self) -> bool:
+        """Whether a limit of the episode's own cut or refused a turn."""
+        return self.allowance.reached or self.whole.reached
 
     @property
     def taken(self) -> int:

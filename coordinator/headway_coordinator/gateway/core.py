@@ -96,10 +96,11 @@ class Gateway:
         if room < 1:
             raise ContextFull(f"{len(prompt)} tokens fill the context of {self._context_length}")
         wanted = min(room, session.sampling.max_tokens, ask.max_tokens or room)
-        async with session.allowance.reserved(wanted) as held:
-            request = self._request(session, ask, number, prompt, held.tokens)
-            sampled = await self._engine.generate(session.episode_id, request, self._timeout)
-            held.used = len(sampled.tokens)
+        with session.whole.turn(len(prompt), wanted) as whole:
+            async with session.allowance.reserved(whole.tokens) as held:
+                request = self._request(session, ask, number, prompt, held.tokens)
+                sampled = await self._engine.generate(session.episode_id, request, self._timeout)
+                whole.used = held.used = len(sampled.tokens)
         return sampled
 
     def _request(self, session: Session, ask: Ask, number: int, prompt: list[int], tokens: int) -> Request:

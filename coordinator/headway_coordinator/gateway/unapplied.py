@@ -122,7 +122,7 @@ def unapplied(body: Mapping[str, Any], table: Table, *, lenient: bool) -> tuple[
     Raises:
         Refusal: 400 `unsupported_parameter`, of the first field, where `lenient` is false.
     """
-    found = [name for name, neutral in table.items() if not _neutral(body.get(name), neutral)]
+    found = [name for name in body if name in table and not _neutral(body[name], table[name])]
     if found and not lenient:
         name = found[0]
         raise bad(

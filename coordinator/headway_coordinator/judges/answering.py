@@ -14,9 +14,11 @@ from typing import Any, Final, TypeVar
 from headway_api.bounds import OutOfBounds
 from headway_api.records import Judgement
 from headway_api.sandbox_api import Question
+from headway_coordinator.budget.spending import UNBOUNDED, Spending
+from headway_coordinator.budget.worst import of_judgements
 from headway_coordinator.faults import Cause, InfraFault
 from headway_coordinator.judges.judge import Judge
-from headway_coordinator.judges.question import asked
+from headway_coordinator.judges.question import asked, most
 from headway_coordinator.judges.schema import BadSchema, require
 from headway_coordinator.sandboxes import ENTRYPOINT, Sandbox
 
@@ -30,6 +32,8 @@ class Judges:
     """The judges of a job."""
 
     by_name: Mapping[str, Judge] = field(default_factory=dict)
+    spending: Spending = UNBOUNDED
+    """Reserves what questions may cost that belong to no group."""
 
     @property
     def names(self) -> list[str]:
@@ -46,6 +50,7 @@ class Judges:
         finish: Callable[[list[str]], Awaitable[Reply]],
         told: Callable[[Judgement], None] = lambda judgement: None,
         waits: Callable[[str | None], None] = lambda judge: None,
+        spending: Spending | None = None,
     ) -> Reply:
         """What the environment makes of an episode, or of a group. Its questions are answered meanwhile.
 
@@ -53,13 +58,14 @@ class Judges:
             finish: asks the sandbox for it, given the judges that may be asked.
             told: what each question cost.
             waits: told which judge an answer is awaited of; None: of none.
+            spending: reserves what each question may cost; None: as for those that belong to no group.
 
         Raises:
             InfraFault: a judge failed, or the sandbox did.
         """
         if not self.by_name:
             return await finish([])
-        one = _Judgement(self, sandbox, told, waits)
+        one = _Judgement(self, sandbox, told, waits, self.spending if spending is None else spending)
         answering = asyncio.create_task(one.answer_all())
         finishing = asyncio.ensure_future(finish(self.names))
         try:
@@ -83,6 +89,7 @@ class _Judgement:
     sandbox: Sandbox
     told: Callable[[Judgement], None]
     waits: Callable[[str | None], None]
+    spending: Spending
     open: dict[int, str] = field(default_factory=dict)
     """Judge of each question that has no answer yet, by the question's id."""
 
@@ -120,7 +127,13 @@ class _Judgement:
             raise _misused("JudgeMisused", f"asks judge {question.name} amiss: {error}") from error
         self.open[question.id] = question.name
         self.waits(question.name)
-        found = await judge.ask(put, self.told)
+        async with self.spending.reserved(most(judge.spec, put)) as used:
+
+            def told(judgement: Judgement) -> None:
+                used(of_judgements([judgement]))
+                self.told(judgement)
+
+            found = await judge.ask(put, told)
         await self._bring(question.id, found)
 
     async def _bring(self, question: int, found: Any) -> None:

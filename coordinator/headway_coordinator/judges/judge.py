@@ -34,10 +34,8 @@ from headway_coordinator.endpoint.token import TokenWrong
 from headway_coordinator.endpoint.wire import LIMIT, NEW_LIMIT
 from headway_coordinator.faults import Cause, InfraFault
 from headway_coordinator.judges.kept import Kept
-from headway_coordinator.judges.question import Asked, NoAnswer, answer, body, holds
+from headway_coordinator.judges.question import TRIES, Asked, NoAnswer, answer, body, holds
 
-TRIES: Final = 3
-"""Of a question whose failure may be its own."""
 PROBE: Final = Asked([{"role": "user", "content": "Say ok."}], None, "0" * 64)
 PROBE_TOKENS: Final = 16
 SHOWN: Final = 400
@@ -171,6 +169,7 @@ class Judge:
             prompt_tokens=spent.prompt_tokens,
             sampled_tokens=spent.sampled_tokens,
             counted=spent.counted,
+            model=self.spec.priced_as,
         )
 
     async def ready(self) -> None:

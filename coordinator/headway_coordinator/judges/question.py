@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Final
 
 from headway_api import bounds
 from headway_api.bounds import KIB, OutOfBounds, json_within, shortened
+from headway_api.prices import of
+from headway_api.records import UsageClass
 from headway_api.sandbox_api import Question
 from headway_api.spec.judge import Judge
+from headway_coordinator.budget.worst import TEMPLATE_TOKENS, Slot
 from headway_coordinator.endpoint.reply import Reply
 from headway_coordinator.endpoint.wire import LIMIT, NEW_LIMIT
 from headway_coordinator.judges.schema import mismatch
@@ -22,6 +26,8 @@ MOST_ANSWER: Final = 256 * KIB
 """Bytes of one answer."""
 ANSWER_DEPTH: Final = 16
 FORMAT: Final = "response_format"
+TRIES: Final = 3
+"""Of a question whose failure may be its own."""
 SHOWN: Final = 100
 """Characters of an answer that cannot be used, which a message shows."""
 
@@ -53,6 +59,21 @@ def asked(question: Question, judge: Judge) -> Asked:
         raise OutOfBounds(f"the question has {len(text)} bytes; ask with {MOST_QUESTION} at most")
     digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
     return Asked(question.messages, question.answer_schema, digest)
+
+
+def most(judge: Judge, question: Asked) -> Counter[Slot]:
+    """The most that a question may cost, over all of its tries.
+
+    A token has a byte at least, and a chat template adds little to a message.
+    """
+    said = len(json.dumps([question.messages, question.schema]))
+    prompt = said + TEMPLATE_TOKENS * (1 + len(question.messages))
+    if judge.model is not None and judge.model.context_length is not None:
+        prompt = min(prompt, judge.model.context_length)
+    found: Counter[Slot] = Counter()
+    found[(of(UsageClass.JUDGE_PROMPT, judge.priced_as),)] = TRIES * prompt
+    found[(of(UsageClass.JUDGE_SAMPLE, judge.priced_as),)] = TRIES * judge.max_tokens
+    return found
 
 
 def body(judge: Judge, model: str, question: Asked, without: Collection[str], attempt: int) -> dict[str, Any]:

@@ -11,15 +11,19 @@ An event's id is a function of what it counts, so a replay yields the same ids a
   Tokens of an endpoint stay what they are, since they cost there what the others cost;
 * turns that never reached their agent are `discarded` too, whatever became of their episode;
 * questions to judges: `judgePrompt` and `judgeSample`, of lost episodes too, like tokens of an endpoint;
-* a step: `train`, the tokens of each group that went through forward and backward.
+* a step: `train`, the tokens of each group that went through forward and backward;
+* accelerators: `acceleratorSeconds`, what was held by role and product since the segment before.
+
+Tokens of a judge, of an endpoint and of a candidate whose model is not the job's own name their model.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, get_args
 
+from headway_api.held import Holder
 from headway_api.records import (
     AbandonReason,
     EpisodeRecord,
@@ -48,6 +52,11 @@ _CLASSES = {
     Purpose.EVALUATION: _EVALUATION,
     Purpose.PREFLIGHT: _EVALUATION,
 }
+
+
+def classes_of(purpose: Purpose) -> tuple[UsageClass, UsageClass, UsageClass]:
+    """Of prompts, of prompts found in a cache, and of what is sampled by the job's own servers."""
+    return _CLASSES[purpose]
 
 
 def of_group(group: GroupRecord) -> list[UsageEvent]:
@@ -113,20 +122,50 @@ def of_step(report: StepReport, at: float) -> list[UsageEvent]:
     ]
 
 
+def of_accelerators(
+    number: int, counted: Mapping[Holder, float], held: Mapping[Holder, float], at: float, *, last: bool
+) -> list[UsageEvent]:
+    """What has been held beyond what is counted. `number` is that of the segment.
+
+    Where less was held than is counted, a pod had ended a little before it was last seen. That is made up for
+    by what is held next; where nothing will be (`last`), an event takes the rest back.
+    """
+    grown = {whose: seconds - counted.get(whose, 0) for whose, seconds in sorted(held.items())}
+    return [
+        UsageEvent(
+            id=f"accelerators-{number:06d}/{whose.role}/{whose.product}",
+            usage_class=UsageClass.ACCELERATOR_SECONDS,
+            quantity=more,
+            at=at,
+            role=whose.role,
+            product=whose.product,
+        )
+        for whose, more in grown.items()
+        if more > 0 or (last and more < 0)
+    ]
+
+
+def holder(event: UsageEvent) -> Holder | None:
+    """Whom an event counts accelerator seconds for; None where it counts something else."""
+    if event.usage_class is not UsageClass.ACCELERATOR_SECONDS:
+        return None
+    return Holder(event.role or "other", event.product or "other")
+
+
 def _turns(group: GroupRecord, episode: EpisodeRecord, why: str | None) -> Iterator[UsageEvent]:
     """What an episode's turns cost, by whoever sampled them."""
     if group.sampled_by == "endpoint":
-        yield from _elsewhere(episode)
+        yield from _elsewhere(episode, group.model)
     elif group.sampled_by == "servers":
         for turn in episode.turns:
             discarded = why is not None or not turn.delivered
-            yield from _discarded(episode, turn) if discarded else _billed(episode, turn, group.purpose)
+            yield from _discarded(episode, turn, group.model) if discarded else _billed(episode, turn, group)
 
 
-def _elsewhere(episode: EpisodeRecord) -> Iterator[UsageEvent]:
+def _elsewhere(episode: EpisodeRecord, model: str | None) -> Iterator[UsageEvent]:
     for turn in episode.turns:
-        yield from _event(episode, turn.index, UsageClass.ENDPOINT_PROMPT, turn.prompt_tokens)
-        yield from _event(episode, turn.index, UsageClass.ENDPOINT_SAMPLE, turn.sampled_tokens)
+        yield from _event(episode, turn.index, UsageClass.ENDPOINT_PROMPT, turn.prompt_tokens, model)
+        yield from _event(episode, turn.index, UsageClass.ENDPOINT_SAMPLE, turn.sampled_tokens, model)
 
 
 def judged(whose: str, judgements: Sequence[Judgement], at: float) -> Iterator[UsageEvent]:
@@ -136,21 +175,21 @@ def judged(whose: str, judgements: Sequence[Judgement], at: float) -> Iterator[U
         for name, quantity in used.items():
             if quantity:
                 told = f"{whose}/judge-{number}/{name.value}"
-                yield UsageEvent(id=told, usage_class=name, quantity=quantity, at=at)
+                yield UsageEvent(id=told, usage_class=name, quantity=quantity, at=at, model=asked.model)
 
 
-def _billed(episode: EpisodeRecord, turn: Turn, purpose: Purpose) -> Iterator[UsageEvent]:
-    prefill, cached, sample = _CLASSES[purpose]
+def _billed(episode: EpisodeRecord, turn: Turn, group: GroupRecord) -> Iterator[UsageEvent]:
+    prefill, cached, sample = _CLASSES[group.purpose]
     for usage_class, quantity in (
         (prefill, turn.prompt_tokens - turn.cached_tokens),
         (cached, turn.cached_tokens),
         (sample, turn.sampled_tokens),
     ):
-        yield from _event(episode, turn.index, usage_class, quantity)
+        yield from _event(episode, turn.index, usage_class, quantity, group.model)
 
 
-def _discarded(episode: EpisodeRecord, turn: Turn) -> Iterator[UsageEvent]:
-    yield from _event(episode, turn.index, UsageClass.DISCARDED, _used(turn))
+def _discarded(episode: EpisodeRecord, turn: Turn, model: str | None) -> Iterator[UsageEvent]:
+    yield from _event(episode, turn.index, UsageClass.DISCARDED, _used(turn), model)
 
 
 def _used(turn: Turn) -> int:
@@ -159,7 +198,11 @@ def _used(turn: Turn) -> int:
 
 
 def _event(
-    episode: EpisodeRecord, turn: int | str, usage_class: UsageClass, quantity: float
+    episode: EpisodeRecord,
+    turn: int | str,
+    usage_class: UsageClass,
+    quantity: float,
+    model: str | None = None,
 ) -> Iterator[UsageEvent]:
     if quantity:
         yield UsageEvent(
@@ -167,4 +210,5 @@ def _event(
             usage_class=usage_class,
             quantity=quantity,
             at=episode.finished_at,
+            model=model,
         )

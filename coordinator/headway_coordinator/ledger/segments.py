@@ -6,36 +6,55 @@ first stands. The totals in memory are a projection; at a restart they are rebui
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime
+from threading import Lock
 
-from headway_api.artifacts import SEGMENTS, Layout, written
+from headway_api import prices
+from headway_api.artifacts import SEGMENTS, Layout, accelerators_number, written
+from headway_api.bounds import OutOfBounds
+from headway_api.exits import JobError
+from headway_api.held import Holder
 from headway_api.records import GroupRecord, Judgement, StepReport, UsageClass, UsageEvent
 from headway_api.store import NotFound, Store
 from headway_api.stored import parsed, read_each
 from headway_coordinator.bounds import GIVEN_UP
 from headway_coordinator.ledger import events
 
-Totals = dict[UsageClass, float]
+Totals = dict[str, float]
+"""Quantity by class; of tokens that are not of the job's own model, by `prices.of` class and model."""
 Days = dict[date, Totals]
-"""Quantity by UTC day, which decides the price, and class."""
+"""The same by UTC day, which decides the price."""
+Usages = list[tuple[date, dict[str, float]]]
+"""The same with the classes' names, as prices take them."""
 
 
 def encode(segment: Sequence[UsageEvent]) -> bytes:
     """One event a line."""
-    return "".join(f"{event.model_dump_json()}\n" for event in segment).encode()
+    return "".join(f"{event.model_dump_json(exclude_none=True)}\n" for event in segment).encode()
 
 
 def decode(data: bytes) -> list[UsageEvent]:
-    """Inverse of `encode`; raises OutOfBounds."""
-    return [parsed(UsageEvent, line) for line in data.splitlines() if line]
+    """Inverse of `encode`.
+
+    Raises:
+        OutOfBounds: it is none, or a part of one, or an event is in it twice.
+    """
+    if not data.endswith(b"\n"):
+        raise OutOfBounds("its last line does not end: a part is missing")
+    found = [parsed(UsageEvent, line) for line in data.splitlines() if line]
+    twice = [each for each, count in Counter(event.id for event in found).items() if count > 1]
+    if twice:
+        raise OutOfBounds(f"event {twice[0]} is in it twice")
+    return found
 
 
 class Ledger:
     """Events of a job, each counted once.
 
     Invariant: a segment is in `_seen` exactly when it is in the store and its events are in `days`. Blocking
-    calls: run them in a thread, one at a time.
+    calls: run them in a thread. Those of groups and steps one at a time; `accelerators` beside them.
     """
 
     def __init__(self, store: Store, layout: Layout) -> None:
@@ -43,16 +62,31 @@ class Ledger:
         self._layout = layout
         self._seen: set[str] = set()
         """URIs: a job has too many events to remember each by its id, and no two segments share one."""
+        self._counting = Lock()
+        self.loaded = False
+        """Whether every segment there was has been counted."""
         self.days: Days = {}
+        self.held: dict[date, dict[Holder, float]] = {}
+        """Accelerator seconds of `days`, by role and product."""
+        self._held_segments = 0
+        self.counted = 0
+        """How often anything was counted: while it is the same, so is all else."""
         self.episodes = 0
         """Training episodes that were billed: completed, truncated or failed by the agent's own fault."""
+        self.heard: Callable[[Sequence[UsageEvent]], None] = lambda events: None
+        """Told of every event once it is counted, by the thread that counts it."""
 
     def load(self) -> None:
         """Read every segment there is."""
         folder = self._layout.usage
         uris = written(self._store.list(folder), folder, SEGMENTS)
+        first: dict[str, str] = {}
         for uri, found in zip(uris, read_each(self._store, uris, decode), strict=True):
+            for event in found[:1]:  # a copy has the first of another's too
+                if (other := first.setdefault(event.id, uri)) != uri:
+                    raise duplicated(other, uri, event.id)
             self._count({uri: found})
+        self.loaded = True
 
     def group(self, group: GroupRecord) -> None:
         """Write down a finished group. One given up after it was written down costs what such a one costs."""
@@ -70,6 +104,16 @@ class Ledger:
         except NotFound:  # it had cost nothing
             return []
 
+    def events(self) -> list[UsageEvent]:
+        """Every event there is, read again."""
+        folder = self._layout.usage
+        uris = written(self._store.list(folder), folder, SEGMENTS)
+        return [event for segment in read_each(self._store, uris, decode) for event in segment]
+
+    def lost(self, groups: Iterable[str]) -> list[str]:
+        """Those of the groups, by `GroupRecord.key`, that have no segment: each one that was trained had."""
+        return sorted(key for key in groups if self._layout.usage_of_group(key) not in self._seen)
+
     def judgements(self, whose: str, found: Sequence[Judgement], at: float) -> None:
         """Write down what questions to judges cost that belong to no group; `whose` is used once."""
         uri = self._layout.usage_of_group(whose)
@@ -79,6 +123,26 @@ class Ledger:
         """Write down an acknowledged step."""
         uri = self._layout.usage_of_step(report.step)
         self._count({uri: self._write(uri, events.of_step(report, at))})
+
+    def accelerators(self, held: Mapping[Holder, float], at: float, *, last: bool = False) -> None:
+        """Write down what was held beyond what is counted. What another process wrote meanwhile stands."""
+        number = self._held_segments + 1
+        counted = self.held_seconds()
+        uri = self._layout.usage_of_accelerators(number)
+        self._count({uri: self._write(uri, events.of_accelerators(number, counted, held, at, last=last))})
+
+    def used(self) -> Usages:
+        """What was used so far, as prices take it."""
+        with self._counting:
+            return by_name(self.days, self.held)
+
+    def held_seconds(self) -> dict[Holder, float]:
+        """Accelerator seconds so far, by role and product."""
+        found: dict[Holder, float] = {}
+        for totals in self.held.values():
+            for whose, seconds in totals.items():
+                found[whose] = found.get(whose, 0.0) + seconds
+        return found
 
     def _write(self, uri: str, segment: list[UsageEvent]) -> list[UsageEvent]:
         """Make a segment durable; what is to be counted by that, of an earlier writing where there is one."""
@@ -91,9 +155,15 @@ class Ledger:
     def _count(self, segments: Mapping[str, Sequence[UsageEvent]]) -> None:
         """At once: a bill in between would be of neither."""
         found = [event for segment in segments.values() for event in segment]
-        self._seen.update(uri for uri, segment in segments.items() if segment)
-        self.days = fold(found, self.days)
-        self.episodes += sum(map(events.training_episodes, found))
+        kept = [uri for uri, segment in segments.items() if segment]
+        with self._counting:
+            self._seen.update(kept)
+            self.days = fold(found, self.days)
+            self.held = fold_held(found, self.held)
+            self._held_segments = max([self._held_segments, *map(accelerators_number, kept)])
+            self.episodes += sum(map(events.training_episodes, found))
+            self.counted += 1
+        self.heard(found)
 
 
 def fold(segment: Iterable[UsageEvent], start: Days | None = None) -> Days:
@@ -101,10 +171,51 @@ def fold(segment: Iterable[UsageEvent], start: Days | None = None) -> Days:
     days = {day: dict(totals) for day, totals in (start or {}).items()}
     for event in segment:
         totals = days.setdefault(datetime.fromtimestamp(event.at, UTC).date(), {})
-        totals[event.usage_class] = totals.get(event.usage_class, 0.0) + event.quantity
+        name = prices.of(event.usage_class, event.model)
+        totals[name] = totals.get(name, 0.0) + event.quantity
     return days
 
 
-def total(days: Days) -> Totals:
-    """Quantity by class, every class named."""
-    return {name: sum(totals.get(name, 0.0) for totals in days.values()) for name in UsageClass}
+def by_name(days: Days, held: Mapping[date, Mapping[Holder, float]]) -> Usages:
+    """What was used by day, as prices take it: accelerator seconds by product."""
+    found: Usages = []
+    for day, totals in days.items():
+        used = {str(name): quantity for name, quantity in totals.items()}
+        if parts := held.get(day):
+            del used[UsageClass.ACCELERATOR_SECONDS.value]
+            for whose, seconds in parts.items():
+                name = prices.held(whose.product)
+                used[name] = used.get(name, 0.0) + seconds
+        found.append((day, used))
+    return found
+
+
+def fold_held(
+    segment: Iterable[UsageEvent], start: Mapping[date, Mapping[Holder, float]]
+) -> dict[date, dict[Holder, float]]:
+    """Add the accelerator seconds among events to `start`, which is left as it is."""
+    days = {day: dict(totals) for day, totals in start.items()}
+    for event in segment:
+        if (whose := events.holder(event)) is not None:
+            totals = days.setdefault(datetime.fromtimestamp(event.at, UTC).date(), {})
+            totals[whose] = totals.get(whose, 0.0) + event.quantity
+    return days
+
+
+def duplicated(one: str, other: str, event: str) -> JobError:
+    """Two segments hold the same event: to count both would bill it twice."""
+    return JobError(
+        "LedgerDuplicated",
+        f"{one} and {other} both hold the usage event {event}: delete the one that the job did not write, or "
+        "move it out of the folder",
+        field="spec.output.uri",
+    )
+
+
+def total(days: Mapping[date, Mapping[str, float]]) -> dict[UsageClass, float]:
+    """Quantity by class, every class named: of all models together."""
+    found = dict.fromkeys(UsageClass, 0.0)
+    for totals in days.values():
+        for name, quantity in totals.items():
+            found[UsageClass(prices.class_of(name))] += quantity
+    return found

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import date
+from typing import Final
 
-from headway_api.prices import PriceBook, cost_by_day, shown, unpriced
+from headway_api.prices import ACCELERATORS, PriceBook, class_of, cost_by_day, shown, unpriced
 from headway_api.records import UsageClass
 from headway_api.status import Usage, decimal
-from headway_coordinator.ledger.segments import Days, total
+from headway_coordinator.ledger.books import Books
+from headway_coordinator.ledger.segments import Days, Usages, by_name, total
 
 EVALUATION = (
     UsageClass.EVALUATION_PREFILL,
@@ -16,13 +19,24 @@ EVALUATION = (
 )
 ENDPOINT = (UsageClass.ENDPOINT_PROMPT, UsageClass.ENDPOINT_SAMPLE)
 JUDGE = (UsageClass.JUDGE_PROMPT, UsageClass.JUDGE_SAMPLE)
+MOST_UNPRICED: Final = 16
+"""Entries of `status.usage.unpriced`."""
+NAME_LENGTH: Final = 128
+"""Characters of each."""
 
 
-def usage(days: Days, book: PriceBook, today: date) -> Usage:
-    """The bill so far: each day's usage at that day's prices."""
+def usage(
+    days: Days, book: PriceBook, today: date, books: Books | None = None, used: Usages | None = None
+) -> Usage:
+    """The bill so far: each day's usage at that day's prices.
+
+    Args:
+        books: where the book is from.
+        used: the same usage with accelerator seconds by product, where there are any.
+    """
     totals = total(days)
     tokens = {usage_class: round(quantity) for usage_class, quantity in totals.items()}
-    by_day = [(day, {name.value: amount for name, amount in used.items()}) for day, used in days.items()]
+    by_day = used or by_name(days, {})
     return Usage(
         prefill_tokens=tokens[UsageClass.PREFILL],
         cached_prefill_tokens=tokens[UsageClass.CACHED_PREFILL],
@@ -33,7 +47,22 @@ def usage(days: Days, book: PriceBook, today: date) -> Usage:
         endpoint_tokens=sum(tokens[usage_class] for usage_class in ENDPOINT),
         judge_tokens=sum(tokens[usage_class] for usage_class in JUDGE),
         sandbox_seconds=decimal(totals[UsageClass.SANDBOX_SECONDS], 1),
+        accelerator_seconds=decimal(held, 0) if (held := totals[UsageClass.ACCELERATOR_SECONDS]) else None,
         cost=shown(cost_by_day(by_day, book)),
-        unpriced=unpriced(by_day, book),
+        unpriced=without_price(unpriced(by_day, book)),
         price_book=book.edition(today),
+        price_book_hash=(books.whole if books else book).digest[:12],
+        price_corrections=len(books.corrections) if books else 0,
+        price_book_problem=books.problem if books else None,
     )
+
+
+def without_price(names: Iterable[str]) -> list[str]:
+    """What has no price, as status shows it: CLASS or CLASS:MODEL. Where there are too many, the last entry
+    says how many more there are."""
+    known = sorted({ACCELERATORS if class_of(name) == ACCELERATORS else name for name in names})
+    told = [name if len(name) <= NAME_LENGTH else f"{name[: NAME_LENGTH - 3]}..." for name in known]
+    if len(told) <= MOST_UNPRICED:
+        return told
+    shown_first = told[: MOST_UNPRICED - 1]
+    return [*shown_first, f"and {len(told) - len(shown_first)} more"]

@@ -13,10 +13,11 @@ from headway_api import logs
 from headway_api.bounds import OutOfBounds
 from headway_api.records import Judgement
 from headway_api.sandbox_api import Question
+from headway_coordinator.budget.worst import of_judgements
 from headway_coordinator.faults import InfraFault
 from headway_coordinator.judges.answering import Judges
 from headway_coordinator.judges.judge import Judge
-from headway_coordinator.judges.question import Asked, asked
+from headway_coordinator.judges.question import Asked, asked, most
 from headway_coordinator.judges.schema import BadSchema, require
 from headway_coordinator.preflight.scripted import ERROR_LENGTH, TRIES, Bill
 
@@ -83,7 +84,11 @@ class Asker:
         for attempt in range(TRIES):
             told: list[Judgement] = []
             try:
-                return await judge.ask_anew(put, told.append)
+                async with self.judges.spending.reserved(most(judge.spec, put)) as used:
+                    try:
+                        return await judge.ask_anew(put, told.append)
+                    finally:
+                        used(of_judgements(told))
             except InfraFault as fault:
                 last = fault
             finally:

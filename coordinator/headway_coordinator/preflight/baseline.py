@@ -11,7 +11,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Final
 
@@ -25,6 +25,8 @@ from headway_api.spec.training import RLTrainingJobSpec
 from headway_api.store import Store
 from headway_coordinator import group as groups
 from headway_coordinator.bounds import LOST_LIMIT, lost
+from headway_coordinator.budget.gate import Budget
+from headway_coordinator.budget.worst import Bill, Limits
 from headway_coordinator.dataset import Data, tasks_of
 from headway_coordinator.episode import Task
 from headway_coordinator.gateway.asks import Sampling
@@ -70,6 +72,8 @@ class Sampler:
     episode: groups.Run
     notebook: Notebook
     faults: Recurring
+    budget: Budget
+    limits: Limits
     certain: Callable[[Baseline], Finding | None]
     """Whether a check that may stop the job fails for certain."""
     changed: Callable[[], None]
@@ -167,17 +171,19 @@ class Sampler:
 
     async def _one(self, plan: groups.Plan) -> None:
         """Run a group, make it and its usage durable, and ask whether a failure is certain by now."""
-        group = await groups.run(
-            plan,
-            self._counted,
-            self.room,
-            incarnation=self.incarnation,
-            max_retries=self.spec.rollout.max_retries,
-            relative=self.relative,
-        )
-        answers = self.notebook.taken(group)
-        own, group = group, await self._blocking(self._keep, group, answers)
-        await self._blocking(self.ledger.group, group)
+        most = self.limits.sampled(plan.sampling.max_tokens, plan.sampling.episode_tokens)
+        async with self.budget.group(plan, Bill(plan.purpose), self.limits, most) as held:
+            group = await groups.run(
+                replace(plan, spending=held),
+                held.watched(self._counted),
+                self.room,
+                incarnation=self.incarnation,
+                max_retries=self.spec.rollout.max_retries,
+                relative=self.relative,
+            )
+            answers = self.notebook.taken(group)
+            own, group = group, await self._blocking(self._keep, group, answers)
+            await self._blocking(self.ledger.group, group)
         if group is not own:
             answers = await self._blocking(answers_of, self.store, self.layout, group)
         self._lost_in_a_row = 0 if group.scored else self._lost_in_a_row + 1

@@ -29,6 +29,7 @@ from headway_coordinator.faults import AnswerFault, InfraFault, PermanentFault
 from headway_coordinator.http import Refused, Unreachable
 from headway_coordinator.judges.answering import Judges
 from headway_coordinator.judges.judge import PASSING, Judge
+from headway_coordinator.ledger.books import Books
 from headway_coordinator.preflight import checks
 from headway_coordinator.sandboxes import RESOURCES, Broker
 from headway_coordinator.seeds import seed
@@ -58,6 +59,22 @@ class Checklist:
     begun: bool = False
     """A predecessor got past all of this: none of the basics failing is final."""
     results: list[Check] = field(default_factory=list)
+
+    def prices(self, books: Books) -> None:
+        """The price book that the job names is there, and can be read. Blocking.
+
+        Raises:
+            JobError: `PriceBookMissing` or `PriceBookInvalid`.
+        """
+        self._need(names.CHECK_PRICES, books.first, lambda book: f"{book.name}, SHA-256 {book.digest[:12]}")
+
+    def budget(self, fits: Callable[[], str]) -> None:
+        """The budget has room for a group of episodes at its worst. `fits` says so.
+
+        Raises:
+            JobError: `BudgetTooSmall`, under every policy.
+        """
+        self._need("Budget", fits, str)
 
     async def agent(self, http: aiohttp.ClientSession, url: str) -> None:
         """The agent's service answers: anything at all, for it is not known what it takes but prompts.

@@ -22,7 +22,9 @@ from typing import Final
 
 import aiohttp
 
-from headway_analysis.preflight import report, run
+from headway_analysis.estimate.plan import Plan
+from headway_analysis.estimate.whole import Price
+from headway_analysis.preflight import expected, report, run
 from headway_analysis.preflight.checks import judge_varies
 from headway_analysis.preflight.definition import Finding
 from headway_analysis.preflight.evidence import Baseline, Facts, Probe
@@ -93,6 +95,10 @@ class Dynamic:
     on_episode: Callable[[EpisodeRecord], None] = lambda record: None
     book: PriceBook = DEFAULT
     """The prices of the job's bill."""
+    plan: Plan | None = None
+    """How many episodes the job plays."""
+    price: Price | None = None
+    """Today's prices, as the job's bill has them."""
     sampler: Sampler | None = None
     findings: list[Finding] = field(default_factory=list)
     kept: keyed.Kept | None = None
@@ -146,7 +152,8 @@ class Dynamic:
         sampler = self.sampler = Sampler(
             self.spec, self.ready.data, self._facts, self.ready.renderer, self.layout, self.store, self.spool,
             self.ledger, self.incarnation, room, self.players.on(fleet, room, notebook.of), notebook,
-            self.faults, self._certain, self._moved, self.on_episode,
+            self.faults, self.players.budget, self.players.limits, self._certain, self._moved,
+            self.on_episode,
             self.players.relative.witnessed(notebook.of),
         )  # fmt: skip
         tried = await self._probed("start")  # while the first sandboxes are there
@@ -173,6 +180,8 @@ class Dynamic:
             cut=cut is not None,
             findings=keyed.storable(findings),
             document=dict(document),
+            measured=expected.measured(baseline),
+            seconds_each=expected.seconds_each(baseline),
         )
 
     @asynccontextmanager
@@ -324,8 +333,9 @@ class Dynamic:
             contract=spec.environment.contract,
             seed=spec.seed,
             overlap_allowed=spec.data.allow_overlap,
-            prices=self.book.on(today).prices,
+            price=self.price,
             price_edition=self.book.edition(today),
+            plan=self.plan,
             trains_alike=spec.algorithm.advantage.method not in BY_REWARDS,
             tool_call_parser=spec.agent.effective_builtin.tool_call_parser,
         )

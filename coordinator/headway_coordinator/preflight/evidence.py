@@ -148,7 +148,8 @@ def sampled(
     """Each episode of a group, as the checks are given it. Tokens stay only where they are read again."""
     trained = [row_tokens(episode) for episode in group.episodes]
     episodes = [without_tokens(episode) for episode in group.episodes]
-    group = group.model_copy(update={"episodes": episodes, "discarded": []})
+    retried = [each.model_copy(update={"messages": [], "rows": []}) for each in group.discarded]
+    group = group.model_copy(update={"episodes": episodes, "discarded": retried})
     about_group = [*map(_question, answers.questions)]
     for number, episode in enumerate(episodes):
         known = answers.episodes.get(episode.episode_id, Answers())

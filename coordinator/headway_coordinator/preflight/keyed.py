@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from pydantic import Field
 
+from headway_analysis.estimate.measured import Measured
 from headway_analysis.preflight.definition import Finding
 from headway_api.artifacts import Layout, shared_preflight
 from headway_api.base_model import WEIGHTS
@@ -28,7 +29,7 @@ from headway_api.stored import read
 from headway_coordinator.dataset import Data, digest
 from headway_coordinator.preflight import tensors
 
-VERSION: Final = 2
+VERSION: Final = 3
 """Of the checks: raise it with a change by which the same episodes are judged otherwise."""
 PINNED: Final = "@sha256:"
 Json = dict[str, Any]
@@ -49,6 +50,10 @@ class Kept(Record):
     findings: list[Finding]
     document: Json = Field(default_factory=dict)
     """The whole report."""
+    measured: Measured | None = None
+    """What its episodes used, for an estimate of the whole job."""
+    seconds_each: float | None = Field(default=None, ge=0)
+    """For how long an episode kept the server."""
 
 
 def key_of(spec: RLTrainingJobSpec, data: Data, model: Path, uid: str, store: Store) -> str:

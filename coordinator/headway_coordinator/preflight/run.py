@@ -18,6 +18,7 @@ from headway_api import lora_targets, warm_start
 from headway_api.artifacts import Layout
 from headway_api.base_model import fetch
 from headway_api.exits import JobError, not_final
+from headway_api.sandbox_api import ResetReply
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_api.status import Preflight
 from headway_api.store import Denied, NotFound, Store, bucket_unavailable
@@ -57,6 +58,8 @@ class Runner(Checklist):
         super().__init__(spec, report, begun)
         self.spec: RLTrainingJobSpec = spec
         self.layout = layout
+        self.first: ResetReply | None = None
+        """How an episode of the first row begins, once a sandbox has said it."""
 
     def basics(self, store: Store, cache: Path) -> Ready:
         """Data, model and tokenizer. Blocking: run it in a thread.
@@ -190,6 +193,7 @@ class Runner(Checklist):
         found = await self._visit(ready.data.train[0], broker, incarnation, judges)
         if found is not None:
             first, reply = found
+            self.first = first
             self._try("Reward", lambda: checks.reward(reply, self.spec))
             parser = self.spec.agent.effective_builtin.tool_call_parser
             self._try("ToolCalls", lambda: calls.readable(first.tools, ready.renderer, parser))

@@ -15,7 +15,7 @@ from headway_coordinator.trajectory.calls import Message, Parsed, Tool
 from headway_coordinator.trajectory.lengths import Bounded
 from headway_coordinator.trajectory.readers import GPT_OSS, Reader, forced, kept, last
 from headway_coordinator.trajectory.template import decoded
-from headway_coordinator.trajectory.thoughts import dropped
+from headway_coordinator.trajectory.thoughts import dropped, held
 
 HARMONY_EFFORTS: Final = ("low", "medium", "high")
 USUAL_EFFORT: Final = "medium"
@@ -68,9 +68,9 @@ class HarmonyRenderer(Bounded):
             return bridged
         # A word of the user's drops what was thought before; where nothing was, the row goes on.
         bridged = self._bridged(self._keeping, prompt, sampled, history, new, tools)
-        if bridged is None or dropped(decoded(self._tokenizer, bridged), "", history):
-            return None
-        return bridged
+        if bridged is None or not held(history):
+            return bridged
+        return None if dropped(decoded(self._tokenizer, bridged), "", history) else bridged
 
     def _bridged(
         self,

@@ -152,8 +152,8 @@ class Typed(Bounded):
         if bridged is not None:
             return bridged
         bridged = self._bridged(self._keeping, prompt, sampled, new, tools)
-        if bridged is None:
-            return None
+        if bridged is None or not thoughts.held(history):
+            return bridged
         said = decoded(self._tokenizer, bridged)
         fresh = decoded(self._tokenizer, self.render([*history, *new], tools))
         return None if said != fresh and thoughts.dropped(said, fresh, history) else bridged

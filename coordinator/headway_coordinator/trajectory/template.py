@@ -9,6 +9,8 @@ from datetime import datetime
 from hashlib import sha256
 from typing import Any, Final, Literal
 
+import numpy as np
+
 from headway_coordinator.trajectory.calls import Message, Tool
 
 TODAY = datetime(2024, 7, 26)
@@ -88,7 +90,10 @@ def template_text(
 
 def decoded(tokenizer: Any, ids: list[int]) -> str:
     """Ids as text, special tokens included, nothing tidied."""
-    return str(tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
+    # The types of a list are checked one by one, which takes longer than decoding it. A tokenizer with code
+    # of its own may take nothing but a list.
+    given = np.asarray(ids, dtype=np.int64) if getattr(tokenizer, "is_fast", False) else ids
+    return str(tokenizer.decode(given, skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
 
 def _with_arguments(message: Message, *, text: bool) -> Message:

@@ -67,6 +67,10 @@ def without(message: dict[str, Any]) -> dict[str, Any]:
 def dropped(said: str, fresh: str, history: Sequence[dict[str, Any]]) -> bool:
     """Whether `said` has a thought of `history` more often than a fresh rendering. How blanks are set, and
     an empty thought, are no reason to leave what was sampled."""
+    return any(said.count(thought) > fresh.count(thought) for thought in held(history))
+
+
+def held(history: Sequence[dict[str, Any]]) -> list[str]:
+    """The thoughts of a conversation, without empty ones."""
     told = [message.get("reasoning_content") for message in history]
-    held = [thought.strip() for thought in told if isinstance(thought, str) and thought.strip()]
-    return any(said.count(thought) > fresh.count(thought) for thought in held)
+    return [thought.strip() for thought in told if isinstance(thought, str) and thought.strip()]

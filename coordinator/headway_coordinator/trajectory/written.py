@@ -18,6 +18,7 @@ from headway_coordinator.trajectory.notations import (
     pairs,
     pythonic,
 )
+from headway_coordinator.trajectory.template import decoded
 from headway_coordinator.trajectory.values import schemas
 
 FRAMES: Final = (
@@ -239,9 +240,7 @@ class Written:
         return list(self._tokenizer.encode(begun.replace(TOOL, tool or ""), add_special_tokens=False))
 
     def _text(self, ids: Sequence[int]) -> str:
-        return str(
-            self._tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
-        )
+        return decoded(self._tokenizer, list(ids))
 
 
 def _answer(content: str, calls: Sequence[Call]) -> str:

@@ -20,7 +20,18 @@ from headway_dashboards.panels import (
     states,
     table,
 )
-from headway_dashboards.promql import BY_JOB, FLEET, growth, of, per_second, quantile_by, summed, total, value
+from headway_dashboards.promql import (
+    BY_JOB,
+    FLEET,
+    growth,
+    of,
+    per_second,
+    quantile_by,
+    shared,
+    summed,
+    total,
+    value,
+)
 
 SIGNAL_STATES: Final = {"0": ("Clear", GREEN), "1": ("Suspect", YELLOW), "2": ("Raised", RED)}
 OF_JOB: Final = "{{namespace}}/{{job_name}}"
@@ -134,6 +145,21 @@ def _over_time() -> list[Any]:
         ),
         curves(
             "Cost", "So far, by the price book.", [Query(of_fleet("job/cost"), OF_JOB)], unit="currencyUSD"
+        ),
+        curves(
+            "Budgets of namespaces",
+            "Share of each limit of an RLBudget that is used, and that is used or granted to jobs.",
+            [
+                Query(
+                    f"{shared('namespace_budget/spent')} / {shared('namespace_budget/limit')}",
+                    "{{namespace}} {{limit}} used",
+                ),
+                Query(
+                    f"1 - {shared('namespace_budget/left')} / {shared('namespace_budget/limit')}",
+                    "{{namespace}} {{limit}} granted",
+                ),
+            ],
+            unit="percentunit",
         ),
         curves(
             "Cost an hour",

@@ -12,6 +12,8 @@ from headway_api.metrics import family, prometheus_name
 
 FLEET: Final = 'namespace=~"$namespace", kind=~"$kind"'
 """Chooses every job that the dashboard is asked for."""
+NAMESPACE: Final = 'namespace=~"$namespace"'
+"""Chooses every namespace that the dashboard is asked for."""
 JOB: Final = f'{FLEET}, job_name=~"$job_name"'
 SERVER: Final = f'{JOB}, purpose=~"$purpose", server=~"$server"'
 BY_JOB: Final = "namespace, kind, job_name"
@@ -42,6 +44,11 @@ def _pattern(metric: str) -> str:
 def value(name: str, where: str = JOB) -> str:
     """A gauge of each job, as one series also when the pod that tells it is replaced by another."""
     return largest(of(name, where), *family(name).labels)
+
+
+def shared(name: str) -> str:
+    """A gauge of each limit of each namespace's budget."""
+    return f"max by ({', '.join(family(name).labels)}) ({of(name, NAMESPACE)})"
 
 
 def named(name: str, label: str, where: str = JOB) -> str:

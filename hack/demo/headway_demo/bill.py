@@ -7,14 +7,16 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from headway_demo.settings import ROOT
+from headway_demo.kube import Kube
+from headway_demo.settings import NAMESPACE, ROOT
 
 
 class BillMismatch(Exception):
-    """The status and the stored trajectories disagree."""
+    """Two accounts of what a job has used disagree."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,31 @@ def recount(run: Path) -> Bill:
     done = subprocess.run(command, check=True, text=True, capture_output=True, timeout=300)
     found = json.loads(done.stdout)
     return Bill(found["tokens"], found["byClass"], found["costByClass"], found["cost"])
+
+
+def of_namespace(kube: Kube, *jobs: Mapping[str, Any]) -> str:
+    """What the namespace's budget says that its jobs have used, once `jobs` have ended.
+
+    Raises:
+        BillMismatch: it is less than their bills.
+    """
+
+    def counted() -> bool:
+        return status().get("endedJobs", 0) >= len(jobs)
+
+    def status() -> dict[str, Any]:
+        found: dict[str, Any] = kube.get("rlbudget", "default", "-n", NAMESPACE).get("status", {})
+        return found
+
+    kube.wait(
+        "the namespace's budget to count the jobs", counted, deadline_s=120, explain=lambda: str(status())
+    )
+    [limit] = [each for each in status()["limits"] if each["name"] == "usd"]
+    bills = sum(Decimal(job["status"]["usage"]["cost"]) for job in jobs)
+    if Decimal(limit["ended"]) < bills:
+        raise BillMismatch(f"the RLBudget counts {limit['ended']} USD, and the jobs' bills are {bills}")
+    used, left = limit["ended"], limit["left"]
+    return f"  of the namespace's {limit['limit']} USD its jobs have used {used}, and {left} is left"
 
 
 def verified(job: Mapping[str, Any], run: Path) -> str:

@@ -68,6 +68,7 @@ def platform_up(settings: Settings, timings: Timings) -> Iterator[Platform]:
         with timings.step("Headway by its chart"):
             _install(kube, refs, settings)
         platform = Platform(kube, refs, secret_key)
+        kube.apply(quickstart.budget())
         with timings.step("upload of model and rows"), platform.bucket() as bucket:
             bucket.create()
             bucket.upload(inputs, quickstart.PREFIX)
@@ -188,7 +189,8 @@ def _uninstall(kube: Kube, settings: Settings) -> None:
     command = [_helm(settings), "uninstall", RELEASE, "--namespace", SYSTEM_NAMESPACE, "--wait"]
     subprocess.run(command, check=True, env=kube.environ, timeout=180)
     kube.run("delete", "namespace", SYSTEM_NAMESPACE, "--ignore-not-found", timeout_s=180)
-    kube.run("delete", "crd", CRD, "rlevaljobs.headway.dev", "--ignore-not-found", timeout_s=120)
+    others = ("rlevaljobs.headway.dev", "rlbudgets.headway.dev")
+    kube.run("delete", "crd", CRD, *others, "--ignore-not-found", timeout_s=120)
 
 
 def leftovers(kube: Kube) -> list[dict[str, Any]]:

@@ -51,6 +51,11 @@ def evaluation(image: str, *, name: str | None = None, changes: Mapping[str, Any
     return document
 
 
+def budget() -> Document:
+    """The example's budget of the namespace."""
+    return cast(Document, yaml.safe_load((EXAMPLE / "budget.yaml").read_text()))
+
+
 def inputs(cache: Path, seed: int) -> Path:
     """Folder with base model and rows for `seed`, made unless the cache has it; safe to interrupt."""
     sources = [EXAMPLE / name for name in ("base_model.py", "environment.py", "generate.py")]

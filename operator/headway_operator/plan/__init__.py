@@ -23,10 +23,14 @@ from typing import Final
 
 from headway_api import names
 from headway_api.conditions import ConditionType, Reason, find, is_finished
+from headway_api.spec.budget import RLBudget
 from headway_operator.config import OperatorConfig
 from headway_operator.plan import (
     broker,
     coordinator,
+    failures,
+    grants,
+    held,
     identity,
     judges,
     network,
@@ -89,6 +93,53 @@ def make(raw: Json, platform: OperatorConfig, observed: Observed, obstacle: Trou
         return Plan()
     subject = subject_of(raw)
     before = parse_status(subject.model, raw)
+    made = _make(subject, raw, before, platform, observed, obstacle)
+    counted = _counted(made, subject, before, platform, observed)
+    if is_ending(raw) or is_finished(before.conditions):
+        return counted
+    if observed.budget == "unread":
+        return counted  # what was granted stands
+    return _granted(counted, subject, raw, before, observed.budget)
+
+
+def _granted(made: Plan, subject: Subject, raw: Json, before: JobStatus, budget: RLBudget | None) -> Plan:
+    """The plan with what the namespace's budget lets the job use."""
+    uid, begun = raw["metadata"]["uid"], before.start_time is not None
+    grant = None if budget is None else grants.of_job(budget, uid, before.grant, begun=begun)
+    if grant == before.grant:
+        return made
+    told = made.status or subject.own_part(before)
+    made = replace(made, status=told.model_copy(update={"grant": grant}))
+    if before.grant is not None or made.ending:
+        return made
+    # Before anything is made: a coordinator that hears of no grant is bounded by none.
+    return replace(made, wanted=(), doomed=(), again_seconds=0)
+
+
+def _counted(
+    made: Plan, subject: Subject, before: JobStatus, platform: OperatorConfig, observed: Observed
+) -> Plan:
+    """The plan with the accelerators that pods hold, whatever else it says."""
+    pods = [*observed.pods(), *observed.leaving]
+    accounts = held.look(before.accelerators, pods, observed.now, platform.accelerator)
+    told = made.status
+    if told is None and accounts != before.accelerators:
+        told = subject.own_part(before)
+    if told is not None:
+        told = told.model_copy(update={"accelerators": accounts})
+    if (again := held.again_seconds(accounts, observed.now)) is None:
+        return replace(made, status=told)
+    return replace(made, status=told, again_seconds=_sooner(made.again_seconds, max(1.0, again)))
+
+
+def _make(
+    subject: Subject,
+    raw: Json,
+    before: JobStatus,
+    platform: OperatorConfig,
+    observed: Observed,
+    obstacle: Trouble | None,
+) -> Plan:
     if is_ending(raw):
         return _deleted(subject, raw, before, observed)
     if observed.namespace_ends:
@@ -104,6 +155,7 @@ def make(raw: Json, platform: OperatorConfig, observed: Observed, obstacle: Trou
     if isinstance(job, Refusal):
         return _refused(subject, Context(salvage(subject.model, raw), platform), observed, job.messages)
     context = Context(job, platform)
+    observed = failures.judged(context, observed)
     if messages := subject.refusals(context):
         return _refused(subject, context, observed, messages)
     return _accepted(subject, subject.settle(context, observed), observed, obstacle)
@@ -162,7 +214,8 @@ def _refused(subject: Subject, context: Context, observed: Observed, messages: S
     """
     refusal = "; ".join(messages)
     if observed.objects:
-        return _alive(subject, subject.as_it_runs(context, observed), observed, None, refusal)
+        seen = failures.judged(context, observed)
+        return _alive(subject, subject.as_it_runs(context, seen), seen, None, refusal)
     job = context.job
     told = status.refused(subject, job.status, job.metadata.generation, refusal, observed.now)
     return Plan(status=told, held=False)
@@ -198,6 +251,7 @@ def _alive(
         complete=complete,
         obstacle=obstacle,
         blocked=obstacle is not None and obstacle.reason == Reason.NAME_CONFLICT,
+        failures=seen.failures,
         refusal=refusal,
     )
     told = status.of(subject, context, situation)
@@ -207,7 +261,8 @@ def _alive(
     if refusal is not None:
         return Plan(status=told, again_seconds=again)
     wanted = tuple(_base(subject, context) + _workloads(subject, context, observed, begun, first))
-    return Plan(wanted, _surplus(observed, wanted), told, held=True, again_seconds=again)
+    going = (*_surplus(observed, wanted), *failures.doomed(context, observed))
+    return Plan(wanted, going, told, held=True, again_seconds=again)
 
 
 def _base(subject: Subject, context: Context) -> list[Wanted]:

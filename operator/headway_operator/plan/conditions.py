@@ -5,6 +5,7 @@ from __future__ import annotations
 from headway_api import names
 from headway_api.conditions import Condition, ConditionType, Reason, condition, find
 from headway_api.status import Preflight
+from headway_operator.plan import budget as budgets
 from headway_operator.plan import pause as pauses
 from headway_operator.plan.context import Context, Job
 from headway_operator.plan.health import Trouble
@@ -69,14 +70,13 @@ def suspended(context: Context, situation: Situation) -> Condition:
 
 
 def held_by(context: Context) -> Trouble:
-    """Why a job is to have no pods. Where it is paused and its spec says so too, the spec counts."""
-    found = context.pause
-    if found is None:
-        return Trouble(Reason.SUSPENDED, "spec.suspend is true")
-    text = f"the job is {pauses.words(context.job, found)}"
+    """Why a job is to have no pods. Where its spec says so too, the spec counts; then the pause."""
+    found, spent = context.pause, context.exhausted
+    told = [f"the job is {pauses.words(context.job, found)}"] if found is not None else []
+    told += [budgets.words(context.job, spent)] if spent is not None else []
     if context.spec.suspend:
-        return Trouble(Reason.SUSPENDED, f"spec.suspend is true, and {text}")
-    return Trouble(Reason.PAUSED, text)
+        return Trouble(Reason.SUSPENDED, ", and ".join(["spec.suspend is true", *told]))
+    return Trouble(Reason.BUDGET_EXHAUSTED if found is None else Reason.PAUSED, ", and ".join(told))
 
 
 def role(kind: ConditionType, situation: Situation, name: str, more: Trouble | None = None) -> Condition:
@@ -189,10 +189,10 @@ def kstatus(context: Context, situation: Situation, progress: Condition) -> list
 def at_rest(context: Context) -> list[Condition]:
     """Of a job that is suspended. Every pod is gone, as its spec asks, so nothing is left to wait for. But a
     job that counts as ready by its success has none, and gets none until somebody resumes it: a pipeline that
-    waits for it neither goes on nor waits in vain. And a job that is paused is not as its spec asks, whatever
-    counts as ready."""
+    waits for it neither goes on nor waits in vain. And a job that is paused, or whose budget is exhausted, is
+    not as its spec asks, whatever counts as ready."""
     why = held_by(context)
-    if why.reason == Reason.PAUSED:
+    if why.reason in (Reason.PAUSED, Reason.BUDGET_EXHAUSTED):
         return stuck(why)
     if context.spec.readiness_policy == "Succeeded":
         text = "spec.suspend is true: the job cannot succeed before it is false"

@@ -11,6 +11,7 @@ from headway_api.spec.evaluation import RLEvalJob, RLEvalJobSpec
 from headway_api.spec.suite import Suite
 from headway_api.spec.training import RLTrainingJob, RLTrainingJobSpec
 from headway_api.status import (
+    Budget,
     Pause,
     ResolvedCandidate,
     RLEvalJobStatus,
@@ -18,6 +19,7 @@ from headway_api.status import (
     StartingWeights,
 )
 from headway_operator.config import OperatorConfig
+from headway_operator.plan import budget as budgets
 from headway_operator.plan import pause as pauses
 
 Json = dict[str, Any]
@@ -97,6 +99,17 @@ class Context:
         return self.job.metadata.uid
 
     @property
+    def cost_labels(self) -> dict[str, str] | None:
+        """The job's labels by which costs are allocated; None where it has none.
+
+        Headway's own never are: its selectors and policies go by them, and they would get onto pods.
+        """
+        asked = {*self.platform.cost_labels}
+        labels = sorted(self.job.metadata.labels.items())
+        found = {key: value for key, value in labels if asked & {key, key.rpartition("/")[2]}}
+        return {key: value for key, value in found.items() if not _is_own(key)} or None
+
+    @property
     def spec(self) -> JobSpec:
         """What the user asked for."""
         return self.job.spec
@@ -107,9 +120,14 @@ class Context:
         return pauses.standing(self.job)
 
     @property
+    def exhausted(self) -> Budget | None:
+        """The budget that nothing more of the job fits."""
+        return budgets.standing(self.job)
+
+    @property
     def held(self) -> bool:
-        """Whether the job is to have no pods: its spec says so, or it is paused."""
-        return self.spec.suspend or self.pause is not None
+        """Whether the job is to have no pods: its spec says so, it is paused, or its budget is exhausted."""
+        return self.spec.suspend or self.pause is not None or self.exhausted is not None
 
     @property
     def training(self) -> RLTrainingJob:
@@ -192,3 +210,9 @@ class Context:
             "controller": True,
             "blockOwnerDeletion": True,
         }
+
+
+def _is_own(key: str) -> bool:
+    """Whether a label's prefix is Headway's."""
+    prefix = key.rpartition("/")[0]
+    return prefix == names.GROUP or prefix.endswith(f".{names.GROUP}")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from headway_api import exits, names
+from headway_api import names
 from headway_api.spec.evaluation import RLEvalJobSpec
-from headway_operator.plan import judges, pods
+from headway_operator.plan import failures, judges, pods
 from headway_operator.plan.context import Context, Json, Mode, Wanted
 
 
@@ -27,7 +27,7 @@ def _job(context: Context) -> Json:
         "parallelism": 1,
         "backoffLimit": context.spec.failure_policy.max_restarts,
         "podReplacementPolicy": "Failed",
-        "podFailurePolicy": failure_policy(names.COORDINATOR),
+        "podFailurePolicy": failures.pod_failure_policy(names.COORDINATOR, context.spec.failure_policy.rules),
         "template": pods.pod_template(context, _process(context)),
     }
 
@@ -35,22 +35,6 @@ def _job(context: Context) -> Json:
 def _ports(context: Context) -> dict[str, int]:
     ports = {"http": names.PORT_COORDINATOR}
     return {**ports, "gateway": names.PORT_GATEWAY} if context.opens_gateway else ports
-
-
-def failure_policy(container: str) -> Json:
-    """A fault that only a change can mend fails the Job at once; a disruption is not counted, nor is a fresh
-    start that is no failure."""
-
-    def ended_with(code: int) -> Json:
-        return {"containerName": container, "operator": "In", "values": [code]}
-
-    return {
-        "rules": [
-            {"action": "FailJob", "onExitCodes": ended_with(exits.PERMANENT)},
-            {"action": "Ignore", "onExitCodes": ended_with(exits.ANEW)},
-            {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
-        ]
-    }
 
 
 def _process(context: Context) -> pods.Process:
@@ -64,6 +48,9 @@ def _process(context: Context) -> pods.Process:
             "livenessProbe": pods.http_probe("/healthz", "http", period=10, failures=18, timeout=10),
         },
         files_from_secret={**_endpoint_tokens(context), **_judge_tokens(context), **judges.keys(context)},
+        files_from_config_map={
+            names.PRICES_DIR: (context.spec.price_book or names.PRICES_NAME, names.PRICES_KEY)
+        },
         api_token=True,
         store=True,
         costly_to_move=True,

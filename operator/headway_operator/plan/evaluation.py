@@ -62,6 +62,7 @@ class Evaluation(Subject):
             name=context.name,
             namespace=context.namespace,
             uid=context.uid,
+            labels=context.cost_labels,
             spec=context.evaluation.spec,
             candidates=candidates.as_chosen(context),
             unresolved=candidates.unresolved(context),

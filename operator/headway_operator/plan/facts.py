@@ -16,11 +16,11 @@ from typing import Final
 from headway_api import names
 from headway_api.conditions import Condition, ConditionType, Reason, find, is_finished
 from headway_api.status import Remediation, RLEvalJobStatus, RLTrainingJobStatus, Role
-from headway_operator.plan import signal_facts
+from headway_operator.plan import failures, signal_facts
 from headway_operator.plan.context import JobStatus
 from headway_operator.plan.fact import Fact, tenth
 
-OTHERWISE_TOLD: Final = (Reason.SUSPENDED, Reason.PAUSED, Reason.INVALID_SPEC)
+OTHERWISE_TOLD: Final = (Reason.SUSPENDED, Reason.PAUSED, Reason.BUDGET_EXHAUSTED, Reason.INVALID_SPEC)
 """Reasons of Stalled of which another fact tells."""
 NOT_MADE: Final = (
     Reason.IMAGE_PULL_FAILED,
@@ -32,6 +32,12 @@ NOT_MADE: Final = (
     Reason.PROCESS_FAILED,
 )
 """Reasons of Progressing of which an event tells while the job may still come up by itself."""
+ESTIMATED_FROM: Final = {
+    "Data": "by its data and limits",
+    "Preflight": "by the episodes of its preflight",
+    "Running": "by the episodes it has played",
+}
+"""Basis of an estimate, in words."""
 AWAITED: Final = (Reason.WAITING_FOR_WEIGHTS, Reason.CANDIDATE_MISSING, Reason.CHECKPOINT_MISSING)
 """Reasons of Ready of which an event tells: another job is not there, or has not come so far."""
 
@@ -42,6 +48,8 @@ def facts(status: JobStatus) -> list[Fact]:
     if not is_finished(status.conditions):
         found += [*_refused(status), *_stalled(status), *_not_made(status), *_failing(status)]
     found += [fact for role in status.roles if role.restarts for fact in [_restarted(role)]]
+    found += _by_rule(status)
+    found += [*_priced(status), *_estimated(status)]
     if isinstance(status, RLTrainingJobStatus):
         found += [*_unwise(status), *_checkpointed(status), *_validated(status)]
         found += [*signal_facts.standing(status), *_changed(status), *_refused_order(status)]
@@ -104,6 +112,10 @@ def _of_condition(known: Condition, status: JobStatus) -> Fact | None:
             return _paused(known, status) or _suspended(known, status)
         case ConditionType.SUSPENDED, "False", Reason.RESUMED:
             return _since(known, "Resumed", f"{words or 'spec.suspend is false again'}; {_figures(status)}")
+        case ConditionType.BUDGET_LOW, "True", _:
+            return _since(known, "BudgetLow", words, warning=True)
+        case ConditionType.BUDGET_EXHAUSTED, "True", _:
+            return _since(known, "BudgetExhausted", words, warning=True)
         case ConditionType.WEIGHTS_IN_SYNC, "False", reason:
             return _since(known, "WeightsOutOfSync", f"{reason}: {words}", warning=True)
         case ConditionType.GATE_PASSED, "True", _:
@@ -180,11 +192,42 @@ def _restarted(role: Role) -> Fact:
     return Fact(f"restarted.{role.name}.{role.restarts}", "Restarted", text, warning=True)
 
 
+def _by_rule(status: JobStatus) -> Iterator[Fact]:
+    """Each failure that a rule decided on. A pod's name is a pod's alone, and its ends are numbered."""
+    for found in status.failures.matched if status.failures else []:
+        key, text = f"failurerulematched.{found.pod}.{found.ending}", failures.sentence(found)
+        yield Fact(key, "FailureRuleMatched", text, warning=found.action != "Ignore", at=found.time)
+
+
+def _priced(status: JobStatus) -> Iterator[Fact]:
+    """Corrections of prices, and a price book that is not taken."""
+    if (used := status.usage) is None:
+        return
+    if used.price_corrections:
+        book = f"price book {used.price_book}, SHA-256 {used.price_book_hash}"
+        text = f"{book}: prices of what was used before have changed, {used.price_corrections} times so far"
+        yield Fact(f"pricescorrected.{used.price_corrections}", "PricesCorrected", text)
+    if used.price_book_problem:
+        digest = hashlib.sha256(used.price_book_problem.encode()).hexdigest()[:8]
+        yield Fact(f"pricebookinvalid.{digest}", "PriceBookInvalid", used.price_book_problem, warning=True)
+
+
 def _unwise(status: RLTrainingJobStatus) -> Iterator[Fact]:
     """By what is said: an edit that changes nothing of it says nothing new."""
     if text := "; ".join(status.warnings):
         digest = hashlib.sha256(text.encode()).hexdigest()[:8]
         yield Fact(f"specunwise.{digest}", "SpecUnwise", text, warning=True)
+
+
+def _estimated(status: JobStatus) -> Iterator[Fact]:
+    """Once for each basis: the figures move on with the job."""
+    found = status.estimate
+    if found is None or found.likely is None:
+        return
+    text = f"{ESTIMATED_FROM[found.basis]}, the whole job costs {found.likely} USD"
+    text += f", at least {found.low} and at most {found.high}"
+    text += f", without {', '.join(found.unpriced)}" if found.unpriced else ""
+    yield Fact(f"estimated.{found.basis.lower()}", "Estimated", text, at=found.time)
 
 
 def _checkpointed(status: RLTrainingJobStatus) -> Iterator[Fact]:

@@ -5,13 +5,13 @@ Everything here is read off objects; nothing is remembered. A pod that was delet
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
 from headway_api import exits, names, pod_lacks
 from headway_api.conditions import Reason
-from headway_operator.plan import images
+from headway_operator.plan import failures, images
 from headway_operator.plan.context import Context, Json
 from headway_operator.plan.images import Outlook
 from headway_operator.plan.observed import (
@@ -177,7 +177,7 @@ def role_health(observed: Observed, role: str, desired: int, restarts_before: in
     pods = [pod for pod in observed.pods(role) if not (is_over(pod) or is_ending(pod) or pod in done)]
     ready = sum(is_ready(pod) for pod in pods) + len(done)
     waiting = [pod for pod in pods if not is_ready(pod)]
-    troubles = [trouble for pod in waiting if (trouble := pod_trouble(pod))]
+    troubles = [trouble for pod in waiting if (trouble := _trouble_with_rule(observed, pod))]
     workload = observed.workload(role)
     queued = _queued(workload)
     trouble = queued or next(iter(troubles), None) or _workload_trouble(observed, workload)
@@ -246,7 +246,13 @@ def is_complete(workload: Json | None) -> bool:
 def _failed_pod_trouble(observed: Observed, role: str, alive: list[Json]) -> Trouble | None:
     """While nothing has replaced it, what the last pod died of."""
     over = _failed_pods(observed, role)
-    return pod_trouble(over[-1]) if over and not alive else None
+    return _trouble_with_rule(observed, over[-1]) if over and not alive else None
+
+
+def _trouble_with_rule(observed: Observed, pod: Json) -> Trouble | None:
+    """What is wrong with a pod, and the rule that decided on its failure."""
+    trouble, rule = pod_trouble(pod), failures.of_pod(observed, pod)
+    return replace(trouble, message=f"{trouble.message}{rule}") if trouble is not None and rule else trouble
 
 
 def _failed_pods(observed: Observed, role: str) -> list[Json]:
@@ -283,7 +289,8 @@ def _restarts(observed: Observed, role: str) -> int:
     workload = observed.workload(role)
     in_place = sum(int(c.get("restartCount", 0)) for pod in observed.pods(role) for c in containers(pod))
     if workload is None or workload["kind"] != "Job":
-        return in_place
+        by_rules = failures.counted(observed, role)
+        return in_place if by_rules is None else by_rules
     failed = int(workload.get("status", {}).get("failed", 0))
     # A failure of one node fails every other.
     return in_place + -(-failed // int(workload["spec"].get("completions", 1)))
@@ -293,6 +300,7 @@ def failure(context: Context, observed: Observed, roles: list[RoleHealth]) -> Tr
     """Why the job has failed for good, if it has."""
     return (
         _explained(observed)
+        or _ended_by_rule(observed)
         or _never_made(observed)
         or _failed_workload(context, observed)
         or _too_many_restarts(context, observed, roles)
@@ -328,6 +336,16 @@ def _explained(observed: Observed) -> Trouble | None:
     return None
 
 
+def _ended_by_rule(observed: Observed) -> Trouble | None:
+    """A rule of spec.failurePolicy has the job fail."""
+    words = failures.ends_the_job(observed)
+    if words is None:
+        return None
+    endings = [pod for role in ESSENTIAL for pod in observed.pods(role) if terminations(pod)]
+    last = next((_last_words(pod) for pod in reversed(endings) if pod["metadata"]["name"] in words), "")
+    return Trouble(Reason.FAILURE_RULE_MATCHED, f"{words}; {last}" if last else words)
+
+
 def _never_made(observed: Observed) -> Trouble | None:
     """A pod asks for an image that cannot exist, and so does each that would take its place."""
     waiting = (pod for pod in observed.pods() if not (is_over(pod) or is_ending(pod)))
@@ -348,7 +366,9 @@ def _failed_workload(context: Context, observed: Observed) -> Trouble | None:
         found = pod_trouble(over[-1]) if over else None
         words = found.message if found else failed.get("message", "")
         if failed.get("reason") in OUT_OF_RESTARTS:
-            return _exhausted(context, role, words)
+            return _exhausted(context, role, words + failures.of_role(observed, role))
+        if (rule := failures.named_by_job(context, role, failed)) is not None:
+            return Trouble(Reason.FAILURE_RULE_MATCHED, f"{failures.rule_words(rule)}: {role}: {words}")
         return Trouble(Reason.PROCESS_FAILED, f"{role}: {words}")
     return None
 
@@ -362,7 +382,7 @@ def _too_many_restarts(context: Context, observed: Observed, roles: list[RoleHea
             continue
         endings = [pod for pod in observed.pods(health.role) if terminations(pod)]
         words = _last_words(endings[-1]) if endings else "see its log"
-        return _exhausted(context, health.role, words)
+        return _exhausted(context, health.role, words + failures.of_role(observed, health.role))
     return None
 
 

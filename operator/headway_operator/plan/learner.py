@@ -4,9 +4,8 @@ Service. Rank 0's node is where they meet."""
 from __future__ import annotations
 
 from headway_api import names
-from headway_operator.plan import pods
+from headway_operator.plan import failures, pods
 from headway_operator.plan.context import Context, Json, Mode, Wanted
-from headway_operator.plan.coordinator import failure_policy
 
 INDEX_ANNOTATION = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 
@@ -44,7 +43,7 @@ def _job(context: Context) -> Json:
         "backoffLimitPerIndex": context.spec.failure_policy.max_restarts,
         "maxFailedIndexes": 0,
         "podReplacementPolicy": "Failed",
-        "podFailurePolicy": failure_policy(names.LEARNER),
+        "podFailurePolicy": failures.pod_failure_policy(names.LEARNER, context.spec.failure_policy.rules),
         "template": template,
     }
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Final
+from typing import Final, Literal
 
 from headway_api import names
+from headway_api.failures import Failures
+from headway_api.spec.budget import RLBudget
 from headway_operator.plan.context import Json
 
 WORKLOADS = {
@@ -38,6 +40,10 @@ class Observed:
     """Whether the namespace has been deleted; looked at only while `learner_ends`."""
     leaving: tuple[Json, ...] = ()
     """Pods on their way out whose controller is gone already: only to be waited for."""
+    budget: RLBudget | Literal["unread"] | None = None
+    """The RLBudget of the job's namespace, where it bounds jobs of this operator."""
+    failures: Failures | None = None
+    """What the job's rules say of the failures so far (`failures.judged`). None: it has no rules."""
 
     def pods(self, role: str | None = None) -> list[Json]:
         """Pods of a role, or all of them, oldest first."""
@@ -111,6 +117,11 @@ def judge_of(body: Json) -> str | None:
     """The judge an object is labelled with."""
     name: str | None = body["metadata"].get("labels", {}).get(names.LABEL_JUDGE)
     return name
+
+
+def unit_of(body: Json) -> str:
+    """Which of a role's Deployments an object belongs to; empty where the role has one."""
+    return set_of(body) or suite_of(body) or judge_of(body) or ""
 
 
 def moment(text: str) -> datetime:

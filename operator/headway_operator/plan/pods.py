@@ -36,6 +36,8 @@ class Process:
     """Variable -> path of a field of the pod."""
     files_from_secret: dict[str, tuple[str, str]] = field(default_factory=dict)
     """Folder -> name and key of a Secret, which may come later: TOKEN_KEY is then a file in the folder."""
+    files_from_config_map: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """Folder -> name and key of a ConfigMap, which may come later, and change."""
     labels: dict[str, str] = field(default_factory=dict)
     """Further labels of the pod."""
     holds_keys_of: str | None = None
@@ -62,7 +64,7 @@ class Process:
 
 def pod_template(context: Context, process: Process) -> Json:
     """The whole PodTemplateSpec of a role."""
-    labels = context.labels(process.role) | process.labels
+    labels = (context.cost_labels or {}) | context.labels(process.role) | process.labels
     metadata: Json = {"labels": labels}
     if process.costly_to_move:
         metadata["annotations"] = STAY
@@ -148,6 +150,11 @@ def _volumes(context: Context, process: Process) -> tuple[list[Json], list[Json]
         items = [{"key": key, "path": names.TOKEN_KEY}]
         may_come = {"secretName": secret_name, "items": items, "defaultMode": 0o440, "optional": True}
         volumes.append({"name": name, "secret": may_come})
+        mounts.append({"name": name, "mountPath": folder, "readOnly": True})
+    for folder, (map_name, key) in process.files_from_config_map.items():
+        items = [{"key": key, "path": key}]
+        name = folder.rpartition("-")[2]
+        volumes.append({"name": name, "configMap": {"name": map_name, "items": items, "optional": True}})
         mounts.append({"name": name, "mountPath": folder, "readOnly": True})
     if process.shm:
         memory = {"medium": "Memory", "sizeLimit": context.platform.shm_size_limit}

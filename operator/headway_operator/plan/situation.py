@@ -8,6 +8,7 @@ from typing import Final
 
 from headway_api import names
 from headway_api.conditions import ConditionType, find
+from headway_api.failures import Failures
 from headway_operator.plan.context import Context, Job
 from headway_operator.plan.health import RoleHealth, Trouble
 from headway_operator.plan.images import Outlook
@@ -42,6 +43,8 @@ class Situation:
     """The preflight is over, and what it held back is wanted."""
     lacks: Trouble | None = None
     """What other jobs do not have and this one needs, where that has just been found out."""
+    failures: Failures | None = None
+    """What the rules of spec.failurePolicy have decided, where they were asked just now."""
     refusal: str | None = None
     """Why the spec as it is now is not accepted; what runs was made by an earlier one."""
 

@@ -94,6 +94,7 @@ def of(subject: Subject, context: Context, situation: Situation) -> JobStatus:
             "completion_time": now.replace(microsecond=0) if finished else None,
             "suspended_seconds": _suspended_seconds(context, situation),
             "roles": _all_roles(before, situation),
+            "failures": situation.failures or before.failures,
             "rollout_replicas": _replicas(situation),
             "rollout_selector": _selector(context),
         }
@@ -110,6 +111,9 @@ def common_part(status: JobStatus) -> dict[str, Any]:
         "completion_time": status.completion_time,
         "suspended_seconds": status.suspended_seconds,
         "roles": status.roles,
+        "failures": status.failures,
+        "accelerators": status.accelerators,
+        "grant": status.grant,
         "rollout_replicas": status.rollout_replicas,
         "rollout_selector": status.rollout_selector,
     }

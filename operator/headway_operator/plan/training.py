@@ -66,7 +66,13 @@ class Training(Subject):
 
     def config(self, context: Context) -> JobConfig:
         spec = warm_start.told(context.training.spec, context.warm_start)
-        return JobConfig(name=context.name, namespace=context.namespace, uid=context.uid, spec=spec)
+        return JobConfig(
+            name=context.name,
+            namespace=context.namespace,
+            uid=context.uid,
+            labels=context.cost_labels,
+            spec=spec,
+        )
 
     def preflight_passed(self, job: Job) -> bool:
         assert isinstance(job, RLTrainingJob)
@@ -132,6 +138,10 @@ class Training(Subject):
         if progress and progress.step >= schedule.max_steps:
             text = f"{progress.step} steps, as spec.schedule.maxSteps asked for{_in_vain(job.status)}"
             return condition(ConditionType.COMPLETE, True, Reason.MAX_STEPS_REACHED, text)
+        if progress and progress.finished == Reason.BUDGET_EXHAUSTED:
+            text = f"{progress.step} steps; nothing more fits spec.budget, and its onExhausted is Drain"
+            text += _in_vain(job.status)
+            return condition(ConditionType.COMPLETE, True, Reason.BUDGET_EXHAUSTED, text)
         text = f"the rows left of spec.schedule.maxEpochs ({schedule.max_epochs}) do not fill another batch"
         text += _in_vain(job.status)
         return condition(ConditionType.COMPLETE, True, Reason.DATA_EXHAUSTED, text)

@@ -25,8 +25,13 @@ FLEET = {
     "HeadwayOperatorStuck",
     "HeadwayReconcilesFail",
 }
-ELSEWHERE = {"HeadwayWeightsOutOfSync": "servers", "HeadwaySandboxStarved": "sandboxes"}
-"""Of the alerts on jobs: those that another dashboard than the job's own explains."""
+ELSEWHERE = {
+    "HeadwayWeightsOutOfSync": "servers",
+    "HeadwaySandboxStarved": "sandboxes",
+    "HeadwayNamespaceBudgetExhausted": "fleet",
+    "HeadwayNamespaceBudgetLow": "fleet",
+}
+"""Of the alerts on jobs and namespaces: those that another dashboard than the job's own explains."""
 CHOICES = ("namespace", "kind", "job_name")
 
 

@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 from books import counted_twice, events, faults, tokens
 from chaos import EXAMPLE, ROOT, ChaosJob, chaos_job, judged_anew
-from lease_service import LeaseService, free_port, lease_service
+from lease_service import LeaseService, lease_service
+from ports import free_port
 from role_keys import TO_BROKER
 
 from headway_api.records import Outcome

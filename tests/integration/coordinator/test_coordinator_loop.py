@@ -15,7 +15,8 @@ from typing import Any
 
 import aiohttp
 import pytest
-from lease_service import free_port, lease_service
+from lease_service import lease_service
+from ports import free_port
 from role_keys import KEYS, TO_BROKER, TO_COORDINATOR
 from rollout_server import RolloutServer, job_config, publish_adapter, version
 from scripted_learner import ScriptedLearner

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from ports import free_port
 from role_keys import written
 from rollout_server import job_config
 from toy_tokenizer import tokenizer
@@ -24,9 +24,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
 def start(folder: Path) -> subprocess.Popen[str]:
     """`python -m headway_coordinator` over a folder, at a free port."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     config = job_config(folder, folder / "model", data={"train": {"uri": f"file://{folder}/train.jsonl"}})
     (folder / "job.json").write_text(config.model_dump_json(by_alias=True))
     environment = {key: value for key, value in os.environ.items() if not key.startswith("KUBERNETES_")} | {

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lease_service import free_port, lease_service
+from lease_service import lease_service
+from ports import free_port
 from role_keys import KEYS, TO_BROKER, TO_COORDINATOR
 from rollout_server import RolloutServer, job_config, publish_full, score, version
 from scripted_learner import ScriptedLearner

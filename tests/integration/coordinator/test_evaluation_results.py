@@ -18,10 +18,10 @@ import mlflow
 import pyarrow.parquet as pq
 import pytest
 from inspect_ai.log import read_eval_log
-from lease_service import free_port
 from mlflow import MlflowClient
 from mlflow.entities import Run as MlflowEntity
 from mlflow_server import mlflow_server
+from ports import free_port
 
 from headway_analysis.comparison import Comparison, compare_all
 from headway_analysis.measures.candidate import priced
@@ -42,7 +42,7 @@ ROWS = 4
 RECOUNT = Path(__file__).parents[3] / "hack" / "recount_mlflow.py"
 NAMES = tuple(job.CHANCE)
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.ci, pytest.mark.timeout(600)]
 
 
 @dataclass

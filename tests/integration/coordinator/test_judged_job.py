@@ -19,7 +19,8 @@ from aiohttp import web
 from endpoint_service import Answer, Service, says
 from endpoint_service import serving as endpoint
 from faulty_servers import serving, weight_agent
-from lease_service import free_port, lease_service
+from lease_service import lease_service
+from ports import free_port
 from role_keys import KEYS, TO_COORDINATOR
 from scripted_learner import ScriptedLearner
 from speaking_job import job, speaking_engine, until_ready

@@ -18,9 +18,9 @@ import numpy as np
 import pytest
 from a_job import publishing
 from faulty_servers import broker, sandbox, serving, weight_agent
-from lease_service import free_port
 from mlflow import MlflowClient
 from mlflow_server import mlflow_server
+from ports import free_port
 from role_keys import KEYS, TO_COORDINATOR
 from scripted_learner import ScriptedLearner
 from speaking_job import ANSWER, CALL, job, speaking_engine, until_ready

@@ -128,6 +128,10 @@ async def test_a_killed_coordinator_repeats_no_sample_of_a_suite(tmp_path: Path)
         assert {name: each["rows"] for name, each in results.items()} == dict.fromkeys(wrong, ROWS)
         progress = rig.status()["progress"]
         assert (progress["groups"], progress["ofGroups"]) == (2 * (ROWS + LIMIT), 2 * (ROWS + LIMIT))
+        estimate, cost = rig.status()["estimate"], rig.status()["usage"]["cost"]
+        assert estimate["low"] == estimate["likely"] == estimate["high"] == cost
+        [made] = rig.report()["estimate"]["made"]
+        assert (made["basis"], rig.report()["estimate"]["actual"]) == ("Data", cost)
         scores = {name: each["suites"][0]["score"].split()[0] for name, each in results.items()}
         assert scores == {"good": "1.00", "bad": "0.00"}
         lines = table(rig)

@@ -43,6 +43,7 @@ def resident(process: subprocess.Popen[bytes]) -> float:
     return int(line.split()[1]) / 1024
 
 
+@pytest.mark.ci
 def test_a_deep_job_is_refused_and_the_others_run(rig: Rig) -> None:
     """Before and after the operator starts, and by whichever way it sees it."""
     put(rig, "deep-before", deep(1200))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -75,23 +74,6 @@ def at(server: RolloutServer, token: str | None = KEY, model: str = "base", **sp
     return asking(f"{server.url}/v1", token=token, model=model, **spec)
 
 
-def spent_on_requests(server: RolloutServer) -> list[float]:
-    """Tokens of prompts, and sampled ones, by vLLM's own counters.
-
-    Less those of heartbeats: of an idle vLLM the server's agent asks one token after a prompt of one.
-    """
-    shown = server.metrics()
-    beats, *totals = (
-        sum(map(float, re.findall(rf"^vllm:{series} (\S+)$", shown, re.MULTILINE)))
-        for series in (
-            r'request_prompt_tokens_bucket{.*le="1\.0".*}',
-            "prompt_tokens_total{.*}",
-            "generation_tokens_total{.*}",
-        )
-    )
-    return [total - beats for total in totals]
-
-
 @asynccontextmanager
 async def episodes(chat: EndpointChat) -> AsyncIterator[Episodes]:
     async with AsyncExitStack() as stack:
@@ -129,11 +111,11 @@ def said(found: list[GroupRecord]) -> list[list[Any]]:
 
 
 async def test_episodes_cost_what_the_server_counts_and_come_out_alike_again(server: RolloutServer) -> None:
-    before = spent_on_requests(server)
+    before = server.spent_on_requests()
     async with at(server) as chat:
         await chat.probe()
         found = await measured(chat, *(plan(position) for position in range(3)))
-        spent = [now - start for now, start in zip(spent_on_requests(server), before, strict=True)]
+        spent = [now - start for now, start in zip(server.spent_on_requests(), before, strict=True)]
         again = await measured(chat, *(plan(position) for position in range(3)))
     ended = {episode.outcome for group in found for episode in group.episodes}
     assert ended <= {Outcome.COMPLETED, Outcome.TRUNCATED}

@@ -6,7 +6,6 @@ Its model has random weights: what it says is noise, held to a schema by vLLM an
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -50,15 +49,6 @@ def server(tmp_path: Path, tiny: Path) -> Iterator[RolloutServer]:
         yield server
 
 
-def tokens(server: RolloutServer) -> list[float]:
-    """Of prompts and answers, as vLLM counts them."""
-    found = []
-    for name in ("prompt_tokens", "generation_tokens"):
-        series = re.findall(rf"^vllm:{name}_total{{.*}} (\S+)$", server.metrics(), re.MULTILINE)
-        found.append(sum(map(float, series)))
-    return found
-
-
 def billed(*found: groups.GroupRecord) -> list[float]:
     events = [event for group in found for event in of_group(group)]
     return [
@@ -75,11 +65,11 @@ async def test_episodes_are_judged_and_billed_as_the_server_counts(
         of = spec(server)
         judges = await stack.enter_async_context(judged.judges(tmp_path, of))
         rig = await stack.enter_async_context(judged.rig(tok, tmp_path, judges, timeout=120.0))
-        before = tokens(server)
+        before = server.spent_on_requests()
         found = [await judged.ran(rig, judged.plan(size=2, reward=REWARD, case=n)) for n in range(3)]
-        spent = [after - start for after, start in zip(tokens(server), before, strict=True)]
+        spent = [after - start for after, start in zip(server.spent_on_requests(), before, strict=True)]
         again = await judged.ran(rig, judged.plan(size=2, reward=REWARD, case=0))
-        assert tokens(server) == [start + more for start, more in zip(before, spent, strict=True)]
+        assert server.spent_on_requests() == [start + more for start, more in zip(before, spent, strict=True)]
     assert rig.causes == []
     assert all(episode.reward in (0.0, 1.0) for group in found for episode in group.episodes)
     assert billed(*found) == spent

@@ -382,6 +382,7 @@ async def test_a_slot_is_released_once_no_request_uses_it(
     server.generate("base", CANARY_TOKENS)
 
 
+@pytest.mark.ci
 async def test_an_engine_that_hangs_while_it_has_no_requests_is_found(
     server: RolloutServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

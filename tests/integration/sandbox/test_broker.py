@@ -16,7 +16,7 @@ import sandbox_broker as rig
 import speaking_job
 from faulty_servers import serving, weight_agent
 from hostile_code import HOSTILE, STAYS, WALLED
-from lease_service import free_port
+from ports import free_port
 from role_keys import KEYS
 
 from headway_api.exits import JobError

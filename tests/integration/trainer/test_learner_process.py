@@ -298,6 +298,7 @@ async def test_a_batch_without_any_gradient_advances_the_version_alone(
     assert trained.metrics["training/learning_rate"] == pytest.approx(1e-3 / 2)
 
 
+@pytest.mark.ci
 async def test_a_pointer_moved_back_is_trained_again_under_a_new_incarnation(
     tmp_path: Path, model: Path, left: Callable[..., Any]
 ) -> None:
@@ -320,7 +321,7 @@ async def test_sigterm_ends_it_at_once(tmp_path: Path, model: Path) -> None:
         assert await process.exit(60) == 128 + signal.SIGTERM
 
 
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.ci)])
 async def test_a_model_that_does_not_load_is_named(tmp_path: Path, processes: int) -> None:
     broken = tmp_path / "broken"
     broken.mkdir()

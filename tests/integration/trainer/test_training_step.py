@@ -345,7 +345,7 @@ async def test_a_published_adapter_is_what_peft_loads(
         assert canary_error(loaded, stale) > 10 * stale.tolerance
 
 
-@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("tied", [True, pytest.param(False, marks=pytest.mark.ci)])
 async def test_a_published_model_is_whole(
     tmp_path: Path, model: Path, untied_model: Path, left: Callable[..., Any], tied: bool
 ) -> None:

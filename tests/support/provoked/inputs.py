@@ -21,7 +21,16 @@ def lose_the_checkpoint(job: Applied) -> None:
     job.patch({"spec": {"suspend": False}})
 
 
+ODD_BOOK = {
+    "apiVersion": "v1",
+    "kind": "ConfigMap",
+    "metadata": {"name": "odd-book"},
+    "data": {"prices.yaml": "name: odd\nentries:\n- since: 2026-01-01\n  prices: {sample: -1}\n"},
+}
 PROVOKED: dict[str, Provocation] = {
+    "no-price-book": Provocation({"priceBook": "no-such-book"}),
+    "negative-price": Provocation({"priceBook": "odd-book"}, beside=[ODD_BOOK]),
+    "small-budget": Provocation({"budget": {"tokens": {"sample": 1}}}),
     "no-dataset": Provocation({"data": {"train": {"uri": "s3://headway/quickstart/no-such-file.jsonl"}}}),
     "no-validation-rows": Provocation({"data": {"validation": {"uri": f"{ODD}/no-such-file.jsonl"}}}),
     "another-bucket": Provocation({"data": {"train": {"uri": "s3://no-such-bucket/train.jsonl"}}}),

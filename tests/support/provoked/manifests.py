@@ -17,7 +17,7 @@ PROVOKED: dict[str, Provocation] = {
     "turns-beyond-context": Provocation({"model": {"contextLength": 128}}),
     "episode-outlives-sandbox": Provocation({"rollout": {"timeoutSeconds": 901}}),
     "reward-range-reversed": Provocation({"reward": {"range": [1, 0]}}),
-    "unwise-budget": Provocation({"budget": {"usd": "250"}}),
+    "budget-without-a-class": Provocation({"budget": {"tokens": {}}}),
     "changed-for-good": Provocation({"suspend": True}, edit={"seed": 1}),
     "changed-while-running": Provocation(
         {"suspend": False, "managedBy": "example.com/nobody"}, edit={"checkpoints": {"keepLast": 5}}

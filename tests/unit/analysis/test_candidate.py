@@ -27,7 +27,7 @@ from headway_analysis.measures.candidate import (
 from headway_analysis.measures.catalogue import TOOLS_NAMED, catalogue
 from headway_analysis.measures.tries import Place, Rules, Try, a_try
 from headway_analysis.statistics.estimates import Why
-from headway_api.prices import DatedPrices, PriceBook, Prices
+from headway_api.prices import DEFAULT, DatedPrices, PriceBook, Prices
 from headway_api.records import EpisodeRecord, Outcome
 from headway_api.spec import gate as api
 
@@ -35,11 +35,15 @@ ROWS, TRIES, THRESHOLD, MAX_TURNS = 12, 4, 0.6, 3
 BOOK = PriceBook(
     name="test",
     entries=(
-        DatedPrices(since=date(2020, 1, 1), prices=Prices(evaluation_sample="9")),
+        DatedPrices(since=date(2020, 1, 1), prices=DEFAULT.entries[0].prices),
         DatedPrices(
             since=date(2023, 11, 14),
             prices=Prices(
-                evaluation_prefill="1", evaluation_cached_prefill="0.1", evaluation_sample="3", discarded="2"
+                evaluation_prefill="1",
+                evaluation_cached_prefill="0.1",
+                evaluation_sample="3",
+                discarded="2",
+                sandbox_seconds="0",
             ),
         ),
     ),

@@ -8,16 +8,17 @@ from dataclasses import replace
 import pytest
 from a_baseline import a_baseline, a_sample, an_episode
 
+from headway_analysis.estimate.plan import Plan
 from headway_analysis.preflight.catalogue import BY_ID
-from headway_analysis.preflight.checks.throughput import usage
 from headway_analysis.preflight.definition import Finding
 from headway_analysis.preflight.evidence import Baseline, Sampled
-from headway_api.prices import DEFAULT, Prices
-from headway_api.records import GroupRecord, Judgement, UsageClass
+from headway_analysis.preflight.expected import groups
+from headway_api.prices import DEFAULT, Prices, class_of
+from headway_api.records import Judgement, Outcome
 from headway_coordinator.ledger.events import of_group
 
 JUDGED = Judgement(judge="style", question="0" * 64, prompt_tokens=300, sampled_tokens=10)
-PRICES = DEFAULT.entries[0].prices
+PRICES = DEFAULT.entries[0].prices.model_copy(update={"sandbox_seconds": "0"})
 
 
 def group(number: int, *rewards: float, judged: bool = False) -> list[Sampled]:
@@ -42,7 +43,8 @@ def baseline(*groups: list[Sampled], prices: Prices | None = PRICES, **facts: ob
         "max_steps": 10,
         "price_edition": "default@2026-01-01",
     }
-    return a_baseline(found, prices=prices, **{**more, **facts})
+    price = None if prices is None else lambda key: prices.by_class()[class_of(key)]
+    return a_baseline(found, price=price, **{**more, **facts})
 
 
 def said_of(of: Baseline) -> Finding:
@@ -59,9 +61,12 @@ def test_cost_is_that_of_the_bills_classes() -> None:
     assert figures["training_prefill_tokens"] == 160 * 70
     assert figures["training_sampled_tokens"] == 160 * 20
     assert figures["training_train_tokens"] == 80 * 120, "half of the groups have no gradient"
-    expected = (160 * 70 * 0.13 + 160 * 30 * 0.026 + 160 * 20 * 0.40 + 80 * 120 * 0.40) / 1e6
-    assert figures["training_cost_usd"] == pytest.approx(expected)
-    assert said.saw.endswith("They cost 0.0067 USD (default@2026-01-01).")
+    sampled = (70 * 0.13 + 30 * 0.026 + 20 * 0.40) / 1e6
+    expected = (160 + 16) * sampled + 80 * 120 * 0.40 / 1e6
+    assert figures["whole_job_cost_usd_likely"] == pytest.approx(expected, rel=1e-3), "the baseline included"
+    assert figures["whole_job_cost_usd_low"] < expected < figures["whole_job_cost_usd_high"]
+    assert " The whole job costs 0.0070 USD, 0.0" in said.saw
+    assert said.saw.endswith("(default@2026-01-01).")
 
 
 def test_a_class_without_a_price_is_unknown_and_named() -> None:
@@ -71,8 +76,9 @@ def test_a_class_without_a_price_is_unknown_and_named() -> None:
     priced = PRICES.model_copy(update={"judge_prompt": "1000", "judge_sample": "0"})
     known = said_of(baseline(*judged, prices=Prices.model_validate(priced.model_dump())))
     assert "unknown" not in known.saw
-    more = dict(known.figures)["training_cost_usd"] - dict(said.figures)["training_cost_usd"]
-    assert more == pytest.approx(10 * (8 + 4) * 300 * 1000 / 1e6), "of episodes, and of whole groups"
+    likely = "whole_job_cost_usd_likely"
+    more = dict(known.figures)[likely] - dict(said.figures)[likely]
+    assert more == pytest.approx(11 * (8 + 4) * 300 * 1000 / 1e6), "of episodes, and of whole groups"
 
 
 def test_every_group_is_trained_on_by_other_methods() -> None:
@@ -83,20 +89,45 @@ def test_every_group_is_trained_on_by_other_methods() -> None:
 def test_without_prices_nothing_is_said_of_cost() -> None:
     said = said_of(baseline(*TEACHING, prices=None))
     assert "USD" not in said.saw
-    assert "training_cost_usd" not in dict(said.figures)
+    assert not [name for name in dict(said.figures) if "usd" in name]
 
 
-def test_the_baseline_once_is_what_the_ledger_would_bill() -> None:
-    groups = [*TEACHING, *ALIKE, *(group(number, 0.0, 1.0, judged=True) for number in range(8, 12))]
-    of = baseline(*groups)
-    billed: Counter[UsageClass] = Counter()
-    for records in {one.group.group_id: one.group for one in of.sampled}.values():
-        assert isinstance(records, GroupRecord)
-        for event in of_group(records):
-            billed[event.usage_class] += event.quantity  # type: ignore[assignment]
-    used = usage(of, len(of.scored))
-    assert {name: used[name] for name in billed} == billed
-    assert set(used) - set(billed) == {UsageClass.TRAIN}
+def test_the_whole_job_is_told_where_it_is_known() -> None:
+    plan = Plan(
+        steps=10,
+        batch_size=8,
+        group_size=2,
+        every_steps=10,
+        at_start=True,
+        validation_rows=100,
+        preflight_episodes=16,
+    )
+    alone = dict(said_of(baseline(*TEACHING, *ALIKE)).figures)
+    whole = dict(said_of(baseline(*TEACHING, *ALIKE, plan=plan)).figures)
+    more = whole["whole_job_cost_usd_likely"] - alone["whole_job_cost_usd_likely"]
+    assert more == pytest.approx(200 * (70 * 0.13 + 30 * 0.026 + 20 * 0.40) / 1e6, rel=1e-3)
+
+
+def test_a_group_is_what_the_ledger_would_bill() -> None:
+    lost = [*group(12, 0.0, 1.0, 1.0)]
+    broken = lost[2].record.model_copy(update={"outcome": Outcome.INFRA_ERROR, "reward": None})
+    unread = lost[1].record.model_copy(
+        update={"turns": [turn.model_copy(update={"delivered": False}) for turn in lost[1].record.turns]}
+    )
+    members = [lost[0].record, unread, broken]
+    retried = [broken.model_copy(update={"attempt": 3, "episode_id": "preflight-0012-2-3"})]
+    whole = lost[0].group.model_copy(update={"episodes": members, "discarded": retried})
+    odd = [replace(one, record=record, group=whole) for one, record in zip(lost, members, strict=True)]
+    judged = (group(number, 0.0, 1.0, judged=True) for number in range(8, 12))
+    for each in (*TEACHING, *ALIKE, *judged, odd):
+        billed: Counter[str] = Counter()
+        for event in of_group(each[0].group):
+            billed[event.usage_class.value] += event.quantity  # type: ignore[assignment]
+        [played] = groups(baseline(each))
+        used: Counter[str] = Counter()
+        for key, much in played.usage.items():
+            used[class_of(key)] += much  # type: ignore[assignment]
+        assert {**used, "train": 0} == {**billed, "train": 0}
 
 
 def test_a_group_that_does_not_hold_its_episodes_is_counted_by_them() -> None:

@@ -32,6 +32,14 @@ def test_it_is_json_and_the_same_twice(report: dict[str, Any]) -> None:
     assert document(job.finished(), job.compared()) == report
 
 
+def test_it_tells_what_the_job_was_to_cost(report: dict[str, Any]) -> None:
+    assert report["estimate"] is None, "nobody has said it"
+    told = {"actual": "1.00", "made": [{"basis": "Data", "cost": ["0.10", "0.90", "9.00"], "inside": True}]}
+    found = document(dataclasses.replace(job.finished(), estimate=told), job.compared())
+    assert found["estimate"] == told
+    assert markdown(found) == markdown(report)
+
+
 def test_every_estimate_and_difference_is_in_it(report: dict[str, Any]) -> None:
     found = job.compared()
     for name, tasks in found.estimates.items():
@@ -96,7 +104,7 @@ def test_the_cost_without_prices_is_unknown_not_0() -> None:
     report = document(run, compare_all(job.tries(), job.KS, "base", None, priced(DEFAULT)))
     reference, base = candidate(report, "reference"), candidate(report, "base")
     assert reference["cost"] is None
-    assert reference["unpriced"] == ["endpointPrompt", "endpointSample"]
+    assert reference["unpriced"] == ["endpointPrompt:frontier", "endpointSample:frontier"]
     assert not COSTS & reference["measures"]["all"].keys()
     assert reference["measures"]["all"].keys() > TOKENS
     assert (base["unpriced"], base["measures"]["all"].keys() >= COSTS) == ([], True)
@@ -104,7 +112,7 @@ def test_the_cost_without_prices_is_unknown_not_0() -> None:
     assert report["usage"]["unpriced"] == reference["unpriced"]
     text = markdown(report)
     assert "| reference | unpriced | - | - |" in text
-    assert "Without endpointPrompt, endpointSample, for which it has no price." in text
+    assert "Without endpointPrompt:frontier, endpointSample:frontier, for which it has no price." in text
 
 
 def uncounted() -> dict[str, list[Try]]:
@@ -218,3 +226,17 @@ def test_a_job_of_which_nothing_was_measured_has_a_report() -> None:
     assert report["headline"] is None
     assert markdown(report).startswith("# Evaluation ns/judged")
     assert "0 of 4 candidates were measured" in markdown(report)
+
+
+def test_the_bill_of_another_model_is_told_by_model() -> None:
+    run = dataclasses.replace(job.finished(), book=job.BOOK.of("frontier"))
+    report = document(run, job.compared())
+    usage, reference = report["usage"], candidate(report, "reference")
+    assert usage["byModel"] == {
+        "frontier": {name: usage["total"][name] for name in ("endpointPrompt", "endpointSample")}
+    }
+    assert reference["usage"]["endpointSample"] == usage["total"]["endpointSample"]
+    first, second = usage["priceBook"]["entries"]
+    assert (first["prices"]["endpointSample"], first["own"]["endpointSample"]) == ("10", "99")
+    assert first["models"]["frontier"] == {"endpointSample": "10"}
+    assert "own" not in second, "that entry has one price for all models"

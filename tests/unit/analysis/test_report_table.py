@@ -11,11 +11,11 @@ import pytest
 
 from headway_analysis.measures.candidate import priced, total_cost
 from headway_analysis.report.document import used_by
-from headway_analysis.report.table import COLUMNS, COST, parquet, table
+from headway_analysis.report.table import COLUMNS, COST, bill, parquet, table
 from headway_api.prices import cost_by_day
 from headway_api.records import GroupRecord, UsageClass
 from headway_coordinator.ledger import events
-from headway_coordinator.ledger.segments import fold, total
+from headway_coordinator.ledger.segments import by_name, fold, total
 
 
 def test_a_row_for_each_candidate_row_and_try() -> None:
@@ -60,8 +60,10 @@ def test_tries_are_billed_what_the_ledger_bills(sampled_by: Literal["servers", "
     tries = job.measured(groups)
     billed = {name.value: amount for name, amount in total(ledger).items() if amount}
     assert used_by(tries) == pytest.approx(billed)
-    days = [(day, {name.value: amount for name, amount in used.items()}) for day, used in ledger.items()]
+    days = by_name(ledger, {})
     assert float(total_cost(tries, priced(job.BOOK))) == pytest.approx(float(cost_by_day(days, job.BOOK)))
+    models = {line["model"] for one in tries for line in bill(one) if line["class"] != "sandboxSeconds"}
+    assert models == {"servers": {None}, "endpoint": {"frontier"}, "nobody": set()}[sampled_by]
 
 
 def test_an_endpoint_is_billed_apart_and_a_rescore_only_its_sandboxes() -> None:

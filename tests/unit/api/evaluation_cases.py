@@ -59,6 +59,16 @@ EXACTLY_ONE = "a candidate takes exactly one of model, checkpoint, endpoint and 
 OF_RESCORE = "a candidate's rescore takes exactly one of candidate (of an RLEvalJob) and step"
 REFUSED: list[tuple[Json, str]] = [
     ({"spec.output.roleSecretRefs": {"learner": {"name": "all"}}}, "an evaluation has no learner; remove it"),
+    (
+        {
+            "spec.failurePolicy": {
+                "rules": [
+                    {"action": "Ignore", "role": "learner", "onPodConditions": [{"type": "DisruptionTarget"}]}
+                ]
+            }
+        },
+        "role learner is of training jobs",
+    ),
     ({"spec.candidates": [MODEL, TUNED, {"name": "none"}]}, EXACTLY_ONE),
     ({"spec.candidates": [MODEL, TUNED | {"model": MODEL["model"]}]}, EXACTLY_ONE),
     ({"spec.candidates": checkpoint(which="best", step=3)}, "takes which or step, not both"),
@@ -207,7 +217,9 @@ REFUSED: list[tuple[Json, str]] = [
         {"spec.suites": [suite(sandbox={"provider": "agent-sandbox"})]},
         "agent-sandbox is not run by this version",
     ),
-    ({"spec.budget": {"usd": "10"}}, "spec.budget is not enforced by this version"),
+    ({"spec.budget": {}}, "spec.budget has no limit; write usd, tokens, or both"),
+    ({"spec.budget": {"usd": "10", "onExhausted": "Drain"}}, "spec.budget.onExhausted: Drain would compare"),
+    ({"spec.budget": {"tokens": {}}}, "spec.budget.tokens names no class"),
 ]
 """What is set -> what is said."""
 

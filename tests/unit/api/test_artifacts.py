@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from headway_api import artifacts
 from headway_api.artifacts import Layout, by_number
 
 CONCEPTS = (Path(__file__).parents[3] / "docs" / "concepts.md").read_text()
-ARGUMENTS = {"int": 12, "str": "t0-000007"}
+ARGUMENTS = {"date": date(2026, 11, 3), "int": 12, "str": "t0-000007"}
 
 
 def keys() -> set[str]:
@@ -40,7 +41,10 @@ def test_every_kind_of_key_is_there() -> None:
         "preflight.json",
         "preflight.md",
         "validations",
+        "prices",
+        "estimates",
         "usage",
+        "export",
         "judgements",
         "checkpoints",
         "weights",

@@ -78,7 +78,7 @@ def test_what_has_no_price_is_named_and_not_called_free() -> None:
         name="known",
         entries=(DatedPrices(since=day, prices=Prices(endpoint_prompt="2", endpoint_sample="8")),),
     )
-    assert unpriced([(day, used)], known) == []
+    assert unpriced([(day, used)], known) == ["sample"]
     assert cost_by_day([(day, used)], known) == 2
     assert PriceBook.model_validate(DEFAULT.as_object()) == DEFAULT
 

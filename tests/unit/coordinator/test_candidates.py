@@ -148,3 +148,32 @@ async def test_a_hub_that_does_not_answer_ends_its_candidate_alone(
     message = evaluation.state.candidates["far"].message
     assert message is not None
     assert message.startswith("spec.candidates[far].model.base: acme/open could not be fetched")
+
+
+@pytest.mark.parametrize(
+    ("bases", "models"),
+    [
+        (["hf://a/one", "hf://a/one"], {"one": None, "far": "gpt-x"}),
+        (["hf://a/one", "hf://a/two"], {"one": "hf://a/one", "two": "hf://a/two", "far": "gpt-x"}),
+    ],
+)
+async def test_a_unit_names_the_model_whose_prices_hold(
+    tmp_path: Path, bases: list[str], models: dict[str, str | None]
+) -> None:
+    asked: list[dict[str, Any]] = [
+        {"name": name, "model": {"base": base}} for name, base in zip(("one", "two"), bases, strict=True)
+    ]
+    asked.append({"name": "far", "endpoint": {"url": "https://api.example.com/v1", "model": "gpt-x"}})
+    job = EvalJob(tmp_path, spec(candidates=asked))
+    evaluation, no = await job.coordinator(), cast(Any, None)
+    sets = {base: number for number, base in enumerate(dict.fromkeys(bases))}
+    resolved = [
+        ResolvedCandidate.model_validate(
+            {"name": name, "kind": "Model", "base": base, "dtype": "float32", "serverSet": sets[base]}
+        )
+        for name, base in zip(("one", "two"), bases, strict=True)
+    ]
+    far = ResolvedCandidate(name="far", kind="Endpoint")
+    of = EvalConfig(name="job", namespace="ns", uid="uid", spec=job.spec, candidates=(*resolved, far))
+    made = units.Units(of, evaluation.state, no, "key", job.store, tmp_path, no, no, no, no, no)
+    assert {unit.candidates[0]: unit.model for unit in made.all()} == models

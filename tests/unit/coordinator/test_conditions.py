@@ -344,14 +344,18 @@ def test_conditions_start_afresh_where_they_cannot_be_had(tmp_path: Path) -> Non
 
 def test_the_answer_to_a_written_status_says_what_others_wrote(tmp_path: Path) -> None:
     scaled = Api({"spec": {"rollout": {"replicas": 3}}, "status": {}})
-    assert status.kubernetes_sink(job(tmp_path), scaled)({}) == status.Heard(3)
-    assert status.kubernetes_sink(job(tmp_path), Api({"status": {}}))({}) == status.Heard()
+    assert status.kubernetes_sink(job(tmp_path), scaled)({}) == status.Heard(3, budget=None, grant=None)
+    assert status.kubernetes_sink(job(tmp_path), Api({"status": {}}))({}) == status.Heard(
+        budget=None, grant=None
+    )
     ordered = Api({"metadata": {"annotations": {"headway.dev/remedy": "OnPolicy@2", "a/b": "c"}}})
-    assert status.kubernetes_sink(job(tmp_path), ordered)({}) == status.Heard(remedy="OnPolicy@2")
+    assert status.kubernetes_sink(job(tmp_path), ordered)({}) == status.Heard(
+        budget=None, grant=None, remedy="OnPolicy@2"
+    )
     given_up = {"name": "large", "lostReason": "ModelNotFound", "lostMessage": "there is none"}
     without = Api({"status": {"candidates": [{"name": "small"}, given_up]}})
     heard = status.kubernetes_sink(job(tmp_path), without)({})
-    assert heard == status.Heard(lost={"large": ("ModelNotFound", "there is none")})
+    assert heard == status.Heard(budget=None, grant=None, lost={"large": ("ModelNotFound", "there is none")})
 
 
 async def test_a_job_that_was_scaled_up_is_not_in_sync_without_the_new_server(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from a_job import Job, publishing, spec
 from aiohttp import web
 from episodes import version
 from faulty_servers import Scripted, broker, sandbox, serving
-from lease_service import free_port
+from ports import free_port
 from role_keys import KEYS, TO_COORDINATOR
 from scripted_learner import ScriptedLearner
 from speaking_job import job, speaking_engine, until_ready

@@ -17,7 +17,7 @@ import pytest
 from a_job import publishing
 from episodes import a_group
 from faulty_servers import Scripted, broker, sandbox, serving, weight_agent
-from lease_service import free_port
+from ports import free_port
 from role_keys import KEYS, TO_COORDINATOR
 from scripted_learner import ScriptedLearner
 from speaking_job import job, speaking_engine, until_ready
@@ -151,7 +151,8 @@ async def test_a_job_is_sampled_before_its_learner_is_made(tmp_path: Path) -> No
         kept = json.loads(stage.store.get(stage.layout().preflight))
         [speed] = [each for each in kept["document"]["checks"] if each["check"] == "throughput"]
         assert f" at {SIZE} at once" in speed["saw"]
-        assert "USD (default@2026-01-01)" in speed["saw"]
+        assert " The whole job costs " in speed["saw"]
+        assert "(default@2026-01-01)" in speed["saw"]
         assert speed["figures"]["training_train_tokens"] > 0, "half of each group succeeds"
         assert stage.store.get(stage.layout().preflight_for_people)
 

@@ -34,7 +34,7 @@ from endpoint_service import (
 )
 from faulty_servers import broker, sandbox
 from faulty_servers import serving as serving_faulty
-from lease_service import free_port
+from ports import free_port
 
 from headway_api.records import EpisodeRecord, Outcome, Purpose
 from headway_coordinator.agents.builtin import Builtin

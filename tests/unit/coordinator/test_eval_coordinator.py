@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import threading
 from contextlib import AsyncExitStack
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
-from an_evaluation import EvalJob
+from an_evaluation import EvalJob, spec
 from role_keys import KEYS
 
 from headway_analysis import comparison
 from headway_api.config import EvalConfig
 from headway_api.exits import JobError
 from headway_api.records import EpisodeRecord
+from headway_api.status import RLEvalJobStatus
 from headway_coordinator import status
 from headway_coordinator.dataset import position_of
 from headway_coordinator.episode import Task
@@ -154,3 +156,67 @@ async def test_what_is_heard_before_there_is_anything_to_measure_is_passed_over(
     it = coordinator(EvalJob(tmp_path), tmp_path, lambda document: lost)
     assert await it._status.flush()
     assert not it.status().results
+
+
+RESOLVED = [
+    {"name": name, "kind": "Model", "base": base, "dtype": "bfloat16", "serverSet": number}
+    for number, (name, base) in enumerate((("base", "s3://b/m"), ("tuned", "s3://b/n")))
+]
+
+
+async def test_the_estimate_is_told_until_it_is_the_bill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In status, metrics and the report. It is looked at anew while rows are measured."""
+    monkeypatch.setattr(status, "LEAST_SECONDS", 0.02)
+    monkeypatch.setattr(coordinators, "COMPARE_SECONDS", 0.02)
+    monkeypatch.setattr(coordinators, "REST_FOR_EACH", 0.1)
+    runs, written = list[Any](), list[dict[str, Any]]()
+    monkeypatch.setattr(coordinators.results, "write", lambda store, layout, run, found: runs.append(run))
+    one = EvalJob(tmp_path, spec(output={"uri": f"file://{tmp_path}/out"}), rows=40)
+    job = EvalConfig.model_validate(
+        {"name": "job", "namespace": "ns", "uid": "uid", "spec": one.spec, "candidates": RESOLVED}
+    )
+    it = EvalCoordinator(job, KEYS, one.store, tmp_path, written.append)
+    it._estimates.before(len(one.rows), {})
+    first = it.status().estimate
+    assert first is not None
+    assert first.basis == "Data"
+    await it._load_ledger()
+    names, incarnation = one.spec.candidate_names, it._spool.incarnation()
+    evaluation = Evaluation(one.spec, one.rows, names, it._spool, it._ledger, incarnation)
+    await evaluation.restore()
+    it._estimates.restored()
+    await it._estimate(evaluation)
+    episode = one.episode
+
+    async def slowly(task: Task) -> EpisodeRecord:
+        await asyncio.sleep(0.02)
+        return await episode(task)
+
+    one.episode = slowly  # type: ignore[method-assign]
+    await measured(it, evaluation, [one.unit("base", server_set=0), one.unit("tuned", server_set=1)])
+    shown = [(each["estimate"], each["usage"]) for each in written if "usage" in each]
+    assert {each["basis"] for each, _ in shown} == {"Data", "Running"}
+    for each, used in shown:
+        low, likely, high = (Decimal(each[end]) for end in ("low", "likely", "high"))
+        assert Decimal(used["cost"]) <= low <= likely <= high
+    assert len({each["episodes"] for each, _ in shown}) > 3, "it goes on with the job"
+    last, used = shown[-1]
+    assert last["low"] == last["likely"] == last["high"] == used["cost"]
+    assert last["evaluationTokens"] == used["evaluationTokens"] > 0
+    assert last["episodes"] == 40 * 2 * 2
+    assert runs[0].estimate["actual"] == used["cost"]
+    assert [each["basis"] for each in runs[0].estimate["made"]] == ["Data"]
+    told = {sample.labels["bound"]: sample.value for sample in it._samples() if "estimate" in sample.name}
+    assert told == dict.fromkeys(("low", "likely", "high"), float(used["cost"]))
+
+
+async def test_what_a_predecessor_estimated_is_said_until_this_one_knows_as_much(tmp_path: Path) -> None:
+    one = EvalJob(tmp_path)
+    job = EvalConfig(name="job", namespace="ns", uid="uid", spec=one.spec, candidates=())
+    said = RLEvalJobStatus.model_validate(
+        {"estimate": {"basis": "Running", "time": "2026-11-01T00:00:00Z", "likely": "1.25"}}
+    )
+    it = EvalCoordinator(job, KEYS, one.store, tmp_path, lambda document: None, told=said)
+    assert it.status().estimate == said.estimate

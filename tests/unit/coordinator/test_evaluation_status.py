@@ -64,7 +64,7 @@ def test_a_candidate_says_what_its_endpoint_refused_and_what_has_no_price() -> N
     assert told.cost is None
     assert told.message == (
         "the endpoint refused seed, which is left out since. "
-        "unpriced: the price book has no price for endpointPrompt, endpointSample"
+        "unpriced: the price book has no price for endpointPrompt:frontier, endpointSample:frontier"
     )
     [told] = view.results(state, Comparison("base", {}), job.BOOK, date(2026, 1, 2))
     assert told.cost is not None

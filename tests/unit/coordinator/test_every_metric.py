@@ -24,7 +24,7 @@ from a_job import manifest, publishing
 from aiohttp import web
 from episodes import a_group
 from faulty_servers import Fault, Scripted, broker, fail, first, sandbox, serving, weights_slot
-from lease_service import free_port
+from ports import free_port
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from role_keys import KEYS, TO_COORDINATOR
@@ -36,6 +36,7 @@ from headway_analysis.measures import figures
 from headway_analysis.measures.tries import Place, Rules, tries_of
 from headway_api.artifacts import Layout
 from headway_api.config import JobConfig
+from headway_api.held import Holder
 from headway_api.in_force import InForce
 from headway_api.metrics import FAMILIES, family
 from headway_api.records import Batch
@@ -48,6 +49,7 @@ from headway_coordinator.evaluation import view
 from headway_coordinator.evaluation.state import CandidateState, EvalState
 from headway_coordinator.metrics.prometheus import Exporter
 from headway_coordinator.spool import decode
+from headway_coordinator.status import Heard
 from headway_sandbox.broker import metrics as broker_metrics
 from headway_trainer import learner as learners
 from headway_trainer.assembly import Assembly
@@ -58,7 +60,7 @@ from headway_trainer.loop import Stopwatch
 from headway_trainer.objective.presets import Objective
 from headway_trainer.step import MAXIMA, SUMS, StepResult
 
-ELSEWHERE = ("operator/", "job/")
+ELSEWHERE = ("operator/", "job/", "namespace_budget/")
 """Produced by the operator."""
 
 
@@ -97,6 +99,7 @@ def with_tasks(config: JobConfig) -> JobConfig:
     Path(uri.removeprefix("file://")).write_text("".join(json.dumps(row) + "\n" for row in rows))
     content["spec"]["data"]["test"] = {"uri": uri}
     content["spec"]["algorithm"]["groupSize"] = 3
+    content["spec"]["budget"] = {"usd": "100", "tokens": {"sample": 10**9}}
     content["spec"]["preflight"] = {"policy": "Warn", "episodes": 8, "checks": {"splits": "Off"}}
     for block in ("train", "validation", "test"):
         content["spec"]["data"][block]["taskColumn"] = "task"
@@ -130,7 +133,7 @@ async def coordinators(folder: Path) -> set[str]:
             KEYS,
             store,
             folder / "cache",
-            lambda status: None,
+            lambda status: Heard(held={Holder("learner", "H100"): 60}),
             broker_url=leases.url,
             discover=discover,
             port=port,

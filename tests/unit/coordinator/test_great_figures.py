@@ -12,7 +12,7 @@ import a_job
 import pytest
 from a_job import publishing
 from faulty_servers import Scripted, broker, sandbox, serving, weights_slot
-from lease_service import free_port
+from ports import free_port
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import ValidationError
 from role_keys import KEYS, TO_COORDINATOR

@@ -60,7 +60,7 @@ async def test_a_reward_is_what_the_judge_says_and_is_on_the_bill(tok: Any, tmp_
     assert billed(group) == {UsageClass.JUDGE_PROMPT: 20, UsageClass.JUDGE_SAMPLE: 5}
     shown = usage(fold(events.of_group(group)), prices.DEFAULT, events_day(group))
     assert shown.judge_tokens == 25
-    assert shown.unpriced == ["judgePrompt", "judgeSample"]
+    assert shown.unpriced == ["judgePrompt:frontier-1", "judgeSample:frontier-1"]
     assert EpisodeRecord.model_validate_json(group.episodes[0].model_dump_json()) == group.episodes[0]
 
 

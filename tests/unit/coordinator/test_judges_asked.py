@@ -21,7 +21,7 @@ from endpoint_service import (
     serving,
     silent,
 )
-from evil_replies import everywhere, evil_server, grown
+from evil_replies import Evil, everywhere, evil_server, grown
 from judged import GRADE, question
 
 from headway_api.artifacts import Layout
@@ -68,7 +68,8 @@ async def test_an_answer_is_text_and_costs_what_the_endpoint_counts(tmp_path: Pa
     async with serving(says(" Good. ")) as service:
         found, [told] = await ask(tmp_path, service.url)
     assert found == "Good."
-    assert told == Judgement(judge="style", question=question(of=judged.spec(service.url)).digest, **TOLD)
+    asked = question(of=judged.spec(service.url)).digest
+    assert told == Judgement(judge="style", question=asked, model="frontier-1", **TOLD)
     [body] = service.bodies
     assert (body["model"], body["max_tokens"], body["temperature"]) == ("frontier-1", 1024, 0.0)
     assert "response_format" not in body
@@ -341,15 +342,21 @@ async def test_an_answer_that_is_none_holds_nobody_back(tmp_path: Path) -> None:
 
 @pytest.mark.hostile
 async def test_an_evil_answer_is_a_fault_of_the_judge(tmp_path: Path) -> None:
-    of = judged.spec(timeoutSeconds=1)
-    async with evil_server() as server, judged.judges(tmp_path, of) as judges:
-        judge = judges.by_name["style"]
-        judge.spec = judged.spec(server.url, timeoutSeconds=1, cache=False)
-        for server.evil in everywhere():
-            with pytest.raises(InfraFault) as caught:
-                await judge.ask(question(), lambda told: None)
-            assert caught.value.cause is not None, server.evil.name
-            assert len(str(caught.value)) < 1000, server.evil.name
+    async def ask(evil: Evil, folder: Path) -> None:
+        async with evil_server() as server:
+            server.evil, of = evil, judged.spec(server.url, timeoutSeconds=5, cache=False)
+            async with judged.judges(folder, of) as judges:
+                with pytest.raises(InfraFault) as caught:
+                    await judges.by_name["style"].ask(question(), lambda told: None)
+            assert server.heads, f"{evil.name} was never asked for: {caught.value}"
+        assert caught.value.cause is not None, evil.name
+        assert len(str(caught.value)) < 1000, evil.name
+
+    # Those that are slow keep a judge until its time is over.
+    slow, quick = ([each for each in everywhere() if each.slow is slow] for slow in (True, False))
+    await asyncio.gather(*(ask(evil, tmp_path / str(number)) for number, evil in enumerate(slow)))
+    for evil in quick:
+        await ask(evil, tmp_path / "quick")
 
 
 CHAT = {

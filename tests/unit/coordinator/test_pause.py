@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 from a_job import Job, publishing, spec
 from faulty_servers import Scripted, broker, sandbox, serving, weight_agent
-from lease_service import free_port
+from ports import free_port
 from raised import over_from, signal, verdict
 from role_keys import KEYS, TO_COORDINATOR
 from scripted_learner import ScriptedLearner

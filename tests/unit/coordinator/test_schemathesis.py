@@ -20,8 +20,6 @@ from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 from headway_coordinator.gateway.asks import Sampling, Session
 from headway_coordinator.gateway.rollouts import Status
 
-pytestmark = [pytest.mark.hostile, pytest.mark.timeout(900)]
-
 SEED = os.environ.get("HOSTILE_SEED", "1")
 TURNS = (
     *("/v1/chat/completions", "/v1/messages", "/v1/messages/count_tokens", "/v1/responses"),
@@ -29,6 +27,8 @@ TURNS = (
 )
 CASES = int(os.environ.get("HOSTILE_CASES", "15"))
 """Drawn of each operation, beside those that schemathesis makes of every bound in a schema."""
+pytestmark = [pytest.mark.hostile, pytest.mark.timeout(900 + 3 * CASES)]
+
 CHECKS = (
     "not_a_server_error",
     "status_code_conformance",

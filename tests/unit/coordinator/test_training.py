@@ -27,7 +27,7 @@ from headway_coordinator.episode import Task
 from headway_coordinator.ledger.segments import Ledger, total
 from headway_coordinator.sampler.choice import CHOICES, Order
 from headway_coordinator.sampler.slots import Sampler
-from headway_coordinator.spool import decode
+from headway_coordinator.spool import Spool, decode
 from headway_coordinator.stall import AFTER_SECONDS, LEARNER_SECONDS, culprit, training_watch
 from headway_coordinator.training import Conflict
 
@@ -353,3 +353,25 @@ async def test_a_step_taken_while_servers_load_weights_is_not_overlooked(tmp_pat
         loading.set()
         await asyncio.gather(playing, running)
     assert sorted(training.state.evaluations) == [0, 2, 4]
+
+
+async def test_a_lost_segment_of_a_trained_group_is_counted_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = Job(tmp_path)
+    async with job.coordinator() as (_, learner, _):
+        await learner.run(steps=2)
+        key = learner.batches[0].groups[0].group_id
+    segment = job.layout.usage_of_group(key)
+    before = job.store.get(segment)
+    job.store.delete([segment])
+    with caplog.at_level("WARNING"):
+        async with job.coordinator():
+            pass
+    assert "segment-lost" in caplog.text
+    assert job.store.get(segment) == before
+
+
+def test_a_trained_group_whose_episodes_are_gone_is_none(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    assert Spool(job.store, job.layout).taken("t0-000000") is None

@@ -65,6 +65,17 @@ def restarts(times: int) -> Callable[[Stage], object]:
     return lambda stage: stage.set(roles=[role])
 
 
+def estimates(basis: str, likely: str | None, **more: Any) -> Callable[[Stage], object]:
+    """The coordinator has one of the whole job, or nothing to tell."""
+
+    def says_so(stage: Stage) -> None:
+        known = {} if likely is None else {"low": "0.10", "likely": likely, "high": "9.00"}
+        began = stamp(stage.now - timedelta(seconds=20))
+        stage.set(estimate={"basis": basis, "time": began, **known, **more})
+
+    return says_so
+
+
 PAUSE: Json = {
     "signal": "NothingToTrain",
     "step": 6,
@@ -127,6 +138,12 @@ LIFE: tuple[tuple[Callable[[Stage], object], tuple[str, str, str]], ...] = (
     (lambda stage: stage.set(pause=PAUSE | {"time": stamp(stage.now)}), ("", "", "")),
     (pauses, ("Warning", "Paused", "NothingToTrain at step 6 of 40: every pod is gone. To go on: kubectl")),
     (ends_the_pause, ("Normal", "Resumed", "(NothingToTrain at step 6) was ended; step 4 of 40")),
+    (estimates("Data", "0.91", unpriced=["judgePrompt"]),
+     ("Normal", "Estimated", "the whole job costs 0.91 USD, at least 0.10 and at most 9.00, without judgeP")),
+    (estimates("Preflight", "1.20"), ("Normal", "Estimated", "by the episodes of its preflight, the whole")),
+    (estimates("Preflight", None), ("", "", "")),
+    (estimates("Running", "1.25"), ("Normal", "Estimated", "by the episodes it has played, the whole job")),
+    (estimates("Running", "1.31"), ("", "", "")),
     (lambda stage: stage.set(usage={"cost": "12.5"}), ("", "", "")),
     (steps(40), ("Normal", "Checkpointed", "step 40 of 40")),
     (says("Complete", "True", "MaxStepsReached", "40 steps"),
@@ -218,6 +235,19 @@ def test_other_transitions(stage: Stage, change: Callable[[Stage], object], reas
     assert [(found, of) for of, found, _ in stage.look()] == ([(reason, kind)] if reason else [])
 
 
+def test_each_correction_of_prices_and_each_book_that_is_not_taken_is_told_once(stage: Stage) -> None:
+    gone = "ConfigMap ours, key prices.yaml: it is gone; the edition before stays in force"
+    book = {"priceBook": "ours@2026-01-01", "priceBookHash": "0123456789ab"}
+    told = []
+    for used in ({"priceCorrections": 1}, {"priceCorrections": 2, "priceBookProblem": gone}):
+        stage.set(usage=book | used)
+        told += stage.look()
+        assert stage.look() == []
+    assert [reason for _, reason, _ in told] == ["PricesCorrected", "PricesCorrected", "PriceBookInvalid"]
+    assert "SHA-256 0123456789ab" in told[0][2]
+    assert (told[2][0], told[2][2]) == ("Warning", gone)
+
+
 def test_a_check_that_fails_after_a_warning_is_told_anew(stage: Stage) -> None:
     says("PreflightPassed", "False", "Warned")(stage)
     assert stage.reasons() == ["PreflightWarned"]
@@ -295,6 +325,23 @@ def test_a_long_word_on_a_pause_costs_no_part_of_the_command(stage: Stage) -> No
     ((_, _, message),) = stage.look()
     assert PAUSE["resume"] in message
     assert message.endswith("m...")
+
+
+def test_an_evaluation_tells_what_it_will_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(monkeypatch, eval_job())
+    stage.look()
+    estimates("Data", "0.91", unpriced=["endpointPrompt"])(stage.later())
+    [(kind, reason, message)] = stage.look()
+    assert (kind, reason) == ("Normal", "Estimated")
+    assert message.startswith(
+        "by its data and limits, the whole job costs 0.91 USD, at least 0.10 and at most"
+    )
+    assert message.endswith("without endpointPrompt")
+    estimates("Running", "1.20")(stage.later())
+    [(_, _, message)] = stage.look()
+    assert message.startswith("by the episodes it has played, the whole job costs 1.20 USD")
+    estimates("Running", "1.25")(stage.later())
+    assert stage.look() == []
 
 
 def test_an_evaluation_tells_its_gate_and_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -390,7 +437,14 @@ def test_each_event_is_explained() -> None:
     of_others |= {*map(str, NOT_MADE), *map(str, AWAITED)}
     changes = {f"Remedy{state}" for state in ("Taken", *get_args(RemedyState)) if state != "Watching"}
     life = {reason for _, (_, reason, _) in LIFE if reason}
-    assert explained == life | of_others | changes | {"OrderRefused"}
+    assert explained == life | of_others | changes | {
+        "BudgetLow",
+        "BudgetExhausted",
+        "OrderRefused",
+        "FailureRuleMatched",
+        "PricesCorrected",
+        "PriceBookInvalid",
+    }
 
 
 def test_a_long_message_is_cut_as_the_api_server_wants_it() -> None:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from observed_cluster import PLATFORM, eval_job, job, stamp
+from stored_objects import Server
 
 from headway_api import names
 from headway_api.keys import Key
-from headway_operator.apply import Blocked
+from headway_operator.apply import ROUNDS, Blocked
 from headway_operator.cache import Cache, ref_of
 from headway_operator.controller import Controller
-from headway_operator.kube import Api, ApiError, Kind
+from headway_operator.kube import ApiError
 from headway_operator.plan import utc_now
 from headway_operator.reconcile import Reconciler
 from headway_operator.telemetry import Telemetry
@@ -25,99 +25,11 @@ KEY = ("RLTrainingJob", "team", "refunds")
 OURS = names.FINALIZER_TEARDOWN
 
 
-class Server(Api):
-    """Objects with versions, finalizers and preconditions; no controller acts on them."""
-
-    def __init__(self) -> None:
-        self.objects: dict[tuple[str, str, str], Json] = {}
-        self.requests: list[str] = []
-        self.before: Callable[[str, str], None] = lambda verb, kind: None
-        """Called before each write: what others do in between, or a refusal."""
-        self._version = 100
-
-    @property
-    def job(self) -> Json | None:
-        return self.objects.get(KEY)
-
-    def put(self, body: Json) -> Json:
-        """Store an object as its newest version."""
-        self._version += 1
-        body = copy.deepcopy(body)
-        body["metadata"]["resourceVersion"] = str(self._version)
-        body["metadata"].setdefault("uid", "-".join(ref_of(body)))
-        body["metadata"].setdefault("creationTimestamp", stamp(utc_now()))
-        self.objects[ref_of(body)] = body
-        return copy.deepcopy(body)
-
-    def change_job(self, **metadata: Any) -> None:
-        """Somebody else's write."""
-        assert self.job is not None
-        self.put(self.job | {"metadata": self.job["metadata"] | metadata})
-
-    def _note(self, verb: str, kind: str) -> None:
-        self.before(verb, kind)
-        self.requests.append(f"{verb} {kind}")
-
-    def get(self, kind: Kind, namespace: str, name: str, *, metadata_only: bool = False) -> Json | None:
-        return copy.deepcopy(self.objects.get((kind.kind, namespace, name)))
-
-    def list(
-        self,
-        kind: Kind,
-        namespace: str | None,
-        *,
-        selector: str = "",
-        fields: str = "",
-        metadata_only: bool = False,
-    ) -> tuple[list[Json], str]:
-        found = [body for (known, _, _), body in self.objects.items() if known == kind.kind]
-        return copy.deepcopy(found), str(self._version)
-
-    def create(self, kind: Kind, namespace: str, body: Json) -> Json:
-        self._note("create", kind.kind)
-        if (kind.kind, namespace, body["metadata"]["name"]) in self.objects:
-            raise ApiError(409, "AlreadyExists", body["metadata"]["name"])
-        return self.put(body)
-
-    def apply(self, body: Json, *, subresource: str = "") -> Json:
-        self._note("apply", body["kind"] + subresource)
-        if not subresource:
-            return self.put(body)
-        known = self.objects.get(ref_of(body))
-        if known is None or known["metadata"]["uid"] != body["metadata"]["uid"]:
-            raise ApiError(409, "Conflict", "uid mismatch")
-        return self.put(known | {"status": known.get("status", {}) | body["status"]})
-
-    def merge(self, kind: Kind, namespace: str, name: str, body: Json, *, subresource: str = "") -> Json:
-        self._note("merge", kind.kind)
-        known = self.objects.get((kind.kind, namespace, name))
-        if known is None:
-            raise ApiError(404, "NotFound", "not found")
-        if body["metadata"]["resourceVersion"] != known["metadata"]["resourceVersion"]:
-            raise ApiError(409, "Conflict", "the object has been modified")
-        made = self.put(known | {"metadata": known["metadata"] | body["metadata"]})
-        self._finish(made)
-        return made
-
-    def delete(self, kind: Kind, namespace: str, name: str, uid: str | None = None) -> Json | None:
-        self._note("delete", kind.kind)
-        known = self.objects.get((kind.kind, namespace, name))
-        if known is None:
-            return None
-        self._finish(self.put(known | {"metadata": known["metadata"] | {"deletionTimestamp": "now"}}))
-        return {"kind": "Status"}
-
-    def _finish(self, body: Json) -> None:
-        metadata = body["metadata"]
-        if "deletionTimestamp" in metadata and not metadata.get("finalizers"):
-            del self.objects[ref_of(body)]
-
-
 class Desk:
     """A reconciler and its view of the server's job."""
 
     def __init__(self, **spec: Any) -> None:
-        self.server = Server()
+        self.server = Server(KEY)
         self.cache = Cache()
         self.reconciler = Reconciler(self.server, self.cache, PLATFORM, lambda kind, result: None)
         self.server.put(job(**spec))
@@ -357,7 +269,7 @@ class TestBothKinds:
 
 
 def test_a_job_that_waits_for_another_is_looked_at_when_that_one_changes() -> None:
-    controller = Controller(Server(), PLATFORM, Telemetry())
+    controller = Controller(Server(KEY), PLATFORM, Telemetry())
     wanted = {"name": "tuned", "checkpoint": {"job": "refunds"}}
     controller.cache.put(eval_job("waits", candidates=[wanted]))
     controller.cache.put(eval_job("other", candidates=[wanted | {"checkpoint": {"job": "another"}}]))
@@ -367,7 +279,7 @@ def test_a_job_that_waits_for_another_is_looked_at_when_that_one_changes() -> No
         body = job(name, **({"model": model} if name == "warm" else {}))
         body["metadata"] |= {"uid": name, "resourceVersion": str(number + 1)}
         controller.cache.put(body)
-    controller.job_changed(job())
+    controller.custom_changed(job())
     due = {controller.queue.get(0) for _ in range(controller.queue.depth())}
     assert due == {KEY, ("RLEvalJob", "team", "waits"), ("RLTrainingJob", "team", "warm")}
 
@@ -483,3 +395,24 @@ class TestWarnings:
         desk.reconcile()
         assert desk.server.job is not None
         assert desk.server.job["status"]["warnings"]
+
+
+def test_resyncs_apply_each_object_once_in_twelve_and_look_for_every_secret(desk: Desk) -> None:
+    for _ in range(3):
+        desk.reconcile()
+    pinned = ("Job", "Deployment", "Secret", "RLTrainingJob", "Event")
+    kinds = [kind for kind in desk.children() if kind not in pinned]
+    assert len(kinds) > ROUNDS, "so that a part of them is some and not all"
+    desk.server.requests.clear()
+    desk.reconcile()
+    assert desk.server.requests == []
+    rounds = []
+    for _ in range(ROUNDS):
+        desk.server.requests.clear()
+        desk.reconciler.forget()
+        desk.reconcile()
+        rounds.append(sorted(desk.server.requests))
+    assert all(found.count("create Secret") == 1 for found in rounds)
+    applied = [request for found in rounds for request in found if request != "create Secret"]
+    assert sorted(applied) == sorted(f"apply {kind}" for kind in kinds)
+    assert max(map(len, rounds)) < len(kinds) / 2

@@ -16,7 +16,8 @@ from observed_cluster import eval_job, job, running
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from headway_api.metrics import JOBS, OF_JOB, OPERATOR, prometheus_name
+from headway_api import names
+from headway_api.metrics import JOBS, OF_JOB, OPERATOR, SHARED_BUDGETS, prometheus_name
 from headway_api.signals import SignalName
 from headway_api.status import RLEvalJobStatus, RLTrainingJobStatus
 from headway_operator.cache import Cache
@@ -92,6 +93,7 @@ def test_every_family_of_the_operator_is_reported_under_its_name() -> None:
     cache = Cache()
     cache.put(job(status=TRAINING))
     cache.put(eval_job(status=EVALUATION))
+    cache.put(shared_budget())
     telemetry.count_jobs(cache)
     telemetry.reconciled(0.1, "success")
     telemetry.reconciled(0.1, "ApiError")
@@ -99,11 +101,24 @@ def test_every_family_of_the_operator_is_reported_under_its_name() -> None:
     text = generate_latest(telemetry.registry).decode()
     for family in (*OPERATOR, *JOBS):
         assert f"\n{prometheus_name(family.name)}" in text or text.startswith(prometheus_name(family.name))
-    for family in JOBS:
+    for family in (*JOBS, *SHARED_BUDGETS):
         assert f"\n{prometheus_name(family.name)}{{" in text
+    assert 'headway_namespace_budget_limit{limit="usd",namespace="team"} 500.0' in text
+    assert 'headway_namespace_budget_exhausted{namespace="team"} 1.0' in text
     assert 'headway_operator_jobs{kind="RLTrainingJob",namespace="team",state="Training"} 1.0' in text
     assert 'headway_operator_jobs{kind="RLEvalJob",namespace="team",state="Evaluating"} 1.0' in text
     assert 'headway_operator_reconcile_errors_total{reason="ApiError"} 1.0' in text
+
+
+def shared_budget() -> Json:
+    limit = {"name": "usd", "limit": "500", "spent": "12.5", "granted": "9", "ended": "4", "left": "x"}
+    said = [{"type": kind, "status": "True"} for kind in ("BudgetLow", "BudgetExhausted", "Ready")]
+    return {
+        "kind": names.BUDGET_KIND,
+        "metadata": {"name": "default", "namespace": "team", "uid": "b", "resourceVersion": "1"},
+        "spec": {"usd": "500"},
+        "status": {"limits": [limit, limit | {"name": "tokens.train", "left": "7"}], "conditions": said},
+    }
 
 
 @pytest.mark.parametrize("reason", ERRORS)

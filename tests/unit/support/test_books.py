@@ -6,7 +6,7 @@ from dataclasses import replace
 from decimal import Decimal
 
 import pytest
-from books import Books, counted_twice, faults, tokens
+from books import Books, amounts, counted_twice, faults, tokens
 from pydantic.alias_generators import to_camel
 
 from headway_api.records import UsageClass
@@ -59,5 +59,14 @@ def test_the_ledgers_tokens_have_the_classes_of_the_status() -> None:
         to_camel(name.removesuffix("_tokens")) for name in Usage.model_fields if name.endswith("_tokens")
     }
     assert set(found) == shown
-    assert sum(found.values()) == len(UsageClass) - 1, "seconds of sandboxes are no tokens"
+    assert sum(found.values()) == len(UsageClass) - 2, "seconds are no tokens"
     assert found["judge"] == 2
+
+
+def test_what_is_no_amount_in_a_bill_is_left_out() -> None:
+    used = Usage(
+        cost="1.50", price_book="ours@2026-01-01", price_book_hash="a" * 12, price_book_problem="gone"
+    )
+    found = amounts({"status": {"usage": used.as_object()}})
+    assert found["cost"] == Decimal("1.50")
+    assert found["priceCorrections"] == 0

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 from headway_trainer import attention
 from headway_trainer.attention import RowSpans, by_length, takes_groups
-from headway_trainer.ranks import Ranks
 
 CPU = torch.device("cpu")
 ALONE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
@@ -60,16 +63,17 @@ def test_repeated_heads_have_the_numbers_of_grouped_ones(
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
 
 
-def test_a_learner_does_without_the_kernels_that_plan_for_each_length(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for name, value in ALONE.items():
-        monkeypatch.setenv(name, value)
-    allowed = torch.backends.cuda.cudnn_sdp_enabled()
-    torch.backends.cuda.enable_cudnn_sdp(True)
-    ranks = Ranks.join()
-    try:
-        assert not torch.backends.cuda.cudnn_sdp_enabled()
-    finally:
-        ranks.leave()
-        torch.backends.cuda.enable_cudnn_sdp(allowed)
+def test_a_learner_does_without_the_kernels_that_plan_for_each_length() -> None:
+    program = """
+import torch
+from headway_trainer.ranks import Ranks
+torch.backends.cuda.enable_cudnn_sdp(True)
+ranks = Ranks.join()
+print(torch.backends.cuda.cudnn_sdp_enabled())
+ranks.leave()
+"""
+    # A process of its own: another test of this one may have joined already.
+    ended = subprocess.run(
+        [sys.executable, "-c", program], env={**os.environ, **ALONE}, capture_output=True, text=True
+    )
+    assert (ended.stdout, ended.returncode) == ("False\n", 0), ended.stderr

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from math import fsum
 from typing import Final
 
+from headway_analysis.estimate.whole import Estimate
 from headway_analysis.preflight.choose import replay, varied
 from headway_analysis.preflight.conversation import excerpt, written
 from headway_analysis.preflight.definition import MOST_EXAMPLES, Check, Example, Finding
 from headway_analysis.preflight.evidence import Baseline, Played, Script, ToolResult
+from headway_analysis.preflight.expected import estimate, plan_of
 from headway_analysis.preflight.shares import Share, enough_without, quantile, share
 from headway_analysis.preflight.sources import EXACT, GUIDE
 from headway_analysis.signals.judges.conduct import MOST_FAILED
-from headway_api.prices import cost, shown
+from headway_api.prices import shown
+from headway_api.records import UsageClass
 
 ID: Final = "throughput"
 STARTS: Final = 3
@@ -38,7 +40,7 @@ def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
         saw = f"{len(finished)} episodes are too few to tell how fast they run."
         return Finding(ID, "Unknown", saw, needs=SOME)
     rate = len(finished) / baseline.seconds * 3600
-    episodes = facts.max_steps * facts.batch_size * facts.group_size
+    episodes, found = plan_of(facts).episodes, estimate(baseline)
     results = [result for one in baseline.sampled for result in one.results]
     seconds = [result.seconds for result in results]
     waits = [one.waited for one in played if one.error is None]
@@ -50,15 +52,14 @@ def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
         ("p50_tool_seconds", quantile(seconds, 0.5)),
         ("p99_tool_seconds", slow),
         ("p50_sandbox_wait_seconds", quantile(waits, 0.5)),
-        *_tokens(baseline, episodes),
-        *_cost(baseline, episodes),
+        *_figures(baseline, found),
     )
     lost = share(sum(one.record.reward is None for one in baseline.sampled), len(baseline.sampled))
     saw = (
         f"{rate:.0f} episodes an hour at {baseline.concurrency} at once: {episodes} training episodes take "
         f"{episodes / rate:.1f} hours on as many servers."
     )
-    saw = f"{saw}{_priced(baseline, episodes)}"
+    saw = f"{saw}{_priced(baseline, found)}"
     if lost.low > MOST_FAILED:
         return _lost(baseline, lost, saw, figures)
     if slow > SLOW_SECONDS:
@@ -72,65 +73,35 @@ def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
 
 
 ENTRY: Final = "spec.environment.entrypoint"
+FIGURES: Final = {
+    UsageClass.PREFILL.value: "training_prefill_tokens",
+    UsageClass.SAMPLE.value: "training_sampled_tokens",
+    UsageClass.TRAIN.value: "training_train_tokens",
+}
+"""Class of the bill -> the figure that tells its likely amount."""
 
 
-def _tokens(baseline: Baseline, episodes: int) -> Iterator[tuple[str, float]]:
-    """Of the job's training episodes, what engines and learner will compute, as often as in the baseline."""
-    used = usage(baseline, episodes)
-    yield "training_prefill_tokens", used["prefill"]
-    yield "training_sampled_tokens", used["sample"]
-    yield "training_train_tokens", used["train"]
+def _figures(baseline: Baseline, found: Estimate) -> Iterator[tuple[str, float]]:
+    """What engines and learner will compute for training, and what the whole job will cost."""
+    for name, figure in FIGURES.items():
+        if name in found.usage:
+            yield figure, float(round(found.usage[name].likely))
+    if found.cost is not None and baseline.facts.price is not None:
+        for end, amount in found.cost._asdict().items():
+            yield f"whole_job_cost_usd_{end}", float(amount)
 
 
-def usage(baseline: Baseline, episodes: int) -> dict[str, float]:
-    """What so many training episodes use, by the classes of the bill, as much as those of the baseline did.
-
-    Lost attempts, held-out episodes and endpoints are not in it.
-    """
-    scored = baseline.scored
-    turns = [turn for one in scored for turn in one.record.turns]
-    groups = {one.group.group_id: one.group for one in baseline.sampled}
-    teaching = _teaching(baseline)
-    asked = [each for one in baseline.sampled for each in one.record.judgements]
-    asked += [each for group in groups.values() for each in group.judgements]
-    found = {
-        "prefill": fsum(turn.prompt_tokens - turn.cached_tokens for turn in turns),
-        "cachedPrefill": fsum(turn.cached_tokens for turn in turns),
-        "sample": fsum(turn.sampled_tokens for turn in turns),
-        "train": fsum(one.row_tokens for one in scored if one.group.group_id in teaching),
-        "judgePrompt": fsum(each.prompt_tokens for each in asked),
-        "judgeSample": fsum(each.sampled_tokens for each in asked),
-        "sandboxSeconds": fsum(one.record.sandbox_seconds for one in scored),
-    }
-    return {name: float(round(each * episodes / max(1, len(scored)))) for name, each in found.items()}
-
-
-def _teaching(baseline: Baseline) -> set[str]:
-    """Ids of the groups that would be trained on: by most methods, those whose rewards differ."""
-    rewards: dict[str, list[float]] = {}
-    for one in baseline.scored:
-        rewards.setdefault(one.group.group_id, []).append(one.record.reward or 0.0)
-    alike = baseline.facts.trains_alike
-    return {name for name, found in rewards.items() if alike or max(found) > min(found)}
-
-
-def _cost(baseline: Baseline, episodes: int) -> Iterator[tuple[str, float]]:
-    """US dollars of what has a price."""
-    prices = baseline.facts.prices
-    if prices is not None:
-        yield "training_cost_usd", float(cost(usage(baseline, episodes), prices))
-
-
-def _priced(baseline: Baseline, episodes: int) -> str:
-    """What that costs, as a sentence; nothing where no prices are given."""
-    prices, used = baseline.facts.prices, usage(baseline, episodes)
-    if prices is None:
+def _priced(baseline: Baseline, found: Estimate) -> str:
+    """What the whole job costs, as a sentence; nothing where no prices are given."""
+    if baseline.facts.price is None:
         return ""
-    known = prices.by_class()
-    lacking = [name for name, quantity in used.items() if quantity and known.get(name) is None]
-    amount, edition = shown(cost(used, prices)), baseline.facts.price_edition
-    said = f" They cost {amount} USD ({edition})"
-    return f"{said}, and what {', '.join(lacking)} cost is unknown." if lacking else f"{said}."
+    if found.cost is None:
+        return f" What the whole job costs is not known: {found.why}."
+    low, likely, high = map(shown, found.cost)
+    edition = baseline.facts.price_edition
+    said = f" The whole job costs {likely} USD, {low} to {high} ({edition})"
+    lacking = ", ".join(found.unpriced)
+    return f"{said}, and what {lacking} cost is unknown." if lacking else f"{said}."
 
 
 def _lost(baseline: Baseline, lost: Share, saw: str, figures: tuple[tuple[str, float], ...]) -> Finding:
@@ -166,11 +137,10 @@ def _slowest(results: Sequence[ToolResult]) -> tuple[Example, ...]:
 CHECK: Final = Check(
     id=ID,
     meaning="Episodes run slowly, or are lost.",
-    number="Scored baseline episodes an hour, and the hours that maxSteps x batchSize x groupSize of "
-    "them take. "
+    number="Scored baseline episodes an hour, and the hours that the job's training episodes take. "
     "Beside it tool latency, waits for a sandbox, tokens of training, and the share of episodes lost. What "
-    "the training episodes cost is by the bill's classes and the prices of the day. Lost attempts and "
-    "validation are not in it; a class without a price is named as unknown.",
+    "the whole job costs is by the bill's classes and the prices of the day, with the range that "
+    "docs/estimate.md explains. A class without a price is named as unknown.",
     threshold=f"Warns where surely more than {MOST_FAILED:.0%} of episodes are lost, or a tool's "
     "99th percentile is "
     f"above {SLOW_SECONDS:g} s; never fails. Unknown below {SOME} episodes.",

@@ -1,0 +1,10 @@
+"""What a whole job will use, take and cost, before it has: pure, over what its spec, data and episodes say.
+
+amounts.py      a low, a likely and a high value
+plan.py         how many episodes a job plays, of which kind
+limits.py       what an episode may use, from limits and prompts alone
+measured.py     what episodes used, with their spread: from groups
+tally.py        the same from the ledger's segments, while a job runs
+whole.py        all of it together, and what it costs
+candidates.py   the same of an evaluation: candidate by candidate, of what is left of each
+"""

@@ -1,0 +1,64 @@
+"""A low, a likely and a high value, and sums of such values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+
+class Range(NamedTuple):
+    """Three values in their order."""
+
+    low: float
+    likely: float
+    high: float
+
+    def plus(self, other: Range) -> Range:
+        """Both together, where each may be low or high with the other."""
+        return Range(self.low + other.low, self.likely + other.likely, self.high + other.high)
+
+    def times(self, count: Range) -> Range:
+        """So many of it."""
+        return Range(self.low * count.low, self.likely * count.likely, self.high * count.high)
+
+    def spread(self, factor: float) -> Range:
+        """The same likely value, with the ends so many times further away."""
+        return Range(self.low / factor, self.likely, self.high * factor)
+
+
+Usage = Mapping[str, Range]
+"""Quantity by class of the bill: tokens or seconds."""
+NOTHING = Range(0.0, 0.0, 0.0)
+
+
+def exactly(value: float) -> Range:
+    """A value that is known."""
+    return Range(value, value, value)
+
+
+def ordered(low: float, likely: float, high: float) -> Range:
+    """A range of finite values that are not below 0, whatever is given: the likely one stays."""
+    middle = likely if math.isfinite(likely) and likely > 0 else 0.0
+    least = low if math.isfinite(low) else 0.0
+    most = high if math.isfinite(high) else middle
+    return Range(max(0.0, min(least, middle)), middle, max(middle, most))
+
+
+def middle(low: float, high: float) -> float:
+    """The geometric middle: the likely value where nothing but both ends is known."""
+    return math.sqrt(max(0.0, low) * max(0.0, high))
+
+
+def added(parts: Iterable[Usage]) -> dict[str, Range]:
+    """Usage of several parts together."""
+    found: dict[str, Range] = {}
+    for part in parts:
+        for name, amount in part.items():
+            found[name] = found.get(name, NOTHING).plus(amount)
+    return found
+
+
+def multiplied(usage: Usage, count: Range) -> dict[str, Range]:
+    """Usage of so many."""
+    return {name: amount.times(count) for name, amount in usage.items()}

@@ -1,0 +1,394 @@
+"""What a whole evaluation will use, take and cost: what is billed, and what is left of each candidate.
+
+Its work is known ahead: each candidate plays each row and sample so many times. What an episode uses is, by
+the first of these that there is:
+
+* measured, of the candidate's own groups on rows of the same kind, once there are two. A few groups say
+  little, so that what other candidates use counts too: each weighs by how narrow its range is;
+* that of the other candidates on such rows. The ends are `OTHERS` times further away, as models differ;
+* by limits and prompts alone (`by_limits`), before anything was played.
+
+What is assumed, wherever it cannot be measured:
+
+* no candidate fails on the way. What is left of one that has failed is nothing;
+* rows are measured in the order of their file, so that those to come may differ from those before. The ends
+  of what is left are `ORDER` times further away;
+* groups follow each other as fast as before. The ends of seconds to come are an episode's seconds, and then
+  `PACE` times, further away;
+* prices are those of the day on which the estimate is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import fsum
+from typing import Final, NamedTuple
+
+from headway_analysis.estimate import limits
+from headway_analysis.estimate.amounts import NOTHING, Range, Usage, added, exactly, multiplied, ordered
+from headway_analysis.estimate.limits import RETRIED, Limits
+from headway_analysis.estimate.measured import HELD_OUT, IN_TRAINING, NOBODY, OF_TRAINING, Measured
+from headway_analysis.estimate.plan import devices
+from headway_analysis.estimate.whole import (
+    DISCARDED,
+    OF_JUDGES,
+    PACE,
+    Estimate,
+    Price,
+    Spent,
+    held,
+    priced,
+    sampled,
+)
+from headway_api.config import EvalConfig
+from headway_api.prices import ACCELERATORS, class_of
+from headway_api.prices import of as of_model
+from headway_api.records import SampledBy, UsageClass
+from headway_api.spec.suite import Suite
+
+ORDER: Final = 1.25
+OTHERS: Final = 2.0
+CONTEXT: Final = 32_768
+"""Tokens that an episode is taken to have at most where nobody says how many its model takes."""
+PREFILL, CACHED, SAMPLE = (each.value for each in OF_TRAINING)
+PROMPT, ANSWER = UsageClass.ENDPOINT_PROMPT.value, UsageClass.ENDPOINT_SAMPLE.value
+SANDBOX: Final = UsageClass.SANDBOX_SECONDS.value
+ALIKE: Final[Mapping[str, str]] = {**IN_TRAINING, PROMPT: PREFILL, ANSWER: SAMPLE, DISCARDED: DISCARDED}
+"""Class of tokens in the bill of a candidate -> that of the same tokens in training, whoever sampled them."""
+BILLED: Final[Mapping[SampledBy, Mapping[str, str]]] = {
+    "servers": {**HELD_OUT, DISCARDED: DISCARDED},
+    "endpoint": {PREFILL: PROMPT, CACHED: PROMPT, DISCARDED: PROMPT, SAMPLE: ANSWER},
+    "nobody": {},
+}
+"""The inverse, by who samples. An endpoint bills what it answered for nothing like any other token."""
+
+
+@dataclass(frozen=True)
+class Opening:
+    """What is known of a candidate before it has played."""
+
+    prompt: Range | None = None
+    """Tokens of its first prompts, on average over the rows; None where nobody can tell."""
+    context_length: int | None = None
+    """Most tokens of an episode; None where nobody says."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one candidate is measured on: the job's own rows, or the samples of one suite."""
+
+    candidate: str
+    groups: int
+    """Rows, or samples."""
+    group_size: int
+    """Episodes on each."""
+    limits: Usage
+    """What an episode may use by limits and prompts alone, by key of the bill."""
+    suite: str | None = None
+    sampled_by: SampledBy = "servers"
+    model: str | None = None
+    """Whose prices hold; None: the job's own model's."""
+    unit: str = ""
+    """Candidates of one unit are measured side by side."""
+    judged: bool = False
+    """Its reward or score may ask judges."""
+
+    @property
+    def on_servers(self) -> bool:
+        """Whether it needs rollout servers of the job."""
+        return self.sampled_by == "servers"
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How far a part has come."""
+
+    part: Part
+    left: int
+    """Groups that are still to be played; none of a candidate that has failed."""
+    measured: Measured = NOBODY
+    """What its episodes used so far, by key of the bill."""
+
+
+@dataclass(frozen=True)
+class Sets:
+    """The job's sets of rollout servers."""
+
+    at_once: int = 1
+    """Sets at one time."""
+    accelerators: int = 0
+    """Accelerators of one set, as far as the spec names them."""
+    paces: Mapping[str, float] = field(default_factory=dict)
+    """Unit -> seconds from one group to the next, where that was measured."""
+
+
+class _Ahead(NamedTuple):
+    """Seconds."""
+
+    until_end: Range
+    of_sets: Range
+    """For which sets of servers are up, all sets together."""
+    of_sets_before: float
+    """The same until now."""
+
+
+def parts_of(job: EvalConfig, rows: int, known: Mapping[str, Opening]) -> list[Part]:
+    """All that an evaluation plays, in the order of its candidates; none of candidates that do not exist.
+
+    Args:
+        job: its candidates resolved.
+        rows: rows of spec.data that are measured.
+        known: by candidate.
+    """
+    spec = job.spec
+    contexts = [each.context_length for each in known.values() if each.context_length]
+    found = []
+    for candidate in job.candidates:
+        asked, opening = spec.asked(candidate.name), known.get(candidate.name, Opening())
+        alone = f"candidate/{candidate.name}"
+        shared = Part(candidate.name, rows, spec.evaluation.group_size, {}, unit=alone)
+        if asked.endpoint is not None:
+            shared = replace(shared, sampled_by="endpoint", model=asked.endpoint.model)
+        elif asked.rescore is not None:
+            shared = replace(shared, sampled_by="nobody")
+        else:
+            shared = replace(shared, model=job.priced_as(candidate), unit=f"set/{candidate.server_set}")
+        for suite in (None, *spec.suites) if spec.takes_suites(candidate.name) else (None,):
+            found.append(_part(job, shared, opening, max(contexts, default=CONTEXT), suite))
+    return found
+
+
+def _part(job: EvalConfig, shared: Part, opening: Opening, context: int, suite: Suite | None) -> Part:
+    """A candidate's part. `context`: most tokens of an episode, where nobody says for the candidate."""
+    spec = job.spec
+    size = shared.group_size if suite is None else suite.epochs
+    asked = Limits(
+        context_length=opening.context_length or context,
+        max_tokens=spec.max_tokens,
+        max_turns=spec.agent.turn_limit if suite is None else None,
+        seconds=float(spec.rollout.timeout_seconds),
+        group_size=size,
+    )
+    prompt = opening.prompt if suite is None and opening.prompt is not None else limits.prompt_of([], asked)
+    if opening.context_length is None and suite is None and opening.prompt is not None:
+        # Between two turns stands a tool's answer, as long as a turn.
+        turns = asked.max_turns or limits.OWN_TURNS
+        asked = replace(asked, context_length=max(context, round(prompt.high) + 2 * turns * spec.max_tokens))
+    found = replace(shared, limits=by_limits(prompt, asked, shared.sampled_by, shared.model), group_size=size)
+    if suite is None:
+        return replace(found, judged=bool(spec.judges))
+    return replace(found, suite=suite.name, groups=suite.limit)
+
+
+def sets_of(job: EvalConfig, paces: Mapping[str, float]) -> Sets:
+    """The job's sets of rollout servers."""
+    rollout = job.spec.rollout
+    return Sets(job.spec.parallelism, rollout.replicas * devices(rollout.resources), paces)
+
+
+def by_limits(prompt: Range, asked: Limits, sampled_by: SampledBy, model: str | None) -> dict[str, Range]:
+    """An episode of a candidate before any was played, by key of the bill.
+
+    Low is one short turn. Servers find all of its prompt in their cache then: prompts of other rows may begin
+    alike. High is every turn at its longest, and nothing in the cache.
+
+    Args:
+        prompt: tokens of the first prompt.
+        asked: the job's limits.
+        sampled_by: who samples.
+        model: whose prices hold.
+    """
+    episode = limits.of_episode(prompt, asked)
+    computed, cached, said = episode[PREFILL], episode[CACHED], episode[SAMPLE]
+    found = {SANDBOX: episode[SANDBOX]}
+    if sampled_by == "servers":
+        found |= {
+            of_model(HELD_OUT[PREFILL], model): ordered(0.0, computed.likely, computed.high),
+            of_model(HELD_OUT[CACHED], model): ordered(prompt.low, cached.likely, cached.likely),
+            of_model(HELD_OUT[SAMPLE], model): said,
+            of_model(DISCARDED, model): episode[DISCARDED],
+        }
+    elif sampled_by == "endpoint":
+        most = 1 + RETRIED  # what it answered for nothing costs what the rest does
+        told = ordered(prompt.low, computed.likely + cached.likely, computed.high * most)
+        found |= {
+            of_model(PROMPT, model): told,
+            of_model(ANSWER, model): ordered(said.low, said.likely, said.high * most),
+        }
+    return found
+
+
+def of_evaluation(
+    standings: Sequence[Standing],
+    price: Price,
+    *,
+    sets: Sets | None = None,
+    spent: Spent | None = None,
+    why: str = "",
+) -> Estimate:
+    """The whole evaluation, at any time of its life.
+
+    `basis` is Data until a part has two groups, and Running from then on. Low is never below what is spent.
+    Once nothing is left, low, likely and high are the bill.
+
+    Args:
+        standings: how far each part has come.
+        price: today's.
+        sets: the job's servers; none where nobody says.
+        spent: what the ledger says; nothing where there is none.
+        why: why no more is known, as long as that is by data alone.
+    """
+    done, servers = spent or Spent(), sets or Sets()
+    ahead = [each for each in standings if each.left > 0]
+    known = any(each.measured.tells for each in standings) or not ahead
+    rest = added(_rest(each, standings) for each in ahead)
+    time = _ahead(standings, servers)
+    if time is not None:
+        rest |= held(servers.accelerators, done.usage, time.of_sets_before, time.of_sets)
+    found = Estimate(
+        "Running" if known else "Data",
+        added([{name: exactly(much) for name, much in done.usage.items() if much}, rest]),
+        seconds=None if time is None else time.until_end.plus(exactly(done.seconds)),
+        episodes=sum(each.measured.episodes for each in standings),
+        why="" if known else why,
+    )
+    found = priced(found, done.cost, rest, price)
+    unknown = _unknown(ahead, standings, servers, time)
+    return replace(found, unpriced=tuple(dict.fromkeys((*found.unpriced, *unknown))))
+
+
+def _unknown(
+    ahead: Sequence[Standing], standings: Sequence[Standing], sets: Sets, time: _Ahead | None
+) -> list[str]:
+    """Classes of which nobody knows how much will be used."""
+    guessed = [each for each in ahead if not each.measured.tells and not _sources(each, standings)]
+    judges = OF_JUDGES if any(each.part.judged for each in guessed) else ()
+    waits = time is None and sets.accelerators and any(each.part.on_servers for each in ahead)
+    return [*judges, *([ACCELERATORS] if waits else [])]
+
+
+def _rest(one: Standing, standings: Sequence[Standing]) -> dict[str, Range]:
+    """What is left of a part will use, by key of the bill."""
+    theirs = _alike(one, sources) if (sources := _sources(one, standings)) else None
+    episode: Usage
+    if not one.measured.tells:
+        episode = one.part.limits if theirs is None else theirs
+    else:
+        own = sampled(one.measured, one.left, exactly(1.0), 1.0)
+        both = own if theirs is None else {key: _both(each, theirs.get(key)) for key, each in own.items()}
+        episode = {key: amount.spread(ORDER) for key, amount in both.items()}
+    return multiplied(episode, exactly(float(one.left * one.part.group_size)))
+
+
+def _both(own: Range, theirs: Range | None) -> Range:
+    """What a candidate's own episodes and those of the others say together: each weighs by how narrow its
+    range is. What the others never use tells nothing."""
+    if theirs is None or theirs.likely <= 0:
+        return own
+    mine, other = (own.high - own.low) ** 2, (theirs.high - theirs.low) ** 2
+    weight = other / (mine + other) if mine + other > 0 else 1.0
+    return ordered(*(weight * a + (1 - weight) * b for a, b in zip(own, theirs, strict=True)))
+
+
+def _sources(one: Standing, standings: Sequence[Standing]) -> list[Standing]:
+    """Whose episodes say what those of a part are like: on the same rows, and of a candidate that is sampled
+    for, unless nobody is to sample for this one either."""
+    return [
+        each
+        for each in standings
+        if each is not one
+        and each.measured.tells
+        and each.part.suite == one.part.suite
+        and (one.part.sampled_by == "nobody" or each.part.sampled_by != "nobody")
+    ]
+
+
+def _alike(one: Standing, sources: Sequence[Standing]) -> dict[str, Range]:
+    """An episode of a part by those of others."""
+    told = [
+        _billed_to(one.part, each.part, sampled(each.measured, one.left, exactly(1.0), 1.0))
+        for each in sources
+    ]
+    found = {}
+    for key in sorted({key for usage in told for key in usage}):
+        each = [usage.get(key, NOTHING) for usage in told]
+        likely = fsum(amount.likely for amount in each) / len(each)
+        low, high = min(amount.low for amount in each), max(amount.high for amount in each)
+        found[key] = ordered(low / OTHERS, likely, high * OTHERS)
+    return found
+
+
+def _billed_to(mine: Part, theirs: Part, episode: Usage) -> dict[str, Range]:
+    """What another candidate's episode would be billed as, were it this one's."""
+    split = _split(mine) if mine.on_servers and theirs.sampled_by == "endpoint" else {PREFILL: 1.0}
+    found = []
+    for key, amount in episode.items():
+        alike = ALIKE.get(class_of(key))
+        if alike is None:
+            # No model keeps a sandbox waiting where nobody samples.
+            waits = key == SANDBOX and mine.sampled_by == "nobody" != theirs.sampled_by
+            found.append({key: ordered(0.0, amount.likely, amount.high) if waits else amount})
+            continue
+        for name, share in split.items() if alike == PREFILL else [(alike, 1.0)]:
+            if (billed := BILLED[mine.sampled_by].get(name)) is not None:
+                found.append({of_model(billed, mine.model): amount.times(exactly(share))})
+    return added(found)
+
+
+def _split(part: Part) -> dict[str, float]:
+    """Which share of a prompt servers compute and find in their cache: an endpoint tells both as one."""
+    computed = part.limits.get(of_model(HELD_OUT[PREFILL], part.model), NOTHING).likely
+    cached = part.limits.get(of_model(HELD_OUT[CACHED], part.model), NOTHING).likely
+    share = computed / (computed + cached) if computed + cached > 0 else 1.0
+    return {PREFILL: share, CACHED: 1 - share}
+
+
+def _ahead(standings: Sequence[Standing], sets: Sets) -> _Ahead | None:
+    """Seconds by how fast groups have followed each other; None before any did."""
+    paces = sets.paces
+    left, done = _groups(standings)
+    if not any(left.values()):
+        return _Ahead(NOTHING, NOTHING, 0.0)
+    if not paces:
+        return None
+    servers = {each.part.unit for each in standings if each.part.on_servers}
+
+    def pace(unit: str) -> float:
+        alike = [paces[other] for other in sorted(paces) if (other in servers) == (unit in servers)]
+        known = alike or [*paces.values()]
+        return paces.get(unit, fsum(known) / len(known))
+
+    last = max(
+        (each.measured.means[SANDBOX].value for each in standings if SANDBOX in each.measured.means),
+        default=0.0,
+    )
+    times = {unit: _time(groups * pace(unit), last) for unit, groups in left.items() if groups}
+    of_sets = [times[unit] for unit in sorted(times.keys() & servers)]
+    alone = [times[unit] for unit in sorted(times.keys() - servers)]
+    total = Range(*map(fsum, zip(*of_sets, strict=True))) if of_sets else NOTHING
+    side_by_side = [total.times(exactly(1 / max(1, sets.at_once))), *of_sets, *alone]
+    until_end = Range(*map(max, zip(*side_by_side, strict=True)))
+    before = fsum(done[unit] * paces[unit] for unit in sorted(servers & paces.keys()))
+    return _Ahead(until_end, total, before)
+
+
+def _time(paced: float, last: float) -> Range:
+    """Seconds that a unit will take.
+
+    Args:
+        paced: seconds that the groups that are left take at the pace of those before.
+        last: seconds of an episode. What runs by now may be all but over, and the last one may be alone.
+    """
+    return ordered(max(0.0, paced - last) / PACE, paced, (paced + last) * PACE)
+
+
+def _groups(standings: Iterable[Standing]) -> tuple[dict[str, int], dict[str, int]]:
+    """Groups of each unit that are left, and that are done."""
+    left: dict[str, int] = {}
+    done: dict[str, int] = {}
+    for each in standings:
+        unit, ahead = each.part.unit, max(0, each.left)
+        left[unit] = left.get(unit, 0) + ahead
+        done[unit] = done.get(unit, 0) + max(0, each.part.groups - ahead)
+    return left, done

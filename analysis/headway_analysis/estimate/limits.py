@@ -1,0 +1,76 @@
+"""What an episode may use before any was played: from prompts and the limits of the spec alone.
+
+Low is an episode of one short turn, high one of every turn at its longest. The likely one is the geometric
+middle of both, since no more than their order of magnitude is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import fsum, isfinite
+from typing import Final
+
+from headway_analysis.estimate.amounts import Range, exactly, middle, ordered
+from headway_api.records import UsageClass
+
+OWN_TURNS: Final = 32
+"""Turns that an agent with a loop of its own is taken to need at most: the spec does not limit it."""
+RETRIED: Final = 0.1
+"""Share of episodes that are lost and tried again, at worst."""
+TEACHING: Final = 0.5
+"""Share of groups that have a gradient, likely: the others' rewards are all alike."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the spec allows an episode."""
+
+    context_length: int
+    """Most tokens of an episode."""
+    max_tokens: int
+    """Most tokens of a turn."""
+    max_turns: int | None = None
+    """None of an agent whose own loop decides."""
+    token_limit: int | None = None
+    """Most tokens sampled in an episode."""
+    seconds: float = 600.0
+    """Longest an episode may take."""
+    group_size: int = 1
+
+
+def prompt_of(lengths: Sequence[float], limits: Limits) -> Range:
+    """Tokens of an episode's first prompt, on average over the rows.
+
+    Args:
+        lengths: of each row that was looked at; none where the environment's first messages are not known.
+        limits: the job's.
+    """
+    known = [min(float(limits.context_length), each) for each in lengths if isfinite(each) and each >= 0]
+    if known:
+        return exactly(fsum(known) / len(known))
+    most = float(max(1, limits.context_length - limits.max_tokens))
+    return ordered(1.0, middle(1.0, most), most)
+
+
+def of_episode(prompt: Range, limits: Limits) -> dict[str, Range]:
+    """An episode of training, by class of the bill, its share of training included."""
+    context, most = float(max(1, limits.context_length)), float(max(1, limits.max_tokens))
+    turns = float(limits.max_turns or OWN_TURNS)
+    likely_turns, said = middle(1.0, turns), middle(1.0, most)
+    room = max(1.0, context - prompt.likely)
+    allowed = float(limits.token_limit or room)
+    sampled = ordered(1.0, min(likely_turns * said, allowed, room), min(turns * most, allowed, context))
+    # Between two turns stands a tool's answer, as long as a turn.
+    grown = min(context, prompt.likely + (2 * likely_turns - 1) * said)
+    computed = max(prompt.likely, grown - said)
+    prompts = likely_turns * (prompt.likely + computed) / 2
+    found = {
+        UsageClass.PREFILL: ordered(prompt.low / max(1, limits.group_size), computed, turns * context),
+        UsageClass.CACHED_PREFILL: ordered(0.0, prompts - computed, turns * context),
+        UsageClass.SAMPLE: sampled,
+        UsageClass.TRAIN: ordered(0.0, grown * TEACHING, context),
+        UsageClass.DISCARDED: ordered(0.0, 0.0, RETRIED * (turns * context + sampled.high)),
+        UsageClass.SANDBOX_SECONDS: ordered(0.0, middle(1.0, limits.seconds), limits.seconds),
+    }
+    return {name.value: amount for name, amount in found.items()}

@@ -1,0 +1,213 @@
+"""What episodes used, with how much that differs: by class of the bill, from the groups they were played in.
+
+A group is what is drawn: its episodes share a row, so that they are alike. The mean is that of an episode;
+its error comes from how groups differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import fsum, isfinite, sqrt
+from typing import Final
+
+from scipy.special import stdtrit
+
+from headway_analysis.estimate.amounts import Range, ordered
+from headway_api.prices import of
+from headway_api.records import EpisodeRecord, GroupRecord, Judgement, Outcome, UsageClass
+
+TAIL: Final = 0.025
+"""Outside each end of an interval."""
+FEWEST: Final = 2.0
+"""Groups, at their weight, below which nothing shows how groups differ."""
+OF_TRAINING: Final = (UsageClass.PREFILL, UsageClass.CACHED_PREFILL, UsageClass.SAMPLE)
+OF_EVALUATION: Final = (
+    UsageClass.EVALUATION_PREFILL,
+    UsageClass.EVALUATION_CACHED_PREFILL,
+    UsageClass.EVALUATION_SAMPLE,
+)
+HELD_OUT: Final[Mapping[str, str]] = {
+    own.value: other.value for own, other in zip(OF_TRAINING, OF_EVALUATION, strict=True)
+}
+"""Class of an episode of training -> that of a held-out one."""
+IN_TRAINING: Final[Mapping[str, str]] = {other: own for own, other in HELD_OUT.items()}
+
+
+def held_out(key: str) -> str:
+    """The key of the bill by which the same is counted in a held-out episode."""
+    return HELD_OUT.get(key, key)
+
+
+@dataclass(frozen=True)
+class Mean:
+    """A class's quantity in an episode."""
+
+    value: float
+    deviation: float
+    """Standard deviation of the groups' means."""
+    count: float
+    """Groups; where they do not weigh alike, as many as would be as sure."""
+
+    def of_future(self, groups: float) -> Range:
+        """The mean of so many groups to come, with its 95 % prediction interval (Student's).
+
+        Args:
+            groups: how many follow.
+        """
+        if self.count < FEWEST or groups <= 0:
+            return ordered(self.value, self.value, self.value)
+        quantile = float(stdtrit(self.count - 1, 1 - TAIL))
+        half = quantile * self.deviation * sqrt(1 / self.count + 1 / groups)
+        return ordered(self.value - half, self.value, self.value + half)
+
+
+@dataclass(frozen=True)
+class Played:
+    """One group, as the ledger bills it."""
+
+    usage: Mapping[str, float]
+    """By key of the bill, as of training: of all its episodes, lost attempts included."""
+    episodes: int
+    """How many it had to have."""
+    kept: bool = True
+    """It can be trained; else it was given up, and all of its tokens are discarded."""
+    shared: float = 0.0
+    """Tokens of first prompts that were found in the cache since others of the group had them too."""
+    row_tokens: float = 0.0
+    """Tokens that training takes of it, where it has a gradient."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What episodes of one kind used."""
+
+    means: Mapping[str, Mean] = field(default_factory=dict)
+    """By key, of one episode."""
+    groups: int = 0
+    episodes: int = 0
+    group_size: int = 1
+    shared: float = 0.0
+    """Of one episode, as `Played.shared`."""
+    row_tokens: float = 0.0
+    """Of one episode, as `Played.row_tokens`: what training takes if every group has a gradient."""
+
+    @property
+    def tells(self) -> bool:
+        """Whether it shows a mean and how groups differ."""
+        return any(mean.count >= FEWEST for mean in self.means.values())
+
+
+NOBODY: Final = Measured()
+
+
+def measure(groups: Sequence[Played], weights: Sequence[float] | None = None) -> Measured:
+    """The means of groups.
+
+    A group that was given up is no episode of its own: what it used is shared by the others, since another
+    takes its place.
+
+    Args:
+        groups: in the order in which they were played.
+        weights: how much each counts; absent: alike.
+    """
+    found = [
+        (each, weight)
+        for each, weight in zip(groups, weights or [1.0] * len(groups), strict=True)
+        if weight > 0 and all(isfinite(much) for much in (*each.usage.values(), each.shared, each.row_tokens))
+    ]
+    kept = fsum(weight for each, weight in found if each.kept)
+    if kept <= 0:
+        return Measured(groups=len(found))
+    total = fsum(weight for _, weight in found)
+    count = total**2 / fsum(weight**2 for _, weight in found)
+    names = sorted({name for each, _ in found for name in each.usage})
+
+    def mean(values: Sequence[float]) -> Mean:
+        value = fsum(weight * one for (_, weight), one in zip(found, values, strict=True)) / kept
+        middle = value * kept / total
+        squares = fsum(weight * (one - middle) ** 2 for (_, weight), one in zip(found, values, strict=True))
+        unbiased = count / (count - 1) if count > 1 else 1.0
+        return Mean(value, sqrt(squares / total * unbiased) * total / kept, count)
+
+    return Measured(
+        means={
+            name: mean([each.usage.get(name, 0.0) / max(1, each.episodes) for each, _ in found])
+            for name in names
+        },
+        groups=len(found),
+        episodes=sum(each.episodes for each, _ in found),
+        group_size=max(each.episodes for each, _ in found),
+        shared=mean([each.shared / max(1, each.episodes) for each, _ in found]).value,
+        row_tokens=mean([each.row_tokens / max(1, each.episodes) for each, _ in found]).value,
+    )
+
+
+def of_group(
+    episodes: Sequence[EpisodeRecord],
+    discarded: Iterable[EpisodeRecord] = (),
+    judgements: Sequence[Judgement] = (),
+    *,
+    row_tokens: float = 0.0,
+    trains_alike: bool = False,
+    least_scored: int = 2,
+) -> Played:
+    """A finished group, as if it were one of training.
+
+    Args:
+        episodes: the final attempt at each index.
+        discarded: earlier attempts.
+        judgements: what the reward of the whole group asked of judges.
+        row_tokens: tokens of the scored episodes' rows.
+        trains_alike: groups whose rewards are all the same are trained too.
+        least_scored: a group with fewer scored episodes is given up.
+    """
+    scored = [each for each in episodes if each.outcome is not Outcome.INFRA_ERROR]
+    kept = len(scored) >= least_scored
+    used = dict.fromkeys((name.value for name in UsageClass), 0.0)
+    for each in episodes:
+        _add(used, _of_episode(each, lost=not kept or each.outcome is Outcome.INFRA_ERROR))
+    retried = list(discarded)
+    for each in retried:
+        _add(used, _of_episode(each, lost=True))
+    asked = [one for each in (*episodes, *retried) for one in each.judgements]
+    asked += judgements
+    for one in asked:
+        told = {UsageClass.JUDGE_PROMPT: one.prompt_tokens, UsageClass.JUDGE_SAMPLE: one.sampled_tokens}
+        _add(used, {of(name, one.model): float(much) for name, much in told.items()})
+    teaches = trains_alike or len({each.reward for each in scored}) > 1
+    used[UsageClass.TRAIN] += row_tokens if kept and teaches else 0.0
+    first = [float(each.turns[0].cached_tokens) for each in scored if each.turns]
+    return Played(
+        usage={key: much for key, much in used.items() if much},
+        episodes=len(episodes),
+        kept=kept,
+        shared=fsum(first) - min(first, default=0.0) * len(first),
+        row_tokens=row_tokens if kept else 0.0,
+    )
+
+
+def of_record(group: GroupRecord) -> Played:
+    """A group with its tokens."""
+    rows = fsum(len(row.tokens) for each in group.scored for row in each.rows if any(row.mask))
+    return of_group(group.episodes, group.discarded, group.judgements, row_tokens=rows)
+
+
+def _of_episode(episode: EpisodeRecord, *, lost: bool) -> dict[str, float]:
+    """What the ledger bills of its turns and its sandbox, in the classes of training."""
+    found = dict.fromkeys((name.value for name in UsageClass), 0.0)
+    for turn in episode.turns:
+        computed = turn.prompt_tokens - turn.cached_tokens
+        if lost or not turn.delivered:
+            found[UsageClass.DISCARDED] += computed + turn.sampled_tokens
+            continue
+        found[UsageClass.PREFILL] += computed
+        found[UsageClass.CACHED_PREFILL] += turn.cached_tokens
+        found[UsageClass.SAMPLE] += turn.sampled_tokens
+    found[UsageClass.SANDBOX_SECONDS] += 0.0 if lost else episode.sandbox_seconds
+    return found
+
+
+def _add(to: dict[str, float], more: Mapping[str, float]) -> None:
+    for name, much in more.items():
+        to[name] = to.get(name, 0.0) + much

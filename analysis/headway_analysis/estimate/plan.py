@@ -1,0 +1,169 @@
+"""How many episodes a job plays, of which kind, if it goes to its end and nothing is changed on the way."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from headway_analysis.estimate.amounts import Range
+from headway_api.spec.training import RLTrainingJobSpec
+from headway_api.spec.types import Resources
+
+DEVICE: Final = re.compile(
+    r"[^/]+/(?:gpu|mig-.+|tpu|neuron(?:core|device)?|gaudi|npu|xpu|i915|xe)(?:\.shared)?"
+)
+"""Names of resources that are accelerators."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be played."""
+
+    steps: int
+    """Training steps: the smaller of maxSteps and what the epochs hold."""
+    batch_size: int
+    """Groups of a step."""
+    group_size: int
+    """Episodes of a group."""
+    every_steps: int = 0
+    """Steps between validations; 0: none follows a step."""
+    at_start: bool = False
+    """The untrained model is validated."""
+    validation_rows: int = 0
+    test_rows: int = 0
+    tries: int = 1
+    """Episodes on each row of validation and test."""
+    preflight_episodes: int = 0
+    replicas: int = 1
+    """Rollout servers of training."""
+    accelerators: int = 0
+    """Accelerators that the spec asks for by name, all roles together."""
+    judged: bool = False
+    """Rewards or scores ask judges."""
+    why: str = ""
+    """Why nothing can be trained, where that is so."""
+
+    @property
+    def groups(self) -> int:
+        """Training groups."""
+        return self.steps * self.batch_size
+
+    @property
+    def episodes(self) -> int:
+        """Training episodes."""
+        return self.groups * self.group_size
+
+    @property
+    def due(self) -> tuple[int, ...]:
+        """Steps after which held-out rows are validated."""
+        if not self.validation_rows or not self.steps:
+            return ()
+        found = {0} if self.at_start else set[int]()
+        if self.every_steps > 0:
+            found |= {*range(self.every_steps, self.steps + 1, self.every_steps), self.steps}
+        return tuple(sorted(found))
+
+    @property
+    def validation_episodes(self) -> int:
+        """Of all validations."""
+        return len(self.due) * self.validation_rows * self.tries
+
+    @property
+    def test_episodes(self) -> Range:
+        """The best step's weights are judged on the test split; the untrained ones too, where they are kept
+        and are not the best."""
+        once = float(self.test_rows * self.tries)
+        return Range(once, 2 * once, 2 * once)
+
+
+@dataclass(frozen=True)
+class Left:
+    """What of a plan is still to be played, by what the ledger does not have."""
+
+    groups: float
+    """Training groups."""
+    steps: float
+    """Training steps that are not taken."""
+    validation: float
+    """Episodes."""
+    test: Range
+    """Episodes."""
+    preflight: float = 0.0
+    """Episodes."""
+
+
+def everything(plan: Plan) -> Left:
+    """Nothing was played yet."""
+    validation, preflight = float(plan.validation_episodes), float(plan.preflight_episodes)
+    return Left(float(plan.groups), float(plan.steps), validation, plan.test_episodes, preflight)
+
+
+def after_preflight(plan: Plan) -> Left:
+    """The preflight is over, and nothing else has begun."""
+    return Left(float(plan.groups), float(plan.steps), float(plan.validation_episodes), plan.test_episodes)
+
+
+def of_training(
+    spec: RLTrainingJobSpec, *, train: int, validation: int = 0, test: int = 0, preflight: int = 0
+) -> Plan:
+    """The plan of a training job.
+
+    Args:
+        spec: the job's.
+        train: rows of spec.data.train.
+        validation: rows of spec.data.validation that are measured, at most evaluation.maxRows.
+        test: rows of spec.data.test.
+        preflight: episodes that the preflight samples.
+    """
+    algorithm, asked = spec.algorithm, spec.evaluation
+    size, train = algorithm.batch_size, max(0, train)
+    steps = min(spec.schedule.max_steps, train * spec.schedule.max_epochs // size)
+    return Plan(
+        steps=steps,
+        batch_size=size,
+        group_size=algorithm.group_size,
+        every_steps=asked.every_steps,
+        at_start=asked.at_start,
+        validation_rows=max(0, validation),
+        test_rows=max(0, test),
+        tries=asked.group_size,
+        preflight_episodes=max(0, preflight),
+        replicas=spec.rollout.replicas,
+        accelerators=accelerators_asked(spec),
+        judged=bool(spec.judges),
+        why="" if steps else f"{train} training rows do not fill one batch of {size}",
+    )
+
+
+def unvalidated(plan: Plan, complete: Collection[int], begun: Mapping[int, int]) -> float:
+    """Episodes of validations that are not played.
+
+    Args:
+        plan: the job's.
+        complete: steps whose validations are complete.
+        begun: of the others, how many rows were answered.
+    """
+    rows = sum(max(0, plan.validation_rows - begun.get(step, 0)) for step in plan.due if step not in complete)
+    return float(rows * plan.tries)
+
+
+def untested(plan: Plan, rows: int) -> Range:
+    """Episodes of the test split that are not played; `rows`: answered, over all weights."""
+    return Range(*(max(0.0, each - rows * plan.tries) for each in plan.test_episodes))
+
+
+def accelerators_asked(spec: RLTrainingJobSpec) -> int:
+    """Accelerators by the resources in the spec. Those of the operator's defaults are not in it."""
+    servers = spec.rollout.replicas + spec.has_validation_server
+    learners = spec.learner.nodes * devices(spec.learner.resources)
+    return servers * devices(spec.rollout.resources) + learners
+
+
+def devices(asked: Resources | None) -> int:
+    """Accelerators of one pod, by name; 0 where it names none."""
+    if asked is None:
+        return 0
+    named = (asked.requests or {}) | (asked.limits or {})
+    return sum(int(much) for name, much in named.items() if DEVICE.fullmatch(name) and much.isdecimal())

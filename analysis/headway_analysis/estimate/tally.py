@@ -1,0 +1,250 @@
+"""What episodes of a running job used, from the segments of its ledger as they are written.
+
+A restart reads the same segments, and so comes to the same figures. Recent groups weigh more: a group counts
+half as much as one that was played `half_life` groups later.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from math import fsum
+from statistics import median
+from typing import Final, TypeVar
+
+from headway_analysis.estimate.measured import IN_TRAINING, Mean, Measured, Played, measure
+from headway_api.prices import of as of_model
+from headway_api.records import UsageClass, UsageEvent
+
+MOST: Final = 1024
+"""Groups of each kind, and steps, that are remembered: the latest ones."""
+FEWEST_BATCHES: Final = 2.0
+"""Half-life of a group, in batches, at least."""
+OF_THE_PAST: Final = 0.25
+"""The same, as a share of all groups."""
+RECENT_STEPS: Final = 25
+"""Steps by which pace and training tokens are told."""
+STEP: Final = re.compile(r"step-(\d+)")
+GROUP: Final = re.compile(r"(?P<group>[tp]\d+-\d+|v\d+-\d+|e-.+-\d{6,})(?:-(?P<index>\d+)-\d+)?")
+"""A group's id, as it begins the id of an event; behind it index and attempt of an episode."""
+K = TypeVar("K")
+T = TypeVar("T")
+
+
+@dataclass
+class Group:
+    """What one group used, and which of its episodes."""
+
+    usage: dict[str, float] = field(default_factory=dict)
+    last: int = 0
+    """Largest index of an episode."""
+    ended: float = 0.0
+    """Unix time of its last event."""
+
+    def add(self, event: UsageEvent, index: str | None, key: str) -> None:
+        """Take in an event of it.
+
+        Args:
+            event: one of the group's.
+            index: of the episode; None where the event is of the whole group.
+            key: the key of the bill under which it counts here.
+        """
+        self.usage[key] = self.usage.get(key, 0.0) + event.quantity
+        self.last = max(self.last, int(index or 0))
+        self.ended = max(self.ended, event.at)
+
+    @property
+    def played(self) -> Played:
+        """As `measure` takes it: a group whose sandboxes are not billed was given up."""
+        kept = self.usage.get(UsageClass.SANDBOX_SECONDS, 0.0) > 0
+        return Played(self._used, self.last + 1, kept)
+
+    def measured(self, episodes: int) -> Played:
+        """The same of an evaluation, in which no other group takes the place of one that was lost.
+
+        Args:
+            episodes: how many it had to have.
+        """
+        return Played(self._used, episodes)
+
+    @property
+    def _used(self) -> dict[str, float]:
+        return {name: max(0.0, much) for name, much in self.usage.items()}
+
+
+@dataclass
+class _Step:
+    tokens: float = 0.0
+    at: float = 0.0
+
+
+@dataclass
+class Tally:
+    """Of one job. Not thread-safe: one caller at a time."""
+
+    train: dict[str, Group] = field(default_factory=dict)
+    """Groups of training by id, and those of the preflight, in the order in which they were written."""
+    held_out: dict[str, Group] = field(default_factory=dict)
+    """Groups of validations."""
+    steps: dict[int, _Step] = field(default_factory=dict)
+    """Steps that trained a token."""
+    answered: Counter[int] = field(default_factory=Counter)
+    """Rows of each validation, by its step."""
+    tested: int = 0
+    """Rows of the test split, over all weights."""
+    trained: int = 0
+    """Groups of training."""
+    began: float = 0.0
+    """Unix time of the first event; 0 before any."""
+    ended: float = 0.0
+    """Of the last."""
+    _test: dict[str, Group] = field(default_factory=dict)
+
+    def add(self, events: Iterable[UsageEvent]) -> None:
+        """Take in what was written."""
+        for event in events:
+            self._add(event)
+        for groups in (self.train, self.held_out, self._test):
+            _forget(groups)
+        _forget(self.steps)
+
+    def _add(self, event: UsageEvent) -> None:
+        whose, *parts = event.id.split("/")
+        self.began = min(self.began or event.at, event.at)
+        self.ended = max(self.ended, event.at)
+        if (of := STEP.fullmatch(parts[0] if parts else "")) is not None:
+            step = self.steps.setdefault(int(of[1]), _Step())
+            step.tokens += event.quantity
+            step.at = max(step.at, event.at)
+        elif (of := GROUP.fullmatch(whose)) is not None:
+            name = event.usage_class.value
+            key = of_model(IN_TRAINING.get(name, name), event.model)
+            self._group(of["group"]).add(event, of["index"], key)
+
+    def _group(self, group_id: str) -> Group:
+        """What is known of a group; a new one is counted."""
+        kind = group_id[0]
+        groups = {"v": self.held_out, "e": self._test}.get(kind, self.train)
+        if group_id not in groups:
+            groups[group_id] = Group()
+            if kind == "v":
+                self.answered[int(group_id[1:].partition("-")[0])] += 1
+            self.tested += kind == "e"
+            self.trained += kind == "t"
+        return groups[group_id]
+
+    def training(self, batch_size: int) -> Measured:
+        """What episodes of training used lately."""
+        found = [group.played for group in self.train.values()]
+        half_life = max(FEWEST_BATCHES * batch_size, OF_THE_PAST * len(found))
+        weights = [0.5 ** ((len(found) - 1 - place) / half_life) for place in range(len(found))]
+        return measure(found, weights)
+
+    def evaluation(self) -> Measured:
+        """What held-out episodes used, by the classes of training."""
+        return measure([group.played for group in self.held_out.values()])
+
+    def step(self, taken: int) -> Mean | None:
+        """Training tokens of a step, of those lately taken; None before the first.
+
+        Args:
+            taken: steps taken. One that trained no token has no segment, and counts as 0.
+        """
+        recent = range(max(1, taken - RECENT_STEPS + 1), taken + 1)
+        found = [Played({"train": self.steps.get(n, _Step()).tokens}, 1) for n in recent]
+        return measure(found).means["train"] if found else None
+
+    def pace(self, taken: int) -> float | None:
+        """Seconds from a step to the next one, lately: the median, as a job may have been suspended."""
+        recent = [self.steps[n].at for n in range(taken - RECENT_STEPS, taken + 1) if n in self.steps]
+        gaps = [later - earlier for earlier, later in pairwise(recent)]
+        return median(gaps) if gaps else None
+
+
+@dataclass
+class EvaluationTally:
+    """The same of one evaluation, by candidate and stretch of positions. Not thread-safe."""
+
+    starts: Sequence[int] = (0,)
+    """First position of each stretch: of the job's own rows, then of the samples of each suite."""
+    groups: dict[tuple[str, int], dict[str, Group]] = field(default_factory=dict)
+    """Candidate and number of the stretch -> its groups by id, in the order in which they were written."""
+    seen: Counter[tuple[str, int]] = field(default_factory=Counter)
+    """How many groups there were, those that are forgotten included."""
+    fresh: set[str] = field(default_factory=set)
+    """Ids of groups that were written since somebody cleared it."""
+    began: float = 0.0
+    """Unix time of the first event of a group; 0 before any."""
+    ended: float = 0.0
+    """Of the last."""
+
+    def add(self, events: Iterable[UsageEvent]) -> None:
+        """Take in what was written. What belongs to no group of an evaluation is passed over."""
+        for event in events:
+            of = GROUP.fullmatch(event.id.partition("/")[0])
+            if of is None or not of["group"].startswith("e-"):
+                continue
+            self.began = min(self.began or event.at, event.at)
+            self.ended = max(self.ended, event.at)
+            key = of_model(event.usage_class.value, event.model)
+            self._group(of["group"]).add(event, of["index"], key)
+            self.fresh.add(of["group"])
+        for groups in self.groups.values():
+            _forget(groups)
+
+    def _group(self, group_id: str) -> Group:
+        """What is known of a group; a new one is counted."""
+        position = int(group_id.rpartition("-")[2])
+        where = candidate_of(group_id), bisect_right(self.starts, position) - 1
+        groups = self.groups.setdefault(where, {})
+        if group_id not in groups:
+            groups[group_id] = Group()
+            self.seen[where] += 1
+        return groups[group_id]
+
+    def measured(self, candidate: str, stretch: int, *, done: int, episodes: int) -> Measured:
+        """What episodes of a candidate used, by the keys of its bill. Every group weighs alike.
+
+        Args:
+            candidate: whose.
+            stretch: number of the stretch in `starts`.
+            done: groups of it that are done. Those without an event cost nothing, and count as that.
+            episodes: of a group.
+        """
+        where = candidate, stretch
+        known = self.groups.get(where, {})
+        blank = round(max(0, done - self.seen[where]) * len(known) / self.seen[where]) if known else 0
+        found = [group.measured(episodes) for group in known.values()]
+        return measure([*found, *[Played({}, episodes)] * blank])
+
+    def pace(self, candidates: Collection[str], longest: float) -> float | None:
+        """Seconds from the end of one group to that of the next, over candidates that are measured side by
+        side; None before two groups.
+
+        Args:
+            candidates: their names.
+            longest: a longer gap counts as so many seconds: the job was suspended, or nobody ran it.
+        """
+        ends = sorted(
+            group.ended
+            for (candidate, _), groups in self.groups.items()
+            if candidate in candidates
+            for group in groups.values()
+        )
+        gaps = [min(longest, later - earlier) for earlier, later in pairwise(ends)]
+        return fsum(gaps) / len(gaps) if gaps else None
+
+
+def candidate_of(group_id: str) -> str:
+    """The candidate of a group of an evaluation."""
+    return group_id.removeprefix("e-").rpartition("-")[0]
+
+
+def _forget(known: dict[K, T]) -> None:
+    """Drop the oldest ones."""
+    for name in [*known][: max(0, len(known) - MOST)]:
+        del known[name]

@@ -1,0 +1,90 @@
+"""A price book as people write it: YAML text, read within bounds.
+
+Every value is taken as it is written, so a price is never rounded on its way.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import yaml
+from pydantic import ValidationError
+
+from headway_api.bounds import MIB
+from headway_api.prices import PriceBook
+
+MOST_BYTES: Final = MIB
+"""What a ConfigMap may hold."""
+DEEPEST: Final = 8
+MOST_FAULTS: Final = 4
+
+
+class PriceBookFault(ValueError):
+    """A text is no price book. The message names the entry and the field, and says what to write."""
+
+
+class _Loader(yaml.BaseLoader):
+    """Text alone, without aliases, by which a kilobyte may become gigabytes."""
+
+    depth = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise PriceBookFault(f"line {self.line + 1}: an alias (*name) is not taken; write the value out")
+        self.depth += 1
+        if self.depth > DEEPEST:
+            raise PriceBookFault(f"nested deeper than {DEEPEST} levels; a price book has five")
+        try:
+            return super().compose_node(parent, index)
+        finally:
+            self.depth -= 1
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        keys = [key.value for key, _ in node.value]
+        twice = next((key for key in keys if keys.count(key) > 1), None)
+        if twice is not None:
+            line = node.start_mark.line + 1
+            raise PriceBookFault(f"line {line}: {twice!r} stands twice; remove one of them")
+        return super().construct_mapping(node, deep=True)
+
+
+def parse(text: bytes) -> PriceBook:
+    """The price book that a text is.
+
+    Raises:
+        PriceBookFault: it is none.
+    """
+    if len(text) > MOST_BYTES:
+        raise PriceBookFault(f"more than {MOST_BYTES} bytes")
+    try:
+        said = yaml.load(text.decode(), Loader=_Loader)
+    except UnicodeDecodeError as error:
+        raise PriceBookFault("not UTF-8") from error
+    except (yaml.YAMLError, RecursionError) as error:
+        raise PriceBookFault(f"not YAML: {' '.join(str(error).split())[:300]}") from error
+    if not isinstance(said, dict):
+        raise PriceBookFault("must be an object with name and entries")
+    try:
+        return PriceBook.model_validate(said)
+    except ValidationError as error:
+        faults = error.errors(include_url=False, include_context=False)
+        told = "; ".join(_sentence(fault) for fault in faults[:MOST_FAULTS])
+        more = len(faults) - MOST_FAULTS
+        raise PriceBookFault(told + (f"; and {more} more" if more > 0 else "")) from error
+
+
+def _sentence(fault: Any) -> str:
+    where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in fault["loc"]).lstrip(".")
+    given, kind = fault.get("input"), fault["type"]
+    if kind == "extra_forbidden":
+        return f"{where}: no such field; the classes and fields stand in docs/prices.md"
+    if fault["loc"] and fault["loc"][-1] == "[key]":
+        return f"{where.removesuffix('.[key]')}: write a model's name, or its beginning with * at the end"
+    if kind == "missing":
+        return f"{where}: is missing"
+    if kind == "string_pattern_mismatch" and (".prices." in where or ".models." in where):
+        return f'{where}: {str(given)[:40]!r} is no price; write US dollars of 0 or more, such as "0.13"'
+    if kind.startswith("date"):
+        return f"{where}: {str(given)[:40]!r} is no day; write YYYY-MM-DD"
+    message = fault["msg"].removeprefix("Value error, ")
+    return f"{where}: {message}" if where else message

@@ -1,0 +1,76 @@
+"""What the end of a process leads to, after batch/v1 Job's pod failure policy."""
+
+from typing import Annotated, Final, Literal
+
+from pydantic import Field
+
+from headway_api import exits
+from headway_api.base import SpecModel
+from headway_api.rules import Rule
+
+FailureRole = Literal["coordinator", "learner", "rollout", "broker", "judge"]
+FailureAction = Literal["FailJob", "Ignore", "Count", "Restart"]
+OWN_CODES: Final = (exits.PERMANENT, exits.ANEW)
+"""Exit codes whose meaning is fixed; they are judged before any rule."""
+
+
+class ExitCodes(SpecModel):
+    """Exit codes of the role's own container. 0 is no failure and never matches."""
+
+    validations = (
+        Rule(
+            "self.operator != 'In' || !self.values.exists(code, code == 0)",
+            "spec.failurePolicy.rules: onExitCodes with operator In takes no 0, no failure; remove it",
+            lambda self: self.operator != "In" or 0 not in self.values,
+            "values",
+        ),
+        Rule(
+            f"self.operator != 'In' || !self.values.exists(code, code in {list(OWN_CODES)})",
+            f"spec.failurePolicy.rules: exit codes {OWN_CODES[0]} (a change is needed: the job fails) and "
+            f"{OWN_CODES[1]} (nothing failed: not counted) are judged before any rule; remove them from "
+            "values",
+            lambda self: self.operator != "In" or not set(OWN_CODES) & set(self.values),
+            "values",
+        ),
+    )
+
+    operator: Literal["In", "NotIn"]
+    """In: one of the values. NotIn: none of them."""
+    values: Annotated[tuple[Annotated[int, Field(ge=0, le=255)], ...], Field(min_length=1, max_length=255)]
+    """The codes, in any order. A process that a signal ended has 128 and the signal's number: 137 is SIGKILL,
+    as where the memory ran out."""
+
+
+class PodConditionPattern(SpecModel):
+    """A condition that the failed pod has."""
+
+    type: Annotated[str, Field(min_length=1, max_length=316, pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]*$")]
+    """Type of the condition, such as DisruptionTarget."""
+    status: Literal["True", "False", "Unknown"] = "True"
+    """Status it has, as a string."""
+
+
+class FailureRule(SpecModel):
+    """What a failure leads to. Of the rules, the first that matches decides."""
+
+    validations = (
+        Rule(
+            "has(self.onExitCodes) != (has(self.onPodConditions) && size(self.onPodConditions) > 0)",
+            "a rule of spec.failurePolicy.rules takes exactly one of onExitCodes and onPodConditions; make "
+            "two rules of it",
+            lambda self: (self.on_exit_codes is not None) != bool(self.on_pod_conditions),
+        ),
+    )
+
+    action: FailureAction
+    """FailJob: the job fails at once, and names the rule. Ignore: the process is started again, and nothing
+    is counted. Count: it is started again and counted against maxRestarts, as without a rule. Restart: all
+    pods of the role that ran by then are started again together, counted once; of a role with several sets
+    of servers, suites or judges, those of the same one."""
+    role: FailureRole | None = None
+    """Role whose pods the rule is about. Absent: any of these. Sandboxes are not among them: each lives for
+    an episode, whose outcome says what became of it."""
+    on_exit_codes: ExitCodes | None = None
+    """Matches by the exit code of the role's container."""
+    on_pod_conditions: Annotated[tuple[PodConditionPattern, ...], Field(max_length=20)] = ()
+    """Matches a failed or evicted pod that has one of these conditions."""

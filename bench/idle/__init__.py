@@ -1,0 +1,1 @@
+"""What jobs cost while nothing happens."""

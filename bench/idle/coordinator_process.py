@@ -1,0 +1,46 @@
+"""A coordinator whose API server is a benchmark's: `python -m bench.idle.coordinator_process FOLDER`.
+
+All else is the product's: FOLDER holds `run.json` (ports, kubeconfig, the broker's address) and `job.json`.
+No rollout server is found, as no name of one can be looked up.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import uvloop
+from kubernetes import client, config
+from role_keys import KEYS
+
+from headway_api import logs
+from headway_api.config import JobConfig
+from headway_api.store import open_store
+from headway_coordinator import status as status_writer
+from headway_coordinator.coordinator import Coordinator
+from headway_coordinator.process import serve
+
+
+def main(folder: Path) -> None:
+    """Run it until it is ended."""
+    logs.setup()
+    run = json.loads((folder / "run.json").read_text())
+    job = JobConfig.model_validate_json((folder / "job.json").read_text())
+    api = client.CustomObjectsApi(config.new_client_from_config(run["kubeconfig"]))
+    coordinator = Coordinator(
+        job,
+        KEYS,
+        open_store(job.spec.output),
+        folder / "cache",
+        status_writer.kubernetes_sink(job, api),
+        told=status_writer.told(job, api),
+        broker_url=run["broker_url"],
+        port=run["port"],
+        gateway_port=run["gateway_port"],
+    )
+    uvloop.run(serve(coordinator))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

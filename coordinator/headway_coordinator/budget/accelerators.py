@@ -1,0 +1,40 @@
+"""What time costs: accelerators that a job holds, until its pods could have ended. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Final
+
+from headway_api import prices
+from headway_api.held import Accelerators, Holder, seconds
+from headway_coordinator.budget.worst import Slot
+
+AHEAD_SECONDS: Final = 300
+"""How long accelerators may be held after nothing is left: until the coordinator has looked, the operator has
+heard of it, and the pods have ended with their grace period."""
+
+
+def worst_case(told: Accelerators | None, counted: Mapping[Holder, float], now: datetime) -> Counter[Slot]:
+    """What accelerators have cost that is not in the ledger, and will before the job's pods could end.
+
+    Args:
+        told: what the operator said last.
+        counted: what the ledger has.
+    """
+    found: Counter[Slot] = Counter()
+    if told is None:
+        return found
+    since = max(0.0, (now - told.seen_time).total_seconds())
+    for whose, held in seconds(told).items():
+        found[_slot(whose.product)] += max(0, math.ceil(held - counted.get(whose, 0.0)))
+    for pod in told.pods:
+        if pod.until is None:
+            found[_slot(pod.product)] += pod.count * math.ceil(since + AHEAD_SECONDS)
+    return +found
+
+
+def _slot(product: str) -> Slot:
+    return (prices.held(product),)

@@ -1,0 +1,255 @@
+"""Limits, what is spent, and what is reserved: the arithmetic of a budget, without clock, waiting or I/O.
+
+What is spent is what the ledger says, by the prices in force; so it changes where a price is corrected. What
+is reserved is kept in tokens and seconds, and is worth what they may cost by those prices.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import ROUND_CEILING, Decimal, InvalidOperation, localcontext
+from typing import Final, Protocol
+
+from headway_api.grants import NAMESPACE, Grant, Part
+from headway_api.prices import EXACT, Quantity, class_of
+from headway_api.records import UsageClass
+from headway_api.spec import lifecycle
+from headway_api.spec.lifecycle import USD, BudgetSpec
+from headway_coordinator.budget.worst import Amounts, Slot
+from headway_coordinator.ledger.usage import ENDPOINT, EVALUATION, JUDGE
+
+CENTS: Final = Decimal("0.0001")
+"""Money is told to a hundredth of a cent."""
+LOW: Final = Decimal("0.2")
+"""Share of a limit below which little is left."""
+CLASSES: Final[Mapping[str, Collection[UsageClass]]] = {
+    "prefill": (UsageClass.PREFILL,),
+    "cachedPrefill": (UsageClass.CACHED_PREFILL,),
+    "sample": (UsageClass.SAMPLE,),
+    "train": (UsageClass.TRAIN,),
+    "discarded": (UsageClass.DISCARDED,),
+    "evaluation": EVALUATION,
+    "endpoint": ENDPOINT,
+    "judge": JUDGE,
+}
+"""Field of `spec.budget.tokens` -> classes of the bill that it limits."""
+_BY_NAME: Final = {f"tokens.{name}": frozenset(map(str, classes)) for name, classes in CLASSES.items()}
+
+
+class Prices(Protocol):
+    """What a price book says, as far as a budget asks."""
+
+    def dearest(self, key: str) -> Decimal | None:
+        """The highest price of a token or second of a key of the bill, from today on; None: it has none."""
+
+    def spent(self) -> Decimal:
+        """US dollars for all that the ledger has."""
+
+    def used(self) -> Mapping[str, Quantity]:
+        """What the ledger has, by class."""
+
+
+class NoPrices:
+    """Of a job that no budget bounds."""
+
+    def dearest(self, key: str) -> Decimal | None:
+        """None."""
+
+    def spent(self) -> Decimal:
+        """0."""
+        return Decimal(0)
+
+    def used(self) -> Mapping[str, Quantity]:
+        """Nothing."""
+        return {}
+
+
+@dataclass(frozen=True)
+class Limit:
+    """One limit of a budget."""
+
+    name: str
+    """As status names it."""
+    field: str
+    """As the spec does."""
+    most: Decimal
+    classes: frozenset[str] = frozenset()
+    """Classes of tokens that it limits; none: it limits US dollars."""
+    granted: bool = False
+    """Whether the namespace's RLBudget sets it, which grants more where it can."""
+    refused: Decimal | None = None
+    """Of a limit that is granted: a need that it cannot be raised to."""
+
+    def told(self, much: Decimal) -> Decimal:
+        """An amount of it as it is told: rounded up."""
+        return much.to_integral_value(ROUND_CEILING) if self.classes else much.quantize(CENTS, ROUND_CEILING)
+
+    def takes(self, slot: Slot) -> bool:
+        """Whether tokens of a slot may count."""
+        return any(class_of(key) in self.classes for key in slot)
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How far one limit is used up."""
+
+    limit: Limit
+    spent: Decimal
+    reserved: Decimal
+
+    @property
+    def left(self) -> Decimal:
+        """What is neither spent nor reserved; below 0 where a price was corrected or a limit lowered."""
+        return self.limit.most - self.spent - self.reserved
+
+    @property
+    def is_low(self) -> bool:
+        """Whether less than a fifth of it has not been spent."""
+        return self.limit.most - self.spent < LOW * self.limit.most
+
+
+@dataclass(frozen=True)
+class Lack:
+    """A limit that something does not fit."""
+
+    limit: Limit
+    needed: Decimal
+    """The least limit that it would fit."""
+
+    @property
+    def lasts(self) -> bool:
+        """Whether a person has to raise it: it is the spec's, or the namespace has no more to grant."""
+        refused = self.limit.refused
+        return not self.limit.granted or (refused is not None and self.limit.told(self.needed) >= refused)
+
+
+@dataclass(frozen=True)
+class Want:
+    """What a job asks of a limit that its namespace grants."""
+
+    needed: Decimal | None
+    """The least with which it goes on; None: it goes on."""
+    wished: Decimal
+    """What it would use if it had it."""
+
+
+def limits_of(spec: BudgetSpec | None) -> tuple[Limit, ...]:
+    """The limits of a budget."""
+    found = lifecycle.limits_of(spec).items()
+    return tuple(Limit(name, f"spec.budget.{name}", most, _classes(name)) for name, most in found)
+
+
+def _classes(name: str) -> frozenset[str]:
+    """What a limit bounds, by its name; none: US dollars.
+
+    Raises:
+        KeyError: no such limit is known.
+    """
+    return frozenset() if name == USD else _BY_NAME[name]
+
+
+def granted(grant: Grant | None) -> tuple[Limit, ...]:
+    """What the namespace's RLBudget lets the job use, as limits beside those of its spec.
+
+    Raises:
+        ValueError: a part is of a class, or has an amount, that this version does not know.
+    """
+    return tuple(_granted(part) for part in (grant.parts if grant is not None else ()))
+
+
+def _granted(part: Part) -> Limit:
+    try:
+        classes = _classes(part.name)
+        most = Decimal(part.granted)
+        refused = None if part.refused is None else Decimal(part.refused)
+    except KeyError as error:
+        raise ValueError(f"status.grant.parts[{part.name}]: no such limit is known") from error
+    except InvalidOperation as error:
+        raise ValueError(f"status.grant.parts[{part.name}]: {part.granted!r} is no amount") from error
+    field = f"spec.{part.name} of the namespace's RLBudget"
+    return Limit(f"{NAMESPACE}{part.name}", field, most, classes, True, refused)
+
+
+class Account:
+    """What is reserved of one job's budget, by whoever it is for."""
+
+    def __init__(self, prices: Prices, limits: Sequence[Limit] = ()) -> None:
+        self.limits = tuple(limits)
+        self._prices = prices
+        self._reserved: dict[str, Amounts] = {}
+        self._total: Counter[Slot] = Counter()
+
+    def reserve(self, whose: str, amounts: Amounts) -> None:
+        """Reserve amounts, in place of those that were reserved under the same name; none: release them."""
+        self._total.subtract(self._reserved.pop(whose, {}))
+        kept = {slot: much for slot, much in amounts.items() if much}
+        if kept:
+            self._reserved[whose] = kept
+            self._total.update(kept)
+        self._total = +self._total
+
+    def lacks(self, more: Amounts) -> list[Lack]:
+        """The limits that `more` does not fit beside what is spent and reserved; none: it fits."""
+        found = []
+        for limit, (spent, reserved) in self._each():
+            needed = spent + reserved + self.worth(limit, more)
+            if needed > limit.most:
+                found.append(Lack(limit, needed))
+        return found
+
+    def want(self, standing: Standing, waiting: Sequence[Amounts]) -> Want | None:
+        """What to ask of a limit that is granted; None: the job has enough for now.
+
+        It wishes for what waits, and for half as much again as runs: so the next group rarely has to wait.
+
+        Args:
+            waiting: worst cases of what does not fit yet; the first is asked for.
+        """
+        limit, now = standing.limit, standing.spent + standing.reserved
+        # What it uses already comes first: without that it stops, whatever waits.
+        needed = now + (self.worth(limit, waiting[0]) if waiting and now <= limit.most else 0)
+        ahead = now + standing.reserved / 2
+        if max(needed, ahead) <= limit.most:
+            return None
+        wished = ahead + sum((self.worth(limit, each) for each in waiting), Decimal(0))
+        own = [each.most for each in self.limits if not each.granted and each.classes == limit.classes]
+        lacks = needed if needed > limit.most else None
+        return Want(lacks, max(needed, min([wished, *own])))
+
+    def standings(self) -> list[Standing]:
+        """How far each limit is used up."""
+        return [Standing(limit, *amounts) for limit, amounts in self._each()]
+
+    def unpriced(self) -> list[str]:
+        """Classes that are used or reserved, which the limit in US dollars does not bound."""
+        if all(limit.classes for limit in self.limits):
+            return []
+        used = {name for name, quantity in self._prices.used().items() if quantity}
+        keys = used | {key for slot in self._total for key in slot}
+        return sorted({class_of(key) for key in keys if self._prices.dearest(key) is None})
+
+    def worth(self, limit: Limit, amounts: Amounts) -> Decimal:
+        """What amounts may use of a limit."""
+        with localcontext(EXACT):
+            if limit.classes:
+                return sum((Decimal(much) for slot, much in amounts.items() if limit.takes(slot)), Decimal(0))
+            return sum((self._dearest(slot) * much for slot, much in amounts.items()), Decimal(0))
+
+    def _dearest(self, slot: Slot) -> Decimal:
+        known = (self._prices.dearest(key) for key in slot)
+        return max((price for price in known if price is not None), default=Decimal(0))
+
+    def _each(self) -> Iterator[tuple[Limit, tuple[Decimal, Decimal]]]:
+        for limit in self.limits:
+            yield limit, (self._spent(limit), self.worth(limit, self._total))
+
+    def _spent(self, limit: Limit) -> Decimal:
+        if not limit.classes:
+            return self._prices.spent()
+        with localcontext(EXACT):
+            counted = (q for name, q in self._prices.used().items() if class_of(name) in limit.classes)
+            return sum(
+                (Decimal(repr(q)) if isinstance(q, float) else Decimal(q) for q in counted), Decimal(0)
+            )

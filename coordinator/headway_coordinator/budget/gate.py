@@ -1,0 +1,474 @@
+"""Lets groups begin only where their worst case fits the budget; the others wait.
+
+    a group begins    once all that it may cost is reserved: every attempt, and its share of training
+    an episode ends   what it has not used is free again
+    a question        to a judge or an endpoint is reserved before it is asked: how many follow is not known
+    a group ends      once the ledger has it; what a step will train of it stays reserved until then
+    exhausted         nothing runs, and nothing that waits fits; or more is spent and reserved than there is,
+                      since time has passed, a price was corrected, or the budget was lowered. Where the
+                      namespace may grant more, it waits for that, or for its refusal
+    drained           where `onExhausted` is Drain, and the first of these is so: what waits is given up
+
+What a process that ends had reserved needs no record: its running episodes are billed for nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Final, Protocol
+
+from headway_api import logs
+from headway_api.grants import Grant
+from headway_api.records import Abandoned, EpisodeRecord, GroupRecord, Outcome
+from headway_api.spec.lifecycle import BudgetSpec
+from headway_coordinator.budget import worst
+from headway_coordinator.budget.account import (
+    Account,
+    Lack,
+    Limit,
+    NoPrices,
+    Prices,
+    Want,
+    granted,
+    limits_of,
+)
+from headway_coordinator.budget.spending import Used
+from headway_coordinator.budget.worst import Amounts, Bill, Limits, Slot
+from headway_coordinator.episode import Task
+from headway_coordinator.stop import Stop, Stopped
+
+SPENT: Final = Abandoned(reason="BudgetExhausted", message="what it may cost does not fit spec.budget")
+UNGROUPED: Final = "ungrouped/"
+TIME: Final = "time"
+"""For what time will cost, in the account."""
+_log = logging.getLogger(__name__)
+
+
+class Planned(Protocol):
+    """What is asked of a group's plan."""
+
+    @property
+    def group_id(self) -> str: ...
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def stop(self) -> Stop: ...
+
+
+@dataclass(eq=False)
+class _Wait:
+    """A group, or a question, that does not fit yet."""
+
+    amounts: Amounts
+    admit: Callable[[], None]
+    """Reserves it."""
+    turn: asyncio.Future[None]
+
+
+@dataclass(eq=False)
+class GroupReservation:
+    """What is reserved for one group."""
+
+    budget: Budget
+    bill: Bill
+    limits: Limits
+    sampled: int
+    """Most tokens that an attempt samples."""
+    key: str
+    stop: Stop
+    open: int
+    """Episodes that have not ended for good."""
+    admitted: bool = False
+    blocked: int = 0
+    """Questions that wait."""
+    left: dict[int, int] = field(default_factory=dict)
+    """Index of each open episode -> attempts that it has left."""
+    judging: Counter[Slot] = field(default_factory=Counter)
+    """What it takes to reward it as a whole."""
+    ended: Counter[Slot] = field(default_factory=Counter)
+    """What the attempts that have ended may be billed for."""
+    asked: Counter[Slot] = field(default_factory=Counter)
+    """Questions to judges and endpoints that were asked, and most of what those may cost that are."""
+
+    @property
+    def runs(self) -> bool:
+        """Whether something of it goes on, and will free what it does not use."""
+        return self.admitted and max(1, self.open) > self.blocked
+
+    def held(self) -> Amounts:
+        """All that is reserved for it."""
+        ahead = (worst.of_attempts(self.limits, self.bill, self.sampled, n) for n in self.left.values())
+        return worst.total([self.ended, self.asked, self.judging, *ahead])
+
+    @asynccontextmanager
+    async def reserved(self, most: Amounts) -> AsyncIterator[Used]:
+        """As `Spending` says."""
+        told: Counter[Slot] = Counter()
+        await self.budget.ask(self, most)
+        try:
+            yield told.update
+        finally:
+            self.asked.subtract(most)
+            self.asked.update(told)
+            self.budget.changed(self)
+
+    def watched(
+        self, episode: Callable[[Task], Awaitable[EpisodeRecord]], settled: Container[str] = ()
+    ) -> Callable[[Task], Awaitable[EpisodeRecord]]:
+        """What lives the group's episodes, and frees what each has not used. One whose id is in `settled`
+        is not tried again."""
+
+        async def run(task: Task) -> EpisodeRecord:
+            record = await episode(task)
+            self._end(record, final=record.episode_id in settled)
+            return record
+
+        return run
+
+    def _end(self, record: EpisodeRecord, *, final: bool) -> None:
+        left = self.left.pop(record.index, 1) - 1
+        self.ended += worst.of_ended(record, self.bill)
+        if record.outcome is Outcome.INFRA_ERROR and not final and left > 0:
+            self.left[record.index] = left
+        else:
+            self.open -= 1
+        self.budget.changed(self)
+
+
+class Budget:
+    """The budget of one job. All of its state is changed on the event loop only."""
+
+    def __init__(
+        self,
+        spec: BudgetSpec | None,
+        prices: Prices,
+        moved: Callable[[], None] = lambda: None,
+        *,
+        opened: bool = True,
+    ) -> None:
+        """
+        Args:
+            moved: told when the budget is exhausted, when it is so no more, and when it asks for more.
+            opened: whether groups may begin before `open` is called.
+        """
+        self.spec = spec
+        self.grant: Grant | None = None
+        """What the namespace lets the job use; None: nothing bounds it."""
+        self.closed = False
+        """Nothing begins any more: what is spent and reserved is the last word."""
+        self._last: list[Lack] = []
+        """What it lacked when it was closed."""
+        self._refused: Mapping[str, Decimal] = {}
+        """Limits that are granted -> the least need of them that was refused since a grant grew last."""
+        self._opened = opened
+        self._wants: dict[str, Want] = {}
+        self.account = Account(prices, limits_of(spec))
+        self.busy: Callable[[], bool] = lambda: False
+        """Whether something may come free though no group runs: the learner may take a step."""
+        self.drain: Callable[[], None] | None = None
+        """Has the job end with what there is, and refuses what waits; None while it cannot."""
+        self.exhausted_at: datetime | None = None
+        self._moved = moved
+        self._queue: list[_Wait] = []
+        self._groups: set[GroupReservation] = set()
+        self._ungrouped = 0
+        self._asking: set[str] = set()
+        """Questions that belong to no group, and are being answered."""
+
+    @property
+    def bounded(self) -> bool:
+        """Whether there is any limit."""
+        return bool(self.account.limits)
+
+    @property
+    def wants(self) -> Mapping[str, Want]:
+        """Name of each limit that is granted -> what the job asks of it, where it has not enough."""
+        return self._wants
+
+    @property
+    def awaits_grant(self) -> bool:
+        """Whether it needs more of the namespace, which has not said that it cannot give that."""
+        return any(
+            (want := self._wants.get(limit.name)) is not None
+            and want.needed is not None
+            and not Lack(limit, want.needed).lasts
+            for limit in self.account.limits
+        )
+
+    @property
+    def waiting(self) -> int:
+        """Groups and questions that do not fit yet."""
+        return len(self._queue)
+
+    def lacks(self) -> list[Lack]:
+        """The limits that nothing more fits, with the least that would do; none where the job goes on."""
+        if self.closed:
+            return self._last
+        if self.exhausted_at is None:
+            return []
+        over = self.account.lacks({})
+        return over or (self.account.lacks(self._follows()) if self._queue else [])
+
+    def least(self, limits: Limits, bill: Bill, size: int, sampled: int) -> list[Lack]:
+        """The limits that one group alone does not fit, whatever was spent."""
+        one = worst.of_attempts(limits, bill, sampled, limits.retries + 1)
+        alone = worst.total([worst.of_judging(limits, bill), *[one] * size])
+        own = (limit for limit in self.account.limits if not limit.granted)
+        needed = ((limit, self.account.worth(limit, alone)) for limit in own)
+        return [Lack(limit, most) for limit, most in needed if most > limit.most]
+
+    def set(self, spec: BudgetSpec | None) -> None:
+        """The spec may say another budget."""
+        if spec != self.spec:
+            self.spec = spec
+            logs.event(_log, "budget-changed", budget=None if spec is None else spec.as_object())
+            self._bound()
+
+    def set_grant(self, grant: Grant | None) -> None:
+        """The namespace may grant another part of its budget.
+
+        Raises:
+            ValueError: it is none that this version can read.
+        """
+        if grant != self.grant:
+            self._refused = _refusals(self._refused, granted(self.grant), granted(grant))
+            self.grant = grant
+            logs.event(_log, "budget-granted", grant=None if grant is None else grant.as_object())
+            self._bound()
+
+    def _bound(self) -> None:
+        shared = (replace(each, refused=self._refused.get(each.name)) for each in granted(self.grant))
+        self.account.limits = (*limits_of(self.spec), *shared)
+        self.look()
+
+    def open(self) -> None:
+        """Let groups begin: it is known by now whether the namespace bounds the job, and `closed` of a
+        predecessor is no longer in the status."""
+        if not self._opened and not self.closed:
+            self._opened = True
+            self.look()
+
+    def close(self) -> None:
+        """Let nothing begin any more: the process ends. Call it before what waits is cancelled: whether the
+        budget is exhausted, and what it lacks, stays as it is now."""
+        if not self.closed:
+            self._last = self.lacks()
+            self.closed, self._opened = True, False
+
+    def reserve_time(self, amounts: Amounts) -> None:
+        """What time costs that is not in the ledger yet, and will cost before the job's pods could end."""
+        self.account.reserve(TIME, amounts)
+        self.look()
+
+    def awaits_step(self, group: GroupRecord) -> None:
+        """A group is finished, and a step may train it."""
+        self.account.reserve(_train(group.group_id), worst.to_train(group))
+
+    def settled(self, group_id: str) -> None:
+        """A step has trained a finished group, or none will."""
+        self.account.reserve(_train(group_id), {})
+        self.look()
+
+    @asynccontextmanager
+    async def group(
+        self, plan: Planned, bill: Bill, limits: Limits, sampled: int
+    ) -> AsyncIterator[GroupReservation]:
+        """Hold a group's worst case in the block, which begins once that fits, or once `plan` is stopped.
+
+        Args:
+            sampled: most tokens that an attempt samples.
+        """
+        group = GroupReservation(self, bill, limits, sampled, plan.group_id, plan.stop, plan.size)
+        group.left = dict.fromkeys(range(plan.size), limits.retries + 1)
+        group.judging = worst.of_judging(limits, bill)
+        amounts = group.held()
+        self._groups.add(group)
+        try:
+            try:
+                async with plan.stop.guard():
+                    await self._take(amounts, lambda: self._begin(group))
+            except Stopped:  # it is sealed without an episode
+                group.left, group.judging = {}, Counter()
+                self._begin(group)
+            yield group
+        finally:
+            self._groups.discard(group)
+            self.account.reserve(group.key, {})
+            self.look()
+
+    def refuse(self) -> None:
+        """Have what waits end, with its group: nothing more is to begin."""
+        for group in [*self._groups]:
+            if not group.admitted or group.blocked:
+                group.stop.now(SPENT)
+
+    @asynccontextmanager
+    async def reserved(self, most: Amounts) -> AsyncIterator[Used]:
+        """As `Spending` says, of a question that belongs to no group. What it used stays reserved until
+        `ungrouped_billed`."""
+        self._ungrouped += 1
+        whose, used = f"{UNGROUPED}{self._ungrouped}", Counter[Slot]()
+
+        def admit() -> None:
+            self._asking.add(whose)
+            self.account.reserve(whose, most)
+
+        try:
+            await self._take(most, admit)
+            yield used.update
+        finally:  # it may have been cancelled when it was just let in
+            self._asking.discard(whose)
+            self.account.reserve(whose, used)
+            self.look()
+
+    def ungrouped_billed(self) -> None:
+        """The ledger has all questions that belong to no group."""
+        for number in range(1, self._ungrouped + 1):
+            self.account.reserve(f"{UNGROUPED}{number}", {})
+        self.look()
+
+    def _begin(self, group: GroupReservation) -> None:
+        group.admitted = True
+        self.account.reserve(group.key, group.held())
+
+    async def ask(self, group: GroupReservation, most: Amounts) -> None:
+        """Return once a question of a group that runs fits."""
+        fits = False
+
+        def admit() -> None:
+            nonlocal fits
+            fits = True
+            group.blocked -= 1
+            group.asked.update(most)
+            self.account.reserve(group.key, group.held())
+
+        group.blocked += 1
+        try:
+            await self._take(most, admit)
+        except asyncio.CancelledError:
+            if not fits:  # else the group's end frees it
+                group.blocked -= 1
+            raise
+
+    def changed(self, group: GroupReservation) -> None:
+        """What is reserved for a group has changed."""
+        if group in self._groups:
+            self.account.reserve(group.key, group.held())
+            self.look()
+
+    async def _take(self, amounts: Amounts, admit: Callable[[], None]) -> None:
+        wait = _Wait(amounts, admit, asyncio.get_running_loop().create_future())
+        self._queue.append(wait)
+        self.look()
+        try:
+            await wait.turn
+        finally:
+            if wait in self._queue:
+                self._queue.remove(wait)
+                self.look()
+
+    def look(self) -> None:
+        """Let in what fits by now, in the order of asking; else see whether the job can go on at all."""
+        if not self._opened:
+            return
+        refused: set[frozenset[tuple[Slot, int]]] = set()
+        for wait in [*self._queue]:
+            alike = frozenset(wait.amounts.items())  # most are: groups of one purpose
+            if alike in refused:
+                continue
+            if self.account.lacks(wait.amounts):
+                refused.add(alike)
+                continue
+            self._queue.remove(wait)
+            if not wait.turn.done():
+                wait.admit()
+                wait.turn.set_result(None)
+        self._judge()
+
+    def _judge(self) -> None:
+        runs = bool(self._asking) or any(group.runs for group in self._groups) or self.busy()
+        stuck = bool(self._queue) and not runs and self._lacks_for_good(self._follows())
+        over = self._lacks_for_good({})
+        drains = self.spec is not None and self.spec.on_exhausted == "Drain"
+        if stuck and drains and not over and self.drain is not None:
+            self.drain()
+            stuck = False
+        self._ask()
+        exhausted = stuck or over
+        if exhausted == (self.exhausted_at is not None):
+            return
+        self.exhausted_at = datetime.now(UTC).replace(microsecond=0) if exhausted else None
+        lacking = {lack.limit.name: str(lack.needed) for lack in self.lacks()}
+        logs.event(_log, "budget-exhausted" if exhausted else "budget-left", needed=lacking)
+        self._moved()
+
+    def _lacks_for_good(self, amounts: Amounts) -> bool:
+        return any(lack.lasts for lack in self.account.lacks(amounts))
+
+    def _ask(self) -> None:
+        """See what to ask the namespace for."""
+        wants: dict[str, Want] = {}
+        if any(limit.granted for limit in self.account.limits):
+            waiting = sorted(self._could_begin(), key=self._of_grants)
+            for standing in self.account.standings():
+                want = self.account.want(standing, waiting) if standing.limit.granted else None
+                wants |= {} if want is None else {standing.limit.name: want}
+        # A wish that grows a little every time is no reason to write the status at once.
+        urgent = _needs(wants) != _needs(self._wants)
+        self._wants = wants
+        if urgent:
+            self._moved()
+
+    def _follows(self) -> Amounts:
+        """What begins next: the first that waits; or where the namespace is asked, the least not refused."""
+        return min(self._could_begin(), key=self._of_grants, default=self._queue[0].amounts)
+
+    def _of_grants(self, amounts: Amounts) -> tuple[bool, list[Decimal]]:
+        """Orders what waits for the namespace."""
+        worth = [self.account.worth(limit, amounts) for limit in self.account.limits if limit.granted]
+        return self._lacks_for_good(amounts), worth
+
+    def _could_begin(self) -> list[Amounts]:
+        """What waits and fits every limit of the spec, in order."""
+        fits: dict[frozenset[tuple[Slot, int]], bool] = {}  # most are alike
+        found = []
+        for wait in self._queue:
+            alike = frozenset(wait.amounts.items())
+            if alike not in fits:
+                fits[alike] = all(lack.limit.granted for lack in self.account.lacks(wait.amounts))
+            found += [wait.amounts] if fits[alike] else []
+        return found
+
+
+def _refusals(
+    before: Mapping[str, Decimal], was: Sequence[Limit], now: Sequence[Limit]
+) -> dict[str, Decimal]:
+    """What is known to be refused: the operator tells of one need at a time. A grant that grew may do for
+    what was refused before."""
+    had = {limit.name: limit.most for limit in was}
+    grew = any(limit.most > had.get(limit.name, limit.most) for limit in now)
+    known = {} if grew else {limit.name: before[limit.name] for limit in now if limit.name in before}
+    told = {limit.name: limit.refused for limit in now if limit.refused is not None}
+    return known | {name: min(much, known.get(name, much)) for name, much in told.items()}
+
+
+def _needs(wants: Mapping[str, Want]) -> dict[str, Decimal | None]:
+    return {name: want.needed for name, want in wants.items()}
+
+
+def unbounded() -> Budget:
+    """The budget of a job that has none."""
+    return Budget(None, NoPrices())
+
+
+def _train(group_id: str) -> str:
+    return f"{group_id}/train"

@@ -1,0 +1,132 @@
+"""A budget as status, conditions, metrics and errors tell it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from decimal import Decimal
+from typing import Final
+
+from headway_api import status as st
+from headway_api.conditions import Condition, ConditionType, Reason, condition
+from headway_api.exits import JobError
+from headway_api.prices import shown
+from headway_api.spec.lifecycle import USD
+from headway_coordinator.budget.account import Lack, Limit, Standing
+from headway_coordinator.budget.gate import Budget
+from headway_coordinator.metrics.prometheus import Sample
+
+EXHAUSTED: Final = "BudgetExhausted"
+TOO_SMALL: Final = "BudgetTooSmall"
+
+
+def amount(limit: Limit, much: Decimal) -> str:
+    """An amount of a limit, rounded up."""
+    told = limit.told(much)
+    return str(int(told)) if limit.classes else shown(told)
+
+
+def status(budget: Budget) -> st.Budget | None:
+    """As status shows it; None where there is none."""
+    if not budget.bounded:
+        return None
+    needed = {lack.limit.name: lack.needed for lack in budget.lacks() if not lack.limit.granted}
+    needed |= {name: want.needed for name, want in budget.wants.items() if want.needed is not None}
+    wished = {name: want.wished for name, want in budget.wants.items()}
+    return st.Budget(
+        limits=[
+            _limit(standing, needed.get(standing.limit.name), wished.get(standing.limit.name))
+            for standing in budget.account.standings()
+        ],
+        unpriced=[name[:128] for name in budget.account.unpriced()[:16]],
+        exhausted_time=budget.exhausted_at,
+        closed=budget.closed or None,
+    )
+
+
+def _limit(standing: Standing, needed: Decimal | None, wished: Decimal | None) -> st.BudgetLimit:
+    limit = standing.limit
+    return st.BudgetLimit(
+        name=limit.name,
+        limit=amount(limit, limit.most),
+        spent=amount(limit, standing.spent),
+        reserved=amount(limit, standing.reserved),
+        left=amount(limit, standing.left),
+        needed=None if needed is None else amount(limit, needed),
+        wished=None if wished is None else amount(limit, wished),
+    )
+
+
+def conditions(budget: Budget) -> list[Condition]:
+    """Whether little is left, and whether nothing more fits; none where there is no budget."""
+    if not budget.bounded:
+        return []
+    found = [] if budget.spec is None else [_low(budget)]
+    if budget.exhausted_at is not None:
+        text = words(budget.lacks())
+        return [*found, condition(ConditionType.BUDGET_EXHAUSTED, True, Reason.BUDGET_EXHAUSTED, text)]
+    text = _waits(budget) or "what begins next fits every limit"
+    return [*found, condition(ConditionType.BUDGET_EXHAUSTED, False, Reason.BUDGET_LEFT, text)]
+
+
+def _waits(budget: Budget) -> str:
+    """What a job waits for that needs more of its namespace's budget."""
+    limits = (limit for limit in budget.account.limits if limit.granted)
+    needs = ((limit, want.needed) for limit in limits if (want := budget.wants.get(limit.name)) is not None)
+    told = [f"{amount(limit, needed)} of {limit.field}" for limit, needed in needs if needed is not None]
+    return f"it waits until the operator grants it {', and '.join(told)}" if told else ""
+
+
+def _low(budget: Budget) -> Condition:
+    """Whether little of a limit of the spec is left; a part that is granted grows with the need."""
+    own = [standing for standing in budget.account.standings() if not standing.limit.granted]
+    text = "; ".join(f"less than a fifth of {each.limit.field} is left" for each in own if each.is_low)
+    if text:
+        return condition(ConditionType.BUDGET_LOW, True, Reason.BUDGET_LOW, text)
+    text = "a fifth of every limit or more is left"
+    return condition(ConditionType.BUDGET_LOW, False, Reason.BUDGET_LEFT, text)
+
+
+def words(lacks: Sequence[Lack]) -> str:
+    """What to write for a job whose budget is exhausted."""
+    return "; ".join(map(_words, lacks)) or "nothing more fits spec.budget"
+
+
+def _words(lack: Lack) -> str:
+    limit = lack.limit
+    most, needed = amount(limit, limit.most), amount(limit, lack.needed)
+    if limit.granted:
+        return f"{limit.field} gives the job {most}, and what follows needs {needed}; raise the RLBudget"
+    return (
+        f"{limit.field} is {most}, and what follows needs {needed}; raise it to that at least, or remove it"
+    )
+
+
+def exhausted(budget: Budget) -> JobError:
+    """Why a job fails whose budget is exhausted."""
+    lacks = budget.lacks()
+    field = lacks[0].limit.field if lacks else "spec.budget"
+    return JobError(EXHAUSTED, words(lacks), field=field)
+
+
+def too_small(lacks: Sequence[Lack], what: str) -> JobError:
+    """Why a job is refused whose budget could never do. `what`: what does not fit."""
+    one = lacks[0]
+    least = amount(one.limit, one.needed)
+    said = f"{what} may use up to {least}, and {one.limit.field} is {amount(one.limit, one.limit.most)}"
+    return JobError(
+        TOO_SMALL, f"{said}; write {least} or more, or lower what an episode may use", field=one.limit.field
+    )
+
+
+def samples(budget: Budget) -> Iterator[Sample]:
+    """As Prometheus is shown it."""
+    for standing in budget.account.standings():
+        if standing.limit.granted:  # the operator shows the RLBudget
+            continue
+        unit = "usd" if standing.limit.name == USD else "tokens"
+        label = {} if unit == "usd" else {"class": standing.limit.name.removeprefix("tokens.")}
+        yield Sample(f"budget/limit_{unit}", float(standing.limit.most), label)
+        yield Sample(f"budget/spent_{unit}", float(standing.spent), label)
+        yield Sample(f"budget/reserved_{unit}", float(standing.reserved), label)
+    if budget.bounded:
+        yield Sample("budget/exhausted", float(budget.exhausted_at is not None))

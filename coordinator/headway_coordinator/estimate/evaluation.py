@@ -1,0 +1,181 @@
+"""What a whole evaluation will use and cost, as far as is known by now.
+
+data        from rows, prompts and limits, once a sandbox has shown how an episode begins
+running     from what is spent and the episodes played so far, once a candidate has played two rows
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import accumulate
+
+from headway_analysis.estimate.candidates import (
+    Opening,
+    Part,
+    Standing,
+    of_evaluation,
+    parts_of,
+    sets_of,
+)
+from headway_analysis.estimate.tally import EvaluationTally, candidate_of
+from headway_analysis.estimate.whole import Spent
+from headway_api import status as st
+from headway_api.artifacts import Layout
+from headway_api.config import EvalConfig
+from headway_api.prices import Tariff
+from headway_api.records import UsageEvent
+from headway_api.store import Store
+from headway_coordinator.dataset import position_of
+from headway_coordinator.estimate.kept import Estimates
+from headway_coordinator.estimate.made import Made, no_less
+from headway_coordinator.evaluation.state import EvalState
+from headway_coordinator.ledger.segments import Ledger
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far an evaluation has come: of one moment."""
+
+    done: tuple[int, ...]
+    """Groups of each part."""
+    left: tuple[int, ...]
+    """The same; none of a candidate that has failed."""
+    spent: Spent
+
+
+def stretches(job: EvalConfig, rows: int) -> list[int]:
+    """First position of the job's own rows, and of the samples of each suite."""
+    sizes = [rows, *(suite.limit for suite in job.spec.suites)]
+    return [0, *accumulate(sizes[:-1])]
+
+
+def done_of(
+    parts: Sequence[Part],
+    numbers: Sequence[int],
+    starts: Sequence[int],
+    state: EvalState,
+    billed: Collection[str] = (),
+) -> list[int]:
+    """Groups of each part that are done.
+
+    Args:
+        parts: the job's.
+        numbers: of each part, the number of its stretch.
+        starts: first position of each stretch.
+        state: how far each candidate has come.
+        billed: ids of groups that are done too, and that no candidate in `state` has.
+    """
+    names = {part.candidate for part in parts}
+    known = [(name, position) for name in names for position in state.candidates[name].tries]
+    known += [(candidate_of(each), position_of(each)) for each in billed]
+    counts = Counter((name, bisect_right(starts, position) - 1) for name, position in known)
+    return [counts[part.candidate, number] for part, number in zip(parts, numbers, strict=True)]
+
+
+class EvalEstimates(Estimates[None]):
+    """Of one evaluation. `look` runs in a thread; the rest on the event loop."""
+
+    def __init__(
+        self,
+        job: EvalConfig,
+        layout: Layout,
+        store: Store,
+        ledger: Ledger,
+        tariff: Callable[[], Tariff],
+        told: st.Estimate | None,
+    ) -> None:
+        """`tariff`: the job's prices, as they are now. `told`: what a predecessor's status said."""
+        super().__init__(layout, store, ledger, tariff, told)
+        self._job = job
+        self._parts: list[Part] = []
+        self._numbers: list[int] = []
+        """Of each part, the number of its stretch."""
+        self._tally = EvaluationTally()
+        self._why = ""
+        self._looked: Made | None = None
+
+    def _tell(self, events: Sequence[UsageEvent]) -> None:
+        self._tally.add(events)
+
+    def before(self, rows: int, known: Mapping[str, Opening], why: str = "") -> None:
+        """From data and limits alone, unless a predecessor has said it. Before the ledger is read. Blocking.
+
+        Args:
+            rows: rows of spec.data that are measured.
+            known: what is known of each candidate.
+            why: why no more is.
+        """
+        self._parts, self._why = parts_of(self._job, rows, known), why
+        suites = [None, *(suite.name for suite in self._job.spec.suites)]
+        self._numbers = [suites.index(part.suite) for part in self._parts]
+        self._tally = EvaluationTally(stretches(self._job, rows))
+        self._restore()
+        if self._parts and "Data" not in self._made:
+            standings = [Standing(part, part.groups) for part in self._parts]
+            sets = sets_of(self._job, {})
+            self._keep(of_evaluation(standings, self.price, sets=sets, why=why))
+
+    def restored(self) -> None:
+        """Whatever the ledger had was taken up: what it is told of from now on is played from now on."""
+        with self._telling:
+            self._tally.fresh.clear()
+
+    def progress(self, state: EvalState) -> Progress:
+        """How far the job has come. What is billed is not left, though its candidate does not have it yet."""
+        with self._telling:
+            fresh = self._tally.fresh
+            fresh -= {
+                each for each in fresh if position_of(each) in state.candidates[candidate_of(each)].tries
+            }
+            done = done_of(self._parts, self._numbers, self._tally.starts, state, fresh)
+            spent = self._spent(self._tally.ended - self._tally.began)
+        failed = set(state.failed)
+        left = [
+            0 if part.candidate in failed else max(0, part.groups - many)
+            for part, many in zip(self._parts, done, strict=True)
+        ]
+        return Progress(tuple(done), tuple(left), spent)
+
+    def look(self, at: Progress) -> Made | None:
+        """Make it anew; None where no candidate exists. In a thread: intervals of many groups take time.
+
+        Args:
+            at: how far the job had come when this was asked for.
+        """
+        if not self._parts:
+            return None
+        with self._telling:
+            measured = [
+                self._tally.measured(part.candidate, number, done=done, episodes=part.group_size)
+                for part, number, done in zip(self._parts, self._numbers, at.done, strict=True)
+            ]
+            paces = self._paces()
+        standings = [Standing(*each) for each in zip(self._parts, at.left, measured, strict=True)]
+        sets = sets_of(self._job, paces)
+        found = of_evaluation(standings, self.price, sets=sets, spent=at.spent, why=self._why)
+        if found.basis == "Running":
+            return self._as_running(found)
+        data = self._made.get("Data")
+        return self._as_made(found, data.time if data else datetime.now(UTC))
+
+    def show(self, found: Made | None) -> None:
+        """Show what a look has found. On the event loop: one that nobody waits for any more shows nothing."""
+        self._looked = found
+
+    def _paces(self) -> dict[str, float]:
+        """Seconds from one group to the next, of each unit of which that is known."""
+        longest, found = float(self._job.spec.rollout.timeout_seconds), {}
+        for unit in sorted({part.unit for part in self._parts}):
+            names = {part.candidate for part in self._parts if part.unit == unit}
+            if (pace := self._tally.pace(names, longest)) is not None:
+                found[unit] = pace
+        return found
+
+    def newest(self, of: None = None) -> Made | None:
+        """That of the last look. Groups may have ended since, so it is made no less than the bill."""
+        found = self._looked or self._made.get("Data")
+        return None if found is None else no_less(found, self._tariff().cost(self._ledger.used()))

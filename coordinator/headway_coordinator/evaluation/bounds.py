@@ -1,0 +1,89 @@
+"""What bounds the groups of an evaluation, and whether a budget has room for one of each kind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from headway_api.config import EvalConfig
+from headway_api.records import Purpose, SampledBy
+from headway_api.spec.evaluation import RLEvalJobSpec
+from headway_coordinator.budget.account import Lack
+from headway_coordinator.budget.gate import Budget
+from headway_coordinator.budget.shown import too_small
+from headway_coordinator.budget.worst import Bill, Limits
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Groups that may cost the same: of one candidate, on rows or on the samples of one suite."""
+
+    what: str
+    """In words."""
+    size: int
+    """Episodes of a group."""
+    bill: Bill
+    limits: Limits
+
+
+def episode_limits(spec: RLEvalJobSpec, context_length: int, suite: str | None) -> Limits:
+    """What bounds an episode of a candidate.
+
+    Args:
+        spec: the job's.
+        context_length: most tokens of an episode; 0 of a candidate without rollout servers.
+        suite: name of the suite, for an episode of one of its samples.
+    """
+    of_suite = [each.sandbox.deadline_seconds for each in spec.suites if each.name == suite]
+    return Limits(
+        context_length=context_length,
+        turns=None if suite is not None else spec.agent.turn_limit,
+        sandbox_seconds=next(iter(of_suite), spec.environment.sandbox.deadline_seconds),
+        retries=spec.rollout.max_retries,
+    )
+
+
+def kinds(job: EvalConfig, contexts: Mapping[str, int]) -> Iterator[Kind]:
+    """Every kind of group that the job plays. One whose candidate's context is not known is left out.
+
+    Args:
+        job: its candidates resolved.
+        contexts: most tokens of an episode, by candidate that has rollout servers.
+    """
+    spec = job.spec
+    for candidate in job.candidates:
+        asked = spec.asked(candidate.name)
+        sampled_by: SampledBy = "endpoint" if asked.endpoint else "nobody" if asked.rescore else "servers"
+        if sampled_by == "servers" and candidate.name not in contexts:
+            continue
+        model = asked.endpoint.model if asked.endpoint else job.priced_as(candidate)
+        bill, context = Bill(Purpose.EVALUATION, sampled_by, model), contexts.get(candidate.name, 0)
+        sizes: dict[str | None, int] = {None: spec.evaluation.group_size}
+        if spec.takes_suites(candidate.name):
+            sizes |= {suite.name: suite.epochs for suite in spec.suites}
+        for suite, size in sizes.items():
+            what = f"a group of {size} episodes of candidate {candidate.name}"
+            what += f" on a sample of suite {suite}" if suite else ""
+            yield Kind(what, size, bill, episode_limits(spec, context, suite))
+
+
+def fits(budget: Budget, job: EvalConfig, contexts: Mapping[str, int]) -> str:
+    """Say that a group of every kind fits the budget, whatever follows.
+
+    Each kind must be played in the end. So a budget with no room for one of them could never do, and rows of
+    the others would be paid for in vain.
+
+    Raises:
+        JobError: `BudgetTooSmall`, with the least that would do for all kinds.
+    """
+    most = job.spec.max_tokens
+    lacking: dict[str, tuple[Lack, str]] = {}
+    for kind in kinds(job, contexts):
+        sampled = kind.limits.sampled(most, None)
+        for lack in budget.least(kind.limits, kind.bill, kind.size, sampled):
+            known = lacking.get(lack.limit.name)
+            if known is None or lack.needed > known[0].needed:
+                lacking[lack.limit.name] = lack, kind.what
+    for lack, what in lacking.values():
+        raise too_small([lack], what)
+    return "a group of each candidate fits every limit"

@@ -1,0 +1,185 @@
+"""The price book in force: a file that may change at any time, and every edition of it kept in the store.
+
+What was used is priced anew by each edition, so a corrected price corrects what it cost. Such a change is
+recorded before it is taken up: a bill never changes by a book without a word. A book that is deleted, or
+cannot be read any more, changes nothing: the last edition stays in force, and why is said.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from pydantic import BaseModel, ConfigDict
+
+from headway_api import logs, names
+from headway_api.artifacts import NUMBERED, Layout, written
+from headway_api.exits import JobError
+from headway_api.price_file import MOST_BYTES, PriceBookFault, parse
+from headway_api.prices import DEFAULT, EXACT, PriceBook, cost_by_day
+from headway_api.store import Store
+from headway_api.stored import read
+from headway_coordinator.ledger.segments import Usages
+
+FIELD: Final = "spec.priceBook"
+LOOK_SECONDS: Final = 10.0
+"""How often the file is looked at. A kubelet brings a changed ConfigMap within a minute or two."""
+TEXT_LIMIT: Final = 500
+_log = logging.getLogger(__name__)
+
+
+class Edition(BaseModel):
+    """One edition of a job's price book, and what it changed of the bill when it came into force."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    number: int
+    """Counted from 1."""
+    at: datetime
+    """When it came into force. Nothing is priced by it."""
+    digest: str
+    """`PriceBook.digest`."""
+    book: PriceBook
+    before: str | None = None
+    """US dollars that everything used so far cost by the edition before; None: nothing was corrected."""
+    after: str | None = None
+    """The same by this edition."""
+
+
+def edition(number: int, book: PriceBook, before: PriceBook | None, used: Usages, at: datetime) -> Edition:
+    """The edition that `book` becomes. `used`: what was used so far."""
+    old, new = (None if known is None else cost_by_day(used, known) for known in (before, book))
+    corrected = old is not None and old != new
+    return Edition(
+        number=number,
+        at=at,
+        digest=book.digest,
+        book=book,
+        before=f"{EXACT.normalize(old):f}" if corrected and old is not None else None,
+        after=f"{EXACT.normalize(new):f}" if corrected and new is not None else None,
+    )
+
+
+class Books:
+    """The price book of one job. Blocking calls: run them in a thread, one at a time."""
+
+    def __init__(
+        self,
+        store: Store,
+        layout: Layout,
+        file: Path,
+        name: str | None,
+        model: str,
+        without: PriceBook = DEFAULT,
+    ) -> None:
+        """
+        Args:
+            file: where the job's ConfigMap is mounted; the file may be absent.
+            name: of the ConfigMap that `spec.priceBook` asks for; None where it asks for none.
+            model: the job's base model, whose own prices hold; empty where there are several.
+            without: the book where there is no such ConfigMap.
+        """
+        self._store, self._layout = store, layout
+        self._file, self._name, self._model = file, name, model
+        self._seen: bytes | None = None
+        """The text of the file when it was looked at last."""
+        self.whole = without
+        """The book in force, as it was written."""
+        self.now = without.of(model)
+        """What it says for the job's model."""
+        self.editions: list[Edition] = []
+        """Every edition that was in force, in their order."""
+        self.problem: str | None = None
+        """Why a newer text is not in force."""
+
+    @property
+    def corrections(self) -> list[Edition]:
+        """The editions that changed what was used before."""
+        return [each for each in self.editions if each.before is not None]
+
+    def first(self) -> PriceBook:
+        """The book that the job begins or goes on with.
+
+        Raises:
+            JobError: `PriceBookMissing` or `PriceBookInvalid`, where no edition is kept from before.
+        """
+        folder = self._layout.prices
+        kept = written(self._store.list(folder), folder, NUMBERED)
+        self.editions = [read(self._store, uri, Edition) for uri in kept]
+        if self.editions:
+            self._take(self.editions[-1].book)
+        try:
+            found = self._read()
+        except PriceBookFault as fault:
+            if not self.editions:
+                raise JobError("PriceBookInvalid", f"{self._where}: {fault}", field=FIELD) from fault
+            found = None
+            self._say(str(fault))
+        if found is None and self._name is not None and not self.editions:
+            what = f"there is no ConfigMap {self._name} with key {self._file.name} in the job's namespace"
+            raise JobError("PriceBookMissing", f"{what}; create it, or remove {FIELD}", field=FIELD)
+        if found is not None:
+            self._take(found)
+        return self.whole
+
+    def begin(self, used: Usages) -> None:
+        """Keep the edition in force, what was used before being known."""
+        if not self.editions or self.editions[-1].digest != self.whole.digest:
+            self._keep(self.whole, self.editions[-1].book if self.editions else None, used)
+
+    def look(self, used: Usages) -> bool:
+        """Take up what the file says now; whether anything changed, the problem included."""
+        before = (self.whole, self.problem)
+        try:
+            found = self._read()
+        except PriceBookFault as fault:
+            self._say(str(fault))
+            return before != (self.whole, self.problem)
+        if found is None:
+            gone = self._seen is not None
+            self._say("it is gone" if gone else None)
+        else:
+            self.problem = None
+            if found != self.whole:
+                self._keep(found, self.whole, used)
+                self._take(found)
+        return before != (self.whole, self.problem)
+
+    def _read(self) -> PriceBook | None:
+        """What the file says; None where there is none."""
+        try:
+            with self._file.open("rb") as file:
+                text = file.read(MOST_BYTES + 1)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        self._seen = text
+        return parse(text)
+
+    def _take(self, book: PriceBook) -> None:
+        self.whole, self.now = book, book.of(self._model)
+
+    def _keep(self, book: PriceBook, before: PriceBook | None, used: Usages) -> None:
+        """Write an edition down. A coordinator that lives on beside its successor may have been first."""
+        old = None if before is None else before.of(self._model)
+        number = len(self.editions) + 1
+        made = edition(number, book.of(self._model), old, used, datetime.now(UTC))
+        made = made.model_copy(update={"book": book, "digest": book.digest})
+        uri = self._layout.price_edition(number)
+        # What was not said stays unsaid: a model's `discarded` would else stand over the entry's own.
+        if not self._store.put_new(uri, made.model_dump_json(exclude_unset=True).encode()):
+            made = read(self._store, uri, Edition)
+        self.editions.append(made)
+        changed = f"{made.before} -> {made.after} USD" if made.before is not None else "nothing"
+        logs.event(_log, "prices", book=book.name, edition=number, digest=made.digest[:12], corrected=changed)
+
+    @property
+    def _where(self) -> str:
+        return f"ConfigMap {self._name or names.PRICES_NAME}, key {self._file.name}"
+
+    def _say(self, why: str | None) -> None:
+        said = None if why is None else f"{self._where}: {why}; the edition before stays in force"
+        if said != self.problem and said is not None:
+            logs.event(_log, "prices-kept", level=logging.WARNING, problem=said[:TEXT_LIMIT])
+        self.problem = None if said is None else said[:TEXT_LIMIT]

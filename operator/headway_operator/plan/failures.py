@@ -1,0 +1,368 @@
+"""What `spec.failurePolicy.rules` make of failures. Pure.
+
+Coordinator and learner are Jobs: their rules are their Job's pod failure policy, which also counts. Servers
+and brokers are Deployments: the kubelet starts their processes again in place, and nobody counts by exit
+code. Of these the operator judges each end of a process once. How far it has judged stands in the status, so
+that an operator which is started again goes on from there.
+
+Each end is judged when it is seen. Of ends of one process that came between two looks only the last is seen,
+and the others are taken to be like it. A pod that is deleted on purpose has not failed.
+
+Restarting a role takes two rounds: the status says which pods have to go, then they go. So the failure is
+counted, whatever becomes of the operator in between, and each pod is deleted once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Final
+
+from headway_api import exits, names
+from headway_api.failures import MATCHED_MOST, PODS_MOST, Failures, MatchedFailure, PodEndings, RoleFailures
+from headway_api.spec.failures import FailureRule
+from headway_operator.plan.context import Context, Json
+from headway_operator.plan.observed import (
+    WORKLOADS,
+    Observed,
+    conditions,
+    containers,
+    holds,
+    is_ending,
+    is_over,
+    moment,
+    role_of,
+    unit_of,
+)
+
+CONTAINER: Final = {names.JUDGE: names.ROLLOUT, names.SUITE_BROKER: names.BROKER}
+"""Name of a role's own container, where it is not the role's."""
+RULE_ROLE: Final = {names.SUITE_BROKER: names.BROKER}
+"""The role that rules know a role as, where it is another."""
+DISRUPTED: Final = "DisruptionTarget"
+OWN_RULES: Final = 2
+"""Rules of a Job's pod failure policy that come before the user's."""
+MATCHED_AT: Final = re.compile(r"matching FailJob rule at index (\d+)")
+"""How the Job controller names the rule that failed a Job."""
+
+
+def pod_failure_policy(role: str, rules: Sequence[FailureRule]) -> Json:
+    """Of the Job of a role: what is fixed, then the user's rules, then that a disruption is not counted.
+
+    A fault that only a change can mend fails the Job at once, and a fresh start that is no failure is not
+    counted. Rules about other roles are left out.
+    """
+    users = [_as_job_rule(role, rule) for rule in rules]
+    return {
+        "rules": [
+            {"action": "FailJob", "onExitCodes": _codes(role, "In", (exits.PERMANENT,))},
+            {"action": "Ignore", "onExitCodes": _codes(role, "In", (exits.ANEW,))},
+            *[rule for rule in users if rule is not None],
+            {"action": "Ignore", "onPodConditions": [{"type": DISRUPTED, "status": "True"}]},
+        ]
+    }
+
+
+def _as_job_rule(role: str, rule: FailureRule) -> Json | None:
+    if rule.role not in (None, role):
+        return None
+    # To a Job, pods that are started again together are pods that failed.
+    action = "Count" if rule.action == "Restart" else rule.action
+    if rule.on_exit_codes is not None:
+        found = rule.on_exit_codes
+        return {"action": action, "onExitCodes": _codes(role, found.operator, found.values)}
+    patterns = [{"type": each.type, "status": each.status} for each in rule.on_pod_conditions]
+    return {"action": action, "onPodConditions": patterns}
+
+
+def _codes(container: str, operator: str, values: Iterable[int]) -> Json:
+    return {"containerName": container, "operator": operator, "values": sorted(set(values))}
+
+
+@dataclass(frozen=True)
+class Ending:
+    """An end of a process, or the failure of a whole pod."""
+
+    role: str
+    pod: str
+    number: int
+    """Which end of the pod's process, from 1; 0: the pod has failed."""
+    at: datetime
+    code: int | None = None
+    """Exit code of the role's container; None: it has not ended."""
+    conditions: dict[str, Json] = field(default_factory=dict)
+    """Those of the pod, where it has failed."""
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether the exit code says what follows, whatever the rules say."""
+        return self.code in (exits.PERMANENT, exits.ANEW)
+
+
+def decided(rules: Sequence[FailureRule], ending: Ending) -> MatchedFailure | None:
+    """What the first rule that matches makes of a failure; None where none does."""
+    if ending.is_fixed:
+        return None
+    role = RULE_ROLE.get(ending.role, ending.role)
+    for number, rule in enumerate(rules):
+        if rule.role not in (None, role):
+            continue
+        by_code, by_condition = _matches_code(rule, ending.code), _matching_condition(rule, ending)
+        if by_code or by_condition:
+            return MatchedFailure(
+                time=ending.at,
+                role=role,
+                pod=ending.pod,
+                ending=ending.number,
+                exit_code=ending.code,
+                condition=by_condition,
+                action=rule.action,
+                rule=number,
+            )
+    return None
+
+
+def _matches_code(rule: FailureRule, code: int | None) -> bool:
+    """0 is no failure, so that NotIn does not match it either."""
+    if rule.on_exit_codes is None or not code:
+        return False
+    return (code in rule.on_exit_codes.values) == (rule.on_exit_codes.operator == "In")
+
+
+def _matching_condition(rule: FailureRule, ending: Ending) -> str | None:
+    for pattern in rule.on_pod_conditions:
+        found = ending.conditions.get(pattern.type)
+        if found is not None and found["status"] == pattern.status:
+            return pattern.type
+    return None
+
+
+def judged(context: Context, observed: Observed) -> Observed:
+    """What is seen, with what the job's rules make of it."""
+    before, rules = context.job.status.failures, context.spec.failure_policy.rules
+    if not rules:  # or they cannot be read, in a spec that is refused: what was decided stands
+        return _with(observed, before)
+    count = _Count(rules, before or Failures(), observed)
+    for role, kind in WORKLOADS.items():
+        for pod in observed.pods(role):
+            if kind == "Job":
+                count.pod_of_job(pod)
+            else:
+                count.pod_of_deployment(pod)
+    return _with(observed, count.result())
+
+
+def _with(observed: Observed, failures: Failures | None) -> Observed:
+    return replace(observed, failures=failures)
+
+
+class _Count:
+    """One look at all pods of a job, beginning with what was known before."""
+
+    def __init__(self, rules: Sequence[FailureRule], before: Failures, observed: Observed) -> None:
+        self._rules = rules
+        self._before = before
+        self._observed = observed
+        self._known = {entry.pod: entry for entry in before.pods}
+        self._pods: dict[str, PodEndings] = {}
+        self._units = {(unit.role, unit.unit): unit.model_copy() for unit in before.roles}
+        self._fresh: list[MatchedFailure] = []
+        self._restarts: dict[tuple[str, str], datetime] = {}
+        """Role and unit to start again, and when the failure was."""
+
+    def pod_of_job(self, pod: Json) -> None:
+        """The Job counts; here is found which rule it went by."""
+        known = self._known.get(_name(pod))
+        if pod.get("status", {}).get("phase") == "Failed" and not (known and known.restarting):
+            found = decided(self._rules, _failure(pod, number=1))
+            self._fresh += [found] if found is not None else []
+        self._keep(known)
+
+    def pod_of_deployment(self, pod: Json) -> None:
+        """Judge what is new of a pod."""
+        known = self._known.get(_name(pod), PodEndings(pod=_name(pod)))
+        failed = _has_failed(pod)
+        if known.restarting or known.over or (is_ending(pod) and not failed):
+            return self._keep(known)
+        if failed:
+            self._judge(pod, _failure(pod, number=0), times=1, unmatched=0)
+            return self._keep(known.model_copy(update={"over": True}))
+        own, others = _own_container(pod), _restarts_of_others(pod)
+        endings = _endings(own)
+        if (new := endings - known.endings) > 0:
+            self._judge(pod, _failure(pod, number=endings, whole=False), times=new, unmatched=new)
+        if (more := others - known.others) > 0:
+            self._unit(pod).counted += more
+        most = max(endings, known.endings)
+        return self._keep(PodEndings(pod=known.pod, endings=most, others=max(others, known.others)))
+
+    def _judge(self, pod: Json, ending: Ending, *, times: int, unmatched: int) -> None:
+        """Count so many ends of a process; `unmatched` of them where no rule matches."""
+        found, unit = decided(self._rules, ending), self._unit(pod)
+        if found is None:
+            unit.counted += 0 if ending.code == exits.ANEW else unmatched
+            return
+        self._fresh.append(found)
+        key = (unit.role, unit.unit)
+        if found.action == "Ignore":
+            unit.ignored += times
+        elif found.action != "Restart":
+            unit.counted += times
+        elif key not in self._restarts:
+            unit.counted += 1
+            self._restarts[key] = ending.at
+
+    def _unit(self, pod: Json) -> RoleFailures:
+        key = (role_of(pod) or "", unit_of(pod))
+        return self._units.setdefault(key, RoleFailures(role=key[0], unit=key[1]))
+
+    def _keep(self, entry: PodEndings | None) -> None:
+        if entry is not None and entry != PodEndings(pod=entry.pod):
+            self._pods[entry.pod] = entry
+
+    def result(self) -> Failures | None:
+        """All that is known now; None: nothing."""
+        matched = _newest(self._before.matched, self._fresh)
+        new = {_id(found) for found in matched} - {_id(found) for found in self._before.matched}
+        for found in matched:
+            if _id(found) in new and found.action == "Restart" and WORKLOADS.get(found.role) == "Job":
+                self._restarts[found.role, ""] = found.time
+        for (role, unit), at in self._restarts.items():
+            self._mark(role, unit, at)
+        units = [unit for unit in self._units.values() if unit.counted or unit.ignored]
+        made = Failures(
+            matched=matched,
+            roles=sorted(units, key=lambda unit: (unit.role, unit.unit)),
+            pods=sorted(self._pods.values(), key=lambda entry: entry.pod)[:PODS_MOST],
+        )
+        return made if made != Failures() else None
+
+    def _mark(self, role: str, unit: str, at: datetime) -> None:
+        """The pods that ran by then have to go."""
+        for pod in self._observed.pods(role):
+            older = moment(pod["metadata"]["creationTimestamp"]) <= at
+            if older and unit_of(pod) == unit and not (is_over(pod) or is_ending(pod)):
+                entry = self._pods.get(_name(pod), PodEndings(pod=_name(pod)))
+                self._pods[entry.pod] = entry.model_copy(update={"restarting": True})
+
+
+def doomed(context: Context, observed: Observed) -> tuple[Json, ...]:
+    """The pods that a rule has go, as the stored status says."""
+    stored = context.job.status.failures
+    going = {entry.pod for entry in stored.pods if entry.restarting} if stored else set()
+    found = [pod for pod in observed.pods() if role_of(pod) in WORKLOADS and _name(pod) in going]
+    return tuple(pod for pod in found if not (is_over(pod) or is_ending(pod)))
+
+
+def counted(observed: Observed, role: str) -> int | None:
+    """Failures that count, of the Deployments of a role that are seen; None: no rule counts them."""
+    if observed.failures is None:
+        return None
+    seen = {unit_of(body) for body in observed.of_kinds("Deployment") if role_of(body) == role}
+    return sum(unit.counted for unit in observed.failures.roles if unit.role == role and unit.unit in seen)
+
+
+def ends_the_job(observed: Observed) -> str | None:
+    """The words of the first rule that has the job fail, if one matched."""
+    found = observed.failures.matched if observed.failures else []
+    return next((sentence(each) for each in found if each.action == "FailJob"), None)
+
+
+def named_by_job(context: Context, role: str, failed: Json) -> int | None:
+    """Place of the user's rule that a failed Job of a role names; None where it names none of them."""
+    found = MATCHED_AT.search(failed.get("message", ""))
+    own = [n for n, rule in enumerate(context.spec.failure_policy.rules) if rule.role in (None, role)]
+    at = int(found[1]) - OWN_RULES if found else -1
+    return own[at] if 0 <= at < len(own) else None
+
+
+def of_pod(observed: Observed, pod: Json) -> str:
+    """What to add to what is said of a pod; empty where no rule matched its last failure."""
+    found = observed.failures.matched if observed.failures else []
+    last = next((each for each in reversed(found) if each.pod == _name(pod)), None)
+    return f" ({rule_words(last.rule)}: {last.action})" if last is not None else ""
+
+
+def of_role(observed: Observed, role: str) -> str:
+    """The same of the last failure of a role."""
+    found = observed.failures.matched if observed.failures else []
+    known = RULE_ROLE.get(role, role)
+    last = next((each for each in reversed(found) if each.role == known), None)
+    return f" ({rule_words(last.rule)}: {last.action})" if last is not None else ""
+
+
+def sentence(found: MatchedFailure) -> str:
+    """A decision, for people: role, pod, exit code or condition, rule and action."""
+    cause = f"exit code {found.exit_code}" if found.condition is None else f"condition {found.condition}"
+    return f"{rule_words(found.rule)}: {found.role} pod {found.pod} ended with {cause}: {found.action}"
+
+
+def rule_words(number: int) -> str:
+    """A rule, as messages name it."""
+    return f"spec.failurePolicy.rules[{number}]"
+
+
+def _newest(before: Iterable[MatchedFailure], fresh: Iterable[MatchedFailure]) -> list[MatchedFailure]:
+    known = {_id(found): found for found in (*fresh, *before)}
+    ordered = sorted(known.values(), key=lambda found: (found.time, found.pod, found.ending))
+    return ordered[-MATCHED_MOST:]
+
+
+def _id(found: MatchedFailure) -> tuple[str, int]:
+    return found.pod, found.ending
+
+
+def _name(pod: Json) -> str:
+    return str(pod["metadata"]["name"])
+
+
+def _has_failed(pod: Json) -> bool:
+    """By itself or by the cluster; not one that was deleted because it is wanted no more."""
+    evicted = is_ending(pod) and holds(pod, DISRUPTED) is not None
+    return pod.get("status", {}).get("phase") == "Failed" or evicted
+
+
+def _own_container(pod: Json) -> Json:
+    name = CONTAINER.get(role_of(pod) or "", role_of(pod))
+    return next((each for each in containers(pod) if each.get("name") == name), {})
+
+
+def _restarts_of_others(pod: Json) -> int:
+    own = _own_container(pod)
+    return sum(int(each.get("restartCount", 0)) for each in containers(pod) if each is not own)
+
+
+def _last_end(container: Json) -> Json:
+    ended = container.get("state", {}).get("terminated") or container.get("lastState", {}).get("terminated")
+    found: Json = ended or {}
+    return found
+
+
+def _endings(container: Json) -> int:
+    """How often a container's process has ended. A restart is counted when it is made: one that waits for its
+    back-off has ended once more."""
+    state = container.get("state", {})
+    waits = (state.get("waiting") or {}).get("reason") == "CrashLoopBackOff"
+    return int(container.get("restartCount", 0)) + int(bool(state.get("terminated")) or waits)
+
+
+def _failure(pod: Json, *, number: int, whole: bool = True) -> Ending:
+    """The last failure of a pod: of its process, or of the `whole` of it."""
+    ended = _last_end(_own_container(pod))
+    return Ending(
+        role=role_of(pod) or "",
+        pod=_name(pod),
+        number=number,
+        at=max(_moments(pod, ended), default=moment(pod["metadata"]["creationTimestamp"])),
+        code=ended.get("exitCode"),
+        conditions=conditions(pod) if whole else {},
+    )
+
+
+def _moments(pod: Json, ended: Json) -> Iterator[datetime]:
+    """When it was: of a process that has ended its own word, else when the pod was disrupted."""
+    disrupted = holds(pod, DISRUPTED) or {}
+    if stamp := ended.get("finishedAt") or disrupted.get("lastTransitionTime"):
+        yield moment(stamp)

@@ -1,0 +1,429 @@
+"""How a namespace's budget is shared by its jobs. Pure.
+
+    need     what a job cannot go on without: given whole, first to the jobs that have the least
+    wish     what it would use next: what is left after that, so that nobody has more than who has least,
+             unless that one wished for no more (max-min fairness)
+    end      of a job whose coordinator ended in order, what it used; else all that it was granted
+    fact     what a job has used beyond its grant counts, and is never given to another
+
+A grant never shrinks, for nobody could take back what its coordinator has reserved. Together grants and what
+ended jobs used are at most the limit, unless the limit was lowered or facts went beyond it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal, InvalidOperation
+from typing import Any, Final
+
+from pydantic.alias_generators import to_camel
+
+from headway_api import names
+from headway_api.conditions import TERMINAL, Condition, ConditionType, Reason, condition, merge
+from headway_api.grants import MOST_JOBS, NAMESPACE, Grant, GrantedJob, Part, RLBudgetStatus, SharedLimit
+from headway_api.prices import shown
+from headway_api.spec.budget import RLBudget
+from headway_api.spec.lifecycle import USD, TokenBudget, limits_of
+from headway_operator.wire import Json
+
+STEPS: Final = {True: Decimal("0.0001"), False: Decimal(1)}
+"""The least part of US dollars, and of tokens, that is granted."""
+LOW: Final = Decimal("0.2")
+NAMED_MOST: Final = 8
+"""Jobs that a message names."""
+NOTHING: Final = Decimal(0)
+MOST: Final = Decimal(10**15)
+"""No amount that is told counts for more."""
+Amounts = Mapping[str, Decimal]
+"""By name of the limit."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A job of the namespace: what it has used, and what it asks for."""
+
+    uid: str
+    kind: str
+    name: str
+    created: str
+    """When, as the API server writes it: jobs alike are served in this order."""
+    ended: bool = False
+    """It has ended, and its pods are gone."""
+    closed: bool = False
+    """Its coordinator has ended in order: `used` is the last word."""
+    spent: Amounts = field(default_factory=dict)
+    used: Amounts = field(default_factory=dict)
+    """What is spent, and what runs may use beyond that."""
+    needed: Amounts = field(default_factory=dict)
+    wished: Amounts = field(default_factory=dict)
+    held: Amounts = field(default_factory=dict)
+    """What its status lets it use, by whatever RLBudget."""
+    unheard: bool = False
+    """It ran before the budget bounded it, and has not told yet what it has used."""
+    bill: Amounts = field(default_factory=dict)
+    """What its status says that it has used, whether or not a budget bounds it."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one job that has not ended may use."""
+
+    claim: Claim
+    granted: Amounts
+    refused: Amounts = field(default_factory=dict)
+    """Limits whose need could not be given -> that need."""
+
+
+@dataclass(frozen=True)
+class Shared:
+    """How a budget is shared."""
+
+    ended: Amounts
+    """What jobs that have ended used."""
+    ended_jobs: int
+    shares: Sequence[Share] = ()
+    unheard: Sequence[Claim] = ()
+    """Jobs for whose word all others wait."""
+    beyond: int = 0
+    """Jobs that are too many."""
+
+    def left(self, limits: Amounts) -> dict[str, Decimal]:
+        """What is neither used by ended jobs nor granted; below 0 where facts went beyond the limit."""
+        return {name: most - self.ended[name] - self._granted(name) for name, most in limits.items()}
+
+    def _granted(self, name: str) -> Decimal:
+        return sum((share.granted[name] for share in self.shares), NOTHING)
+
+
+def claim(job: Json) -> Claim:
+    """What a job as it is stored has used and asks for. One that is suspended or deleted asks for nothing."""
+    metadata, spec, status = job["metadata"], _block(job.get("spec")), _block(job.get("status"))
+    told, grant = _block(status.get("budget")), _block(status.get("grant"))
+    limits = [limit for limit in _list(told.get("limits")) if str(limit.get("name")).startswith(NAMESPACE)]
+    gone = has_ended(job) or metadata.get("deletionTimestamp")
+    asks = not (spec.get("suspend") is True or _is_paused(status) or gone)
+    spent, reserved = _amounts(limits, "spent"), _amounts(limits, "reserved")
+    return Claim(
+        uid=metadata["uid"],
+        kind=job["kind"],
+        name=metadata["name"],
+        created=str(metadata.get("creationTimestamp", "")),
+        ended=is_over(job),
+        closed=told.get("closed") is True,
+        spent=spent,
+        used={name: much + reserved.get(name, NOTHING) for name, much in spent.items()},
+        needed=_amounts(limits, "needed") if asks else {},
+        wished=_amounts(limits, "wished") if asks else {},
+        held={str(part.get("name")): _amount(part.get("granted")) for part in _list(grant.get("parts"))},
+        unheard=_is_unheard(status, grant, spent),
+        bill=_bill(_block(status.get("usage"))),
+    )
+
+
+def is_over(job: Json) -> bool:
+    """Whether a job as it is stored has ended, and its coordinator with it: then its pods are gone, and what
+    its status says is the last word."""
+    return has_ended(job) and names.FINALIZER_TEARDOWN not in (job["metadata"].get("finalizers") or [])
+
+
+def has_ended(job: Json) -> bool:
+    """Whether a job as it is stored has ended, well or badly."""
+    return any(
+        known.get("type") in TERMINAL and known.get("status") == "True"
+        for known in _list(_block(job.get("status")).get("conditions"))
+    )
+
+
+def share(limits: Amounts, before: RLBudgetStatus, claims: Iterable[Claim]) -> Shared:
+    """How limits are shared, by how they were before and by what the namespace's jobs say.
+
+    A job that has ended, and that `before` does not know, ended before the budget was made, or is counted.
+    """
+    jobs = {one.uid: one for one in claims}
+    had = {job.uid: _granted(job, limits) for job in before.jobs}
+    ended = {name: _amount(_ended(before, name)) for name in limits}
+    over = [uid for uid in had if uid not in jobs or jobs[uid].ended]  # its coordinator is gone, too
+    for uid in over:
+        for name, much in _last(jobs.get(uid), had[uid]).items():
+            ended[name] += much
+    living = sorted((one for one in jobs.values() if not one.ended), key=lambda one: (one.created, one.uid))
+    known = [one for one in living if one.uid in had]
+    new = [one for one in living if one.uid not in had]
+    taken, beyond = [*known, *new][:MOST_JOBS], max(0, len(living) - MOST_JOBS)
+    shares = [Share(one, _begins(one, had.get(one.uid), limits)) for one in taken]
+    unheard = [one for one in taken if one.unheard]
+    shared = Shared(ended, before.ended_jobs + len(over), shares, unheard, beyond)
+    return shared if unheard else _wishes(_needs(shared, limits), limits)
+
+
+def _begins(one: Claim, had: Amounts | None, limits: Amounts) -> dict[str, Decimal]:
+    """What a job has before anything is given to it now: what it had, or has used by any account.
+
+    One that the budget does not know may hold a part of the budget that was there before.
+    """
+    nothing = dict.fromkeys(limits, NOTHING)
+    found = _at_least(nothing if had is None else had, one.spent)
+    found = _at_least(found, {name: much for name, much in one.bill.items() if name not in one.spent})
+    return found if had is not None else _at_least(_at_least(found, one.used), one.held)
+
+
+def _needs(shared: Shared, limits: Amounts) -> Shared:
+    left, found = shared.left(limits), {}
+    for one in sorted(shared.shares, key=lambda each: _portion(each.granted, limits)):
+        needs = _at_least(one.granted, one.claim.needed)
+        more = {name: needs[name] - one.granted[name] for name in limits}
+        if refused := {name: needs[name] for name, much in more.items() if much > max(left[name], NOTHING)}:
+            found[one.claim.uid] = replace(one, refused=refused)
+            continue
+        for name, much in more.items():
+            left[name] -= much
+        found[one.claim.uid] = replace(one, granted=needs)
+    return replace(shared, shares=[found[each.claim.uid] for each in shared.shares])
+
+
+def _wishes(shared: Shared, limits: Amounts) -> Shared:
+    left, given = shared.left(limits), {each.claim.uid: dict(each.granted) for each in shared.shares}
+    for name in limits:
+        wishes = {
+            each.claim.uid: (each.granted[name], _step(name, each.claim.wished.get(name, NOTHING)))
+            for each in shared.shares
+            if not each.refused
+        }
+        for uid, level in filled(wishes, left[name], STEPS[name == USD]).items():
+            given[uid][name] = level
+    return replace(shared, shares=[replace(each, granted=given[each.claim.uid]) for each in shared.shares])
+
+
+def filled(wishes: Mapping[str, tuple[Decimal, Decimal]], left: Decimal, step: Decimal) -> dict[str, Decimal]:
+    """Levels that what is left lifts each to, the lowest first, and none above its wish.
+
+    Args:
+        wishes: who -> its level now, and the one it wishes for.
+        left: the most that is given, over all.
+        step: levels are whole multiples of it, as far as they rise.
+    """
+    rising = {who: (now, wish) for who, (now, wish) in wishes.items() if wish > now}
+    levels = {who: now for who, (now, _) in rising.items()}
+    while rising and left > 0:
+        lowest = min(levels[who] for who in rising)
+        lifted = [who for who in rising if levels[who] == lowest]
+        next_levels = [levels[who] for who in rising if levels[who] > lowest]
+        target = min([*next_levels, *(rising[who][1] for who in lifted)])
+        each = (left / len(lifted)).quantize(step, ROUND_FLOOR)
+        if each < target - lowest:
+            for who in lifted:
+                levels[who] += each
+            break
+        for who in lifted:
+            levels[who] = target
+        left -= (target - lowest) * len(lifted)
+        rising = {who: pair for who, pair in rising.items() if levels[who] < pair[1]}
+    return levels
+
+
+def status(budget: RLBudget, shared: Shared) -> RLBudgetStatus:
+    """What an RLBudget says of how it is shared; conditions are as old as they are."""
+    limits = limits_of(budget.spec)
+    left = shared.left(limits)
+    spent = {
+        name: shared.ended[name]
+        + sum((each.claim.spent.get(name, NOTHING) for each in shared.shares), NOTHING)
+        for name in limits
+    }
+    generation = budget.metadata.generation
+    fresh = [
+        each.model_copy(update={"observed_generation": generation})
+        for each in (_ready(shared), _low(limits, spent), _exhausted(shared, limits, left))
+    ]
+    return RLBudgetStatus(
+        observed_generation=generation,
+        conditions=merge(budget.status.conditions, fresh),
+        limits=[
+            SharedLimit(
+                name=name,
+                limit=_text(name, most),
+                ended=_text(name, shared.ended[name]),
+                granted=_text(name, most - shared.ended[name] - left[name]),
+                spent=_text(name, spent[name]),
+                left=_text(name, left[name]),
+            )
+            for name, most in limits.items()
+        ],
+        jobs=[_told(each) for each in shared.shares],
+        ended_jobs=shared.ended_jobs,
+    )
+
+
+def of_job(budget: RLBudget, uid: str, before: Grant | None, *, begun: bool) -> Grant:
+    """What a budget lets a job use; where it does not know job or limit, what its status says already.
+
+    Args:
+        before: what the job's status says.
+        begun: whether the job may have used something.
+    """
+    known = next((job for job in budget.status.jobs if job.uid == uid), None)
+    parts = {part.name: part for part in known.parts} if known is not None else {}
+    said = {part.name: part for part in before.parts} if before is not None else {}
+    found = []
+    for name in limits_of(budget.spec):
+        late = said[name].late if name in said else begun or None
+        part = parts.get(name) or said.get(name) or Part(name=name, granted="0")
+        if name in said and _amount(said[name].granted) > _amount(part.granted):
+            # An older reading of the budget: what a coordinator may have used stays in sight.
+            part = part.model_copy(update={"granted": said[name].granted})
+        found.append(part.model_copy(update={"late": late}))
+    return Grant(parts=found)
+
+
+def granted(grant: Grant | None, name: str) -> Decimal | None:
+    """What a job may use of a limit; None: nothing bounds it."""
+    found = next((part for part in grant.parts if part.name == name), None) if grant is not None else None
+    return None if found is None else _amount(found.granted)
+
+
+def _told(one: Share) -> GrantedJob:
+    return GrantedJob(
+        uid=one.claim.uid,
+        kind=one.claim.kind,
+        name=one.claim.name,
+        parts=[
+            Part(
+                name=name,
+                granted=_text(name, much),
+                refused=_text(name, one.refused[name]) if name in one.refused else None,
+            )
+            for name, much in one.granted.items()
+        ],
+    )
+
+
+def _ready(shared: Shared) -> Condition:
+    if shared.unheard:
+        text = "nothing is granted before these jobs have told what they have used: "
+        text += _listed([one.name for one in shared.unheard])
+        text += "; suspend one that does not, or delete it"
+        return condition(ConditionType.READY, False, Reason.JOBS_UNHEARD, text)
+    if shared.beyond:
+        text = f"{shared.beyond} jobs wait: {MOST_JOBS} share the budget already; end some"
+        return condition(ConditionType.READY, False, Reason.TOO_MANY_JOBS, text)
+    return condition(ConditionType.READY, True, Reason.RECONCILED, "grants follow what the jobs need")
+
+
+def _low(limits: Amounts, spent: Amounts) -> Condition:
+    low = [name for name, most in limits.items() if most - spent[name] < LOW * most]
+    if not low:
+        text = "a fifth of every limit or more is left"
+        return condition(ConditionType.BUDGET_LOW, False, Reason.BUDGET_LEFT, text)
+    text = "; ".join(f"less than a fifth of spec.{name} is left" for name in low)
+    return condition(ConditionType.BUDGET_LOW, True, Reason.BUDGET_LOW, text)
+
+
+def _exhausted(shared: Shared, limits: Amounts, left: Amounts) -> Condition:
+    refused = [each for each in shared.shares if each.refused]
+    if not refused:
+        text = "every job has what it needs next"
+        return condition(ConditionType.BUDGET_EXHAUSTED, False, Reason.BUDGET_LEFT, text)
+    told = []
+    for name, most in limits.items():
+        lacks = [each.refused[name] - each.granted[name] for each in refused if name in each.refused]
+        if lacks:
+            least = _text(name, most - left[name] + min(lacks))
+            told.append(f"spec.{name} is {_text(name, most)}; write {least} or more")
+    text = "; ".join(told) + ": these jobs cannot go on: " + _listed([each.claim.name for each in refused])
+    return condition(ConditionType.BUDGET_EXHAUSTED, True, Reason.BUDGET_EXHAUSTED, text)
+
+
+def _listed(jobs: Sequence[str]) -> str:
+    named, more = ", ".join(jobs[:NAMED_MOST]), len(jobs) - NAMED_MOST
+    return f"{named} and {more} more" if more > 0 else named
+
+
+def _last(one: Claim | None, had: Amounts) -> dict[str, Decimal]:
+    """What a job is charged that has ended, or is gone."""
+    if one is None:
+        return dict(had)
+    most = {name: max(much, one.used.get(name, NOTHING)) for name, much in had.items()}
+    return {name: one.used[name] if one.closed and name in one.used else much for name, much in most.items()}
+
+
+def _at_least(amounts: Amounts, other: Amounts) -> dict[str, Decimal]:
+    return {name: max(much, _step(name, other.get(name, NOTHING))) for name, much in amounts.items()}
+
+
+def _portion(amounts: Amounts, limits: Amounts) -> Decimal:
+    """The largest share that amounts are of a limit."""
+    return max(
+        (much / limits[name] if limits[name] else NOTHING for name, much in amounts.items()), default=NOTHING
+    )
+
+
+def _step(name: str, much: Decimal) -> Decimal:
+    return much.quantize(STEPS[name == USD], rounding=ROUND_CEILING)
+
+
+def _granted(job: GrantedJob, limits: Amounts) -> dict[str, Decimal]:
+    known = {part.name: _amount(part.granted) for part in job.parts}
+    return {name: known.get(name, NOTHING) for name in limits}
+
+
+def _ended(before: RLBudgetStatus, name: str) -> str:
+    return next((limit.ended for limit in before.limits if limit.name == name), "0")
+
+
+def _is_paused(status: Json) -> bool:
+    paused = _block(status.get("pause")).get("time")
+    return paused is not None and paused != status.get("resumedPause")
+
+
+def _amounts(limits: Iterable[Json], key: str) -> dict[str, Decimal]:
+    return {
+        limit["name"].removeprefix(NAMESPACE): _amount(limit[key])
+        for limit in limits
+        if limit.get(key) is not None
+    }
+
+
+def _amount(told: Any) -> Decimal:
+    """A number that is told; what is none counts as nothing asked for."""
+    try:
+        found = Decimal(str(told))
+    except InvalidOperation:
+        return NOTHING
+    return min(found, MOST) if found.is_finite() and found >= 0 else NOTHING
+
+
+def _is_unheard(status: Json, grant: Json, spent: Amounts) -> bool:
+    """Whether a job may have used something of a limit, and has not told of it. One that is suspended has its
+    last word in its bill, and one that was bounded before it began has used nothing that it has not told."""
+    if status.get("startTime") is None or _is_suspended(status):
+        return False
+    late = {part.get("name") for part in _list(grant.get("parts")) if part.get("late")}
+    return not grant or not late <= spent.keys()
+
+
+def _is_suspended(status: Json) -> bool:
+    known = (each for each in _list(status.get("conditions")) if each.get("type") == ConditionType.SUSPENDED)
+    return any(each.get("status") == "True" for each in known)
+
+
+def _bill(usage: Json) -> dict[str, Decimal]:
+    """A job's usage as limits name it."""
+    found = {USD: _amount(usage["cost"])} if "cost" in usage else {}
+    for name in TokenBudget.model_fields:
+        key = to_camel(name)
+        if (much := usage.get(f"{key}Tokens")) is not None:
+            found[f"tokens.{key}"] = _amount(much)
+    return found
+
+
+def _text(name: str, much: Decimal) -> str:
+    return shown(much) if name == USD else f"{much:.0f}"
+
+
+def _block(found: Any) -> Json:
+    return found if isinstance(found, dict) else {}
+
+
+def _list(found: Any) -> list[Json]:
+    return [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []

@@ -1,0 +1,184 @@
+"""Accelerator seconds from the times of pods: what `status.accelerators` says next. Pure.
+
+A pod holds accelerators from when it is given a node until its last process has ended:
+
+* begin: the time of its condition PodScheduled, for the device is nobody else's from then on;
+* end: the latest `finishedAt` of its containers, once its phase is Succeeded or Failed;
+* a pod that vanishes without that ends with its grace period, or when it is missed if that is earlier;
+* a pod that vanishes without having been deleted ends when it was last known to be there. That is at most
+  `SEEN_SECONDS` too early, or the time for which no operator ran.
+
+Each pod is an entry by its uid. An entry moves to the totals, once, `KEPT` after its pod was missed, so that
+an older view of the cluster, such as a new leader may have, counts nothing again.
+
+The operator may read no nodes, so the product is what the pod itself asks for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from headway_api.held import MOST_PODS, MOST_TOTALS, Accelerators, HeldPod, HeldSeconds, Holder, seconds_of
+from headway_operator.plan.context import Json
+from headway_operator.plan.observed import conditions, containers, is_over, moment, role_of
+
+SEEN_SECONDS: Final = 60
+"""A status that has nothing else to say is written again after so long, while accelerators are held."""
+KEPT: Final = timedelta(minutes=10)
+OTHER: Final = "other"
+PRODUCT_LABELS: Final = (
+    "nvidia.com/gpu.product",
+    "amd.com/gpu.product-name",
+    "cloud.google.com/gke-accelerator",
+    "cloud.google.com/gke-tpu-accelerator",
+    "karpenter.k8s.aws/instance-gpu-name",
+    "k8s.amazonaws.com/accelerator",
+    "node.kubernetes.io/instance-type",
+)
+"""Labels of nodes that name a product, the most telling first."""
+_DEVICE: Final = re.compile(
+    r"[^/]+/(?:gpu|mig-.+|tpu|neuron(?:core|device)?|gaudi|npu|xpu|i915|xe)(?:\.shared)?"
+)
+
+
+def look(
+    before: Accelerators | None, pods: Iterable[Json], now: datetime, accelerator: str
+) -> Accelerators | None:
+    """The accounts as of now; `before` itself where there is nothing to write.
+
+    Args:
+        accelerator: the resource that the platform's accelerators are; those of well-known devices count too.
+    """
+    now = now.replace(microsecond=0)
+    if before is not None:
+        now = max(now, before.seen_time)  # a clock that jumps back takes nothing away
+    seen = {pod.uid: pod for body in pods if (pod := held_by(body, accelerator)) is not None}
+    if before is None and not seen:
+        return None
+    known = before.pods if before is not None else []
+    entries = [_again(pod, seen.pop(pod.uid, None), now, before.seen_time) for pod in known if before]
+    made = _folded(before, [*entries, *seen.values()], now)
+    if before is None or (made.pods, made.totals) != (before.pods, before.totals):
+        return made
+    return made if is_due(before, now) else before
+
+
+def is_due(accounts: Accelerators, now: datetime) -> bool:
+    """Whether it has to be written down that accelerators are still held."""
+    return again_seconds(accounts, now) == 0
+
+
+def again_seconds(accounts: Accelerators | None, now: datetime) -> float | None:
+    """When that will have to be written down, in seconds; None: nothing is held."""
+    if accounts is None or all(pod.until is not None for pod in accounts.pods):
+        return None
+    return max(0.0, SEEN_SECONDS - (now - accounts.seen_time).total_seconds())
+
+
+def held_by(pod: Json, accelerator: str) -> HeldPod | None:
+    """What a pod holds; None where it asks for no accelerator, or has no node yet."""
+    since, wanted = _scheduled(pod), dict(_devices(pod, accelerator))
+    if since is None or not wanted:
+        return None
+    deleted = pod["metadata"].get("deletionTimestamp")
+    return HeldPod(
+        uid=pod["metadata"]["uid"],
+        role=role_of(pod) or OTHER,
+        product=product_of(pod, min(wanted)),
+        count=sum(wanted.values()),
+        since=since,
+        ends=moment(deleted) if deleted else None,
+        until=_ended(pod, since),
+    )
+
+
+def product_of(pod: Json, resource: str) -> str:
+    """What a pod asks its node to have; the resource itself where it does not say."""
+    asked = {**dict(_required(pod)), **(pod["spec"].get("nodeSelector") or {})}
+    found = next((asked[label] for label in PRODUCT_LABELS if label in asked), resource)
+    return found[:128]
+
+
+def _required(pod: Json) -> Iterator[tuple[str, str]]:
+    """Labels of which every node that may take the pod has this one value."""
+    affinity = (pod["spec"].get("affinity") or {}).get("nodeAffinity") or {}
+    terms = (affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}).get("nodeSelectorTerms")
+    if terms is None or len(terms) != 1:
+        return
+    for asked in terms[0].get("matchExpressions") or []:
+        values = asked.get("values") or []
+        if asked.get("operator") == "In" and len(values) == 1:
+            yield asked["key"], values[0]
+
+
+def _devices(pod: Json, accelerator: str) -> Iterator[tuple[str, int]]:
+    """Resource -> how many of it all containers together ask for: initial ones run before the others."""
+    found: dict[str, int] = {}
+    for container in pod.get("spec", {}).get("containers") or []:
+        asked = container.get("resources") or {}
+        for name, quantity in {**(asked.get("limits") or {}), **(asked.get("requests") or {})}.items():
+            if (name == accelerator or _DEVICE.fullmatch(name)) and str(quantity).isdecimal():
+                found[name] = found.get(name, 0) + int(quantity)
+    yield from ((name, count) for name, count in found.items() if count)
+
+
+def _scheduled(pod: Json) -> datetime | None:
+    told = conditions(pod).get("PodScheduled")
+    if told is not None:
+        return moment(told["lastTransitionTime"]) if told["status"] == "True" else None
+    started = pod.get("status", {}).get("startTime")
+    return moment(started) if started else None
+
+
+def _ended(pod: Json, since: datetime) -> datetime | None:
+    """When a pod gave its accelerators back: of one that is over, and of none that may go on."""
+    if not is_over(pod):
+        return None
+    endings: list[dict[str, Any]] = [
+        ended for status in containers(pod) if (ended := status.get("state", {}).get("terminated"))
+    ]
+    told = [moment(ended["finishedAt"]) for ended in endings if ended.get("finishedAt")]
+    # A pod that its node refused, or that was evicted before it had a process, has conditions alone.
+    told = told or [moment(item["lastTransitionTime"]) for item in conditions(pod).values()]
+    return max([since, *told])
+
+
+def _again(known: HeldPod, seen: HeldPod | None, now: datetime, last: datetime) -> HeldPod:
+    """An entry after another look; `last`: when the one before was."""
+    if seen is not None:
+        return seen.model_copy(update={"since": known.since, "count": known.count, "product": known.product})
+    if known.gone_time is not None:
+        return known
+    end = known.until or (min(known.ends, now) if known.ends is not None else last)
+    return known.model_copy(update={"until": max(known.since, end), "gone_time": now})
+
+
+def _folded(before: Accelerators | None, entries: list[HeldPod], now: datetime) -> Accelerators:
+    """Entries that need not stand by themselves any more go to the totals: first those longest gone.
+
+    Of more than `MOST_PODS` that are still there, the newest wait for room; their own times count then.
+    """
+    gone = sorted((pod for pod in entries if pod.gone_time is not None), key=lambda pod: pod.gone_time or now)
+    surplus = max(0, len(entries) - MOST_PODS)
+    folded = [
+        pod for index, pod in enumerate(gone) if index < surplus or now - (pod.gone_time or now) >= KEPT
+    ]
+    uids = {pod.uid for pod in folded}
+    kept = [pod for pod in entries if pod.uid not in uids]
+    kept.sort(key=lambda pod: (pod.since, pod.uid))
+    totals = {
+        Holder(each.role, each.product): int(each.seconds) for each in (before.totals if before else [])
+    }
+    for pod in folded:
+        whose = Holder(pod.role, pod.product)
+        if whose not in totals and len(totals) >= MOST_TOTALS - 1:
+            whose = Holder(OTHER, OTHER)
+        totals[whose] = totals.get(whose, 0) + seconds_of(pod, now)
+    return Accelerators(
+        seen_time=now,
+        totals=[HeldSeconds(role=r, product=p, seconds=str(n)) for (r, p), n in sorted(totals.items())],
+        pods=kept[:MOST_PODS],
+    )

@@ -1,0 +1,145 @@
+"""One namespace's budget, once: see its jobs, share, report. The queue calls it, once at a time a budget.
+
+The status of the RLBudget is written first; each job's reconcile copies its part from there. The write names
+the version that was read: two operators that both believe to lead cannot share the same money twice.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Iterable
+from typing import Final, Literal
+
+from pydantic import ValidationError
+
+from headway_api import logs, names
+from headway_api.grants import Grant, RLBudgetStatus
+from headway_api.spec.budget import RLBudget
+from headway_api.spec.lifecycle import limits_of
+from headway_operator.cache import Cache, Ref, particulars, ref_of
+from headway_operator.kube import Api, ApiError, Json
+from headway_operator.plan import grants
+from headway_operator.plan.reading import manager_of
+
+SPENT_SECONDS: Final = 30.0
+"""Where nothing but what jobs have used is new, a budget's status is written this often at most."""
+log = logging.getLogger(__name__)
+
+
+def budget_of(namespace: str) -> Ref:
+    """Where a namespace's budget is stored."""
+    return names.BUDGET_KIND, namespace, names.BUDGET_NAME
+
+
+def read(raw: Json | None, manager: str) -> RLBudget | Literal["unread"] | None:
+    """A budget as it is stored; None where there is none, or where another operator shares it out."""
+    if raw is None or manager_of(raw) != manager or raw["metadata"].get("deletionTimestamp"):
+        return None
+    try:
+        return RLBudget.model_validate(raw)
+    except ValidationError as error:  # a definition of another version let it through
+        logs.event(log, "budget-unread", logging.ERROR, **particulars(ref_of(raw)), error=str(error))
+        return "unread"
+
+
+class Sharer:
+    """Shares the budgets of namespaces among their jobs."""
+
+    def __init__(
+        self,
+        api: Api,
+        cache: Cache,
+        manager: str,
+        latest: Callable[[Ref], Json | None],
+        jobs: Callable[[str], Iterable[Json]],
+    ) -> None:
+        """
+        Args:
+            manager: whose budgets these are.
+            latest: gives an object as new as was told.
+            jobs: gives the identities of the jobs of a namespace.
+        """
+        self._api = api
+        self._cache = cache
+        self._manager = manager
+        self._latest = latest
+        self._jobs = jobs
+        self._written: dict[Ref, float] = {}
+        """When the status of each budget was written last, on the monotonic clock."""
+
+    def share(self, key: Ref) -> tuple[list[Ref], float | None]:
+        """One round; returns the jobs whose status does not say yet what they may use, and when to come back
+        although nothing happened, in seconds.
+
+        Raises:
+            ApiError: the API server refused something; 409 where the budget was changed meanwhile.
+        """
+        raw = self._latest(key)
+        budget = read(raw, self._manager)
+        if budget == "unread":
+            return [], None
+        found = [self._read(identity) for identity in self._jobs(key[1])]
+        jobs = [job for job in found if job is not None and manager_of(job) == self._manager]
+        again = None
+        if raw is not None and budget is not None:
+            budget, again = self._report(raw, budget, jobs)
+        return [ref_of(job) for job in jobs if _lags(job, budget)], again
+
+    def _read(self, identity: Json) -> Json | None:
+        """A job; of one that cannot be read, that it is there: it keeps what it has."""
+        try:
+            return self._latest(ref_of(identity))
+        except ApiError as error:
+            if error.status:
+                raise
+            return identity | {"spec": {}, "status": {}}
+
+    def _report(self, raw: Json, budget: RLBudget, jobs: list[Json]) -> tuple[RLBudget, float | None]:
+        claims = [grants.claim(job) for job in jobs]
+        shared = grants.share(limits_of(budget.spec), budget.status, claims)
+        told = grants.status(budget, shared)
+        key = ref_of(raw)
+        if told == budget.status:
+            return budget, None
+        wait = self._written.get(key, -math.inf) + SPENT_SECONDS - time.monotonic()
+        if wait > 0 and _but_spent(told) == _but_spent(budget.status):
+            return budget, wait
+        self._written[key] = time.monotonic()
+        metadata = {key: raw["metadata"][key] for key in ("name", "namespace", "uid", "resourceVersion")}
+        document = {
+            "apiVersion": names.API_VERSION,
+            "kind": names.BUDGET_KIND,
+            "metadata": metadata,
+            "status": told.as_object(),
+        }
+        answer = self._api.apply(document, subresource="/status")
+        self._cache.put(answer)
+        if told.jobs != budget.status.jobs:
+            logs.event(
+                log, "granted", logging.INFO, namespace=raw["metadata"]["namespace"], jobs=len(told.jobs)
+            )
+        return budget.model_copy(update={"status": told}), None
+
+
+def _but_spent(told: RLBudgetStatus) -> RLBudgetStatus:
+    """A status without what jobs have used since: that alone is written now and then."""
+    limits = [limit.model_copy(update={"spent": ""}) for limit in told.limits]
+    return told.model_copy(update={"limits": limits})
+
+
+def _lags(job: Json, budget: RLBudget | None) -> bool:
+    """Whether a job that has not ended says another grant than it has."""
+    if grants.has_ended(job) or job["metadata"].get("deletionTimestamp"):
+        return False
+    status = job.get("status") or {}
+    said = status.get("grant")
+    if budget is None:
+        return said is not None
+    try:
+        before = None if said is None else Grant.model_validate(said)
+    except ValidationError:
+        return True
+    begun = status.get("startTime") is not None
+    return grants.of_job(budget, job["metadata"]["uid"], before, begun=begun) != before

@@ -1,0 +1,169 @@
+"""Runs the six jobs and writes `bench/results/estimate.md`: what each preflight said, and what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.support.report import prose
+from tests.estimate.jobs import JOBS, Job
+from tests.estimate.run import Came, run
+
+RESULTS = Path(__file__).parents[2] / "bench" / "results" / "estimate.md"
+NEAR = 0.2
+"""How far off the preflight's estimate may be, of the actual cost."""
+TOKENS = ("prefill", "cachedPrefill", "sample", "train", "evaluationSample")
+
+
+def played(jobs: Sequence[Job]) -> list[tuple[Came, float]]:
+    """Each job with what came of it, and the seconds that it took."""
+    logging.getLogger("headway_coordinator").setLevel(logging.ERROR)
+    logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)  # sandboxes break off on purpose
+    found = []
+    for job in jobs:
+        began = time.monotonic()
+        with tempfile.TemporaryDirectory() as folder:
+            came = asyncio.run(run(job, Path(folder)))
+        found.append((came, time.monotonic() - began))
+        said = came.made("Preflight")
+        print(f"{job.name}: {said['relative_error']:+.1%} in {found[-1][1]:.0f} s", flush=True)
+    return found
+
+
+def page(found: Sequence[tuple[Came, float]]) -> str:
+    """The results, as people read them."""
+    own = ["| job | what is its own |", "|---|---|"]
+    own += [f"| {came.job.name} | {_about(came)} |" for came, _ in found]
+    parts = [
+        *INTRO,
+        "\n".join(own),
+        "\n".join(_costs(found)),
+        *TOKENS_INTRO,
+        "\n".join(_tokens(found)),
+        *RUNNING_INTRO,
+        "\n".join(_running(found)),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _costs(found: Sequence[tuple[Came, float]]) -> list[str]:
+    rows = [
+        "| job | low | likely | high | actual | likely / actual | inside | by data alone | inside |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for came, _ in found:
+        said, data = came.made("Preflight"), came.made("Data")
+        low, likely, high = said["cost"]
+        first, _, last = data["cost"]
+        ratio = 1 + said["relative_error"]
+        rows.append(
+            f"| {came.job.name} | {low} | {likely} | {high} | {came.report['estimate']['actual']} "
+            f"| {ratio:.3f} | {_yes(said['inside'])} | {first} to {last} | {_yes(data['inside'])} |"
+        )
+    return rows
+
+
+def _tokens(found: Sequence[tuple[Came, float]]) -> list[str]:
+    rows = [f"| job | {' | '.join(TOKENS)} |", "|---|" + "---|" * len(TOKENS)]
+    for came, _ in found:
+        said, used = came.made("Preflight")["usage"], came.report["usageByClass"]
+        ratios = [
+            f"{said[name][1] / used[name]:.2f}" if used.get(name) and name in said else "" for name in TOKENS
+        ]
+        rows.append(f"| {came.job.name} | {' | '.join(ratios)} |")
+    return rows
+
+
+def _running(found: Sequence[tuple[Came, float]]) -> list[str]:
+    """The likely cost as status said it, at a quarter, a half and three quarters of the steps."""
+    rows = ["| job | 1/4 | 1/2 | 3/4 |", "|---|---|---|---|"]
+    for came, _ in found:
+        actual, steps = float(came.report["estimate"]["actual"]), came.report["steps"]
+        told = {
+            status["progress"]["step"]: float(status["estimate"]["likely"])
+            for status in came.statuses
+            if status.get("estimate", {}).get("basis") == "Running" and "progress" in status
+        }
+        shares = [_at(told, steps * part / 4) for part in (1, 2, 3)]
+        rows.append(f"| {came.job.name} | {' | '.join(_ratio(each, actual) for each in shares)} |")
+    return rows
+
+
+def _at(told: dict[int, float], step: float) -> float | None:
+    """What was said at the first step from there on."""
+    later = sorted(number for number in told if number >= step)
+    return told[later[0]] if later else None
+
+
+def _ratio(likely: float | None, actual: float) -> str:
+    return "" if likely is None else f"{likely / actual:.2f}"
+
+
+def _about(came: Came) -> str:
+    broken = f" ({came.broken} broke off)" if came.broken else ""
+    return f"{came.job.about}{broken}"
+
+
+def _yes(inside: bool) -> str:
+    return "yes" if inside else "no"
+
+
+def wrong(found: Sequence[tuple[Came, float]]) -> list[str]:
+    """Estimates that are further off than they may be, and jobs that prove nothing."""
+    told = []
+    for came, _ in found:
+        said = came.made("Preflight")
+        if not came.report["usageByClass"].get("train"):
+            told.append(f"{came.job.name}: no group had a gradient, so it trained nothing: change its spec")
+        if abs(said["relative_error"]) > NEAR:
+            told.append(f"{came.job.name}: {said['relative_error']:+.1%} off, and {NEAR:.0%} are allowed")
+        told += [
+            f"{came.job.name}: the cost is outside the range by {basis}"
+            for basis in ("Data", "Preflight")
+            if not came.made(basis)["inside"]
+        ]
+    return told
+
+
+def main() -> None:
+    """Write the page, and fail where an estimate is wrong."""
+    found = played(JOBS)
+    RESULTS.write_text(page(found))
+    if told := wrong(found):
+        raise SystemExit("\n".join(told))
+
+
+INTRO = prose("""
+    # How right estimates were: six whole jobs
+
+    Made by `make bench-estimate`. It fails where the preflight's likely cost is more than 20 % off the actual
+    one, the actual one outside low to high, or a job trained nothing.
+    [docs/estimate.md](../../docs/estimate.md) explains how an estimate is made.
+
+    Each job is one process. **The product's own** are the coordinator with its whole loop, its HTTP, gateway,
+    preflight, ledger, report and estimate. So are the agent, the chat template, the sandbox's session, and in
+    five jobs the environment of `examples/sop-quickstart` and the learner, one rank of DeepSpeed on the CPU.
+    In these five the demo's tiny model samples every token and is trained, so that its lengths change as they
+    will. **Not real** are pods, GPUs and vLLM: the model is computed by `tests/signals/sampler.py` behind
+    vLLM's route, with a prefix cache. The sixth job's model and environment are played
+    (`tests/estimate/spoken.py`). What it says has log-normal lengths that grow by 2 % a step, and its learner
+    counts tokens without training. The estimate knows nothing of that: it is given the records of episodes
+    and the ledger.
+
+    Costs are US dollars by the default price book, in which sandbox seconds are free.
+    """)
+TOKENS_INTRO = prose("""
+    Likely tokens over the actual ones, by class. Training tokens are the hardest to foresee: which groups
+    have a gradient changes as the model learns.
+    """)
+RUNNING_INTRO = prose("""
+    The likely cost over the actual one while the jobs ran, at a quarter, a half and three quarters of their
+    steps:
+    """)
+
+if __name__ == "__main__":
+    main()

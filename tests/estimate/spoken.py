@@ -1,0 +1,102 @@
+"""A model that is played: what it says is drawn, and grows longer as training goes on.
+
+Its prefix cache is played after vLLM's: whole blocks of a prompt that were seen before, by the same version.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+from tests.estimate.slots import Slots
+from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
+
+Json = dict[str, Any]
+BLOCK = 16
+"""Tokens of a block."""
+WORDS = ("gold", "row", "case", "clerk", "since", "spring", "open", "was", "the", "and", "by", "left")
+TOOLS = ("look_up", "count", "list_rows")
+
+
+class Course:
+    """How the model and the environment fare; the learner moves it on."""
+
+    def __init__(self, number: int, growth: float, skill: float) -> None:
+        """Args:
+        number: of its draws.
+        growth: by how much answers are longer after a step, as a share.
+        skill: chance that an episode succeeds at first.
+        """
+        self.rng, self.growth, self.skill, self.step = random.Random(number), growth, skill, 0
+
+    def says(self, prompt: str) -> tuple[str, str]:
+        """The next turn, and why it ended: calls for a while, then an answer of log-normal length."""
+        turn, luck = prompt.count("<tool_response>"), self.rng.random()
+        if turn == 0 or (turn < 5 and luck < 0.55):
+            call = (
+                f'{{"name": "{self.rng.choice(TOOLS)}", "arguments": {{"key": "{self.rng.randrange(100)}"}}}}'
+            )
+            return f"<tool_call>\n{call}\n</tool_call><|im_end|>", "stop"
+        longer = (1 + self.growth) ** self.step
+        words = round(min(60.0, 6 * longer * self.rng.lognormvariate(0.0, 0.6)))
+        return " ".join(self.rng.choice(WORDS) for _ in range(max(1, words))) + ".<|im_end|>", "stop"
+
+
+class Clerk:
+    """The sandbox of an episode: answers of different lengths, and a reward that is drawn."""
+
+    def __init__(self, course: Course) -> None:
+        self._course = course
+
+    def reset(self, body: Json) -> Json:
+        """The row's own prompt."""
+        return {"messages": [{"role": "user", "content": body["row"]["prompt"]}], "tools": []}
+
+    def call(self, body: Json) -> Json:
+        """Some rows."""
+        rng = self._course.rng
+        many = 1 + min(12, int(rng.expovariate(0.4)))
+        return {"content": " ".join(rng.choice(WORDS) for _ in range(many)), "done": False}
+
+    def finish(self, body: Json) -> Json:
+        """Right or wrong."""
+        course = self._course
+        right = float(course.rng.random() < min(0.95, course.skill * (1 + 0.03 * course.step)))
+        return {"reward": right, "score": right, "metrics": {}}
+
+
+class Spoken:
+    """A rollout server whose model is played."""
+
+    def __init__(self, folder: Path, course: Course) -> None:
+        self._tokenizer = tokenizer(folder / "engine", QWEN3_TEMPLATE)
+        self._course = course
+        self._blocks: set[tuple[str, int]] = set()
+        self._slots = Slots()
+
+    def app(self) -> web.Application:
+        return self._slots.app(self._generate)
+
+    async def _generate(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        prompt, most = body["token_ids"], body["sampling_params"]["max_tokens"]
+        text, finish = self._course.says(self._tokenizer.decode(prompt))
+        tokens = self._tokenizer.encode(text, add_special_tokens=False)
+        if len(tokens) > most:
+            tokens, finish = tokens[:most], "length"
+        content = [{"token_id": token, "logprob": -0.5} for token in tokens]
+        choice = {"finish_reason": finish, "token_ids": tokens, "logprobs": {"content": content}}
+        usage = {"prompt_tokens_details": {"cached_tokens": self._cached(body["cache_salt"], prompt)}}
+        return web.json_response({"choices": [choice], "usage": usage})
+
+    def _cached(self, salt: str, prompt: list[int]) -> int:
+        """Tokens of the prompt that are in the cache; all of it is afterwards."""
+        ends = range(BLOCK, len(prompt), BLOCK)
+        blocks = [(salt, hash(tuple(prompt[:end]))) for end in ends]
+        known = 0
+        while known < len(blocks) and blocks[known] in self._blocks:
+            known += 1
+        self._blocks.update(blocks)
+        return known * BLOCK

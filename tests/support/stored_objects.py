@@ -1,0 +1,105 @@
+"""A small API server in memory, as the operator calls one."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+from observed_cluster import stamp
+
+from headway_operator.cache import Ref, ref_of
+from headway_operator.kube import Api, ApiError, Kind
+from headway_operator.plan import utc_now
+
+Json = dict[str, Any]
+
+
+class Server(Api):
+    """Objects with versions, finalizers and preconditions; no controller acts on them."""
+
+    def __init__(self, job: Ref | None = None) -> None:
+        """`job`: the one that `job` and `change_job` are about."""
+        self._job = job
+        self.objects: dict[tuple[str, str, str], Json] = {}
+        self.requests: list[str] = []
+        self.before: Callable[[str, str], None] = lambda verb, kind: None
+        """Called before each write: what others do in between, or a refusal."""
+        self._version = 100
+
+    @property
+    def job(self) -> Json | None:
+        return self.objects.get(self._job) if self._job else None
+
+    def put(self, body: Json) -> Json:
+        """Store an object as its newest version."""
+        self._version += 1
+        body = copy.deepcopy(body)
+        body["metadata"]["resourceVersion"] = str(self._version)
+        body["metadata"].setdefault("uid", "-".join(ref_of(body)))
+        body["metadata"].setdefault("creationTimestamp", stamp(utc_now()))
+        self.objects[ref_of(body)] = body
+        return copy.deepcopy(body)
+
+    def change_job(self, **metadata: Any) -> None:
+        """Somebody else's write."""
+        assert self.job is not None
+        self.put(self.job | {"metadata": self.job["metadata"] | metadata})
+
+    def _note(self, verb: str, kind: str) -> None:
+        self.before(verb, kind)
+        self.requests.append(f"{verb} {kind}")
+
+    def get(self, kind: Kind, namespace: str, name: str, *, metadata_only: bool = False) -> Json | None:
+        return copy.deepcopy(self.objects.get((kind.kind, namespace, name)))
+
+    def list(
+        self,
+        kind: Kind,
+        namespace: str | None,
+        *,
+        selector: str = "",
+        fields: str = "",
+        metadata_only: bool = False,
+    ) -> tuple[list[Json], str]:
+        found = [body for (known, _, _), body in self.objects.items() if known == kind.kind]
+        return copy.deepcopy(found), str(self._version)
+
+    def create(self, kind: Kind, namespace: str, body: Json) -> Json:
+        self._note("create", kind.kind)
+        if (kind.kind, namespace, body["metadata"]["name"]) in self.objects:
+            raise ApiError(409, "AlreadyExists", body["metadata"]["name"])
+        return self.put(body)
+
+    def apply(self, body: Json, *, subresource: str = "") -> Json:
+        self._note("apply", body["kind"] + subresource)
+        if not subresource:
+            return self.put(body)
+        known = self.objects.get(ref_of(body))
+        if known is None or known["metadata"]["uid"] != body["metadata"]["uid"]:
+            raise ApiError(409, "Conflict", "uid mismatch")
+        return self.put(known | {"status": known.get("status", {}) | body["status"]})
+
+    def merge(self, kind: Kind, namespace: str, name: str, body: Json, *, subresource: str = "") -> Json:
+        self._note("merge", kind.kind)
+        known = self.objects.get((kind.kind, namespace, name))
+        if known is None:
+            raise ApiError(404, "NotFound", "not found")
+        if body["metadata"]["resourceVersion"] != known["metadata"]["resourceVersion"]:
+            raise ApiError(409, "Conflict", "the object has been modified")
+        made = self.put(known | {"metadata": known["metadata"] | body["metadata"]})
+        self._finish(made)
+        return made
+
+    def delete(self, kind: Kind, namespace: str, name: str, uid: str | None = None) -> Json | None:
+        self._note("delete", kind.kind)
+        known = self.objects.get((kind.kind, namespace, name))
+        if known is None:
+            return None
+        self._finish(self.put(known | {"metadata": known["metadata"] | {"deletionTimestamp": "now"}}))
+        return {"kind": "Status"}
+
+    def _finish(self, body: Json) -> None:
+        metadata = body["metadata"]
+        if "deletionTimestamp" in metadata and not metadata.get("finalizers"):
+            del self.objects[ref_of(body)]

@@ -1,0 +1,277 @@
+"""The gate of a budget: who begins, who waits, what is free again, and what is said of it."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from budgeted import LIMITS, SAMPLED, TRAIN, Free, Running, budget, plan, settle
+from episodes import a_group, sealed
+
+from headway_api.artifacts import Layout
+from headway_api.held import Accelerators, HeldPod, Holder
+from headway_api.prices import DEFAULT, DatedPrices, PriceBook, Prices
+from headway_api.records import Judgement, Outcome, Purpose
+from headway_api.spec.judge import Judge
+from headway_api.spec.lifecycle import BudgetSpec
+from headway_api.store import FileStore
+from headway_coordinator.budget import shown, worst
+from headway_coordinator.budget.accelerators import AHEAD_SECONDS, worst_case
+from headway_coordinator.budget.account import Account, limits_of
+from headway_coordinator.budget.gate import Budget, unbounded
+from headway_coordinator.budget.priced import Priced
+from headway_coordinator.budget.worst import CONTEXTS, Bill, Limits, of_judgements
+from headway_coordinator.gateway.allowance import AllowanceSpent, WholeAllowance
+from headway_coordinator.judges.question import TRIES, Asked, most
+from headway_coordinator.ledger.segments import Ledger
+
+
+async def test_a_group_waits_until_its_worst_case_fits() -> None:
+    found = budget(tokens={"sample": 2 * 2 * SAMPLED})
+    first, second, third = (Running(found, plan(number)) for number in range(3))
+    await settle()
+    assert [first.begun, second.begun, third.begun] == [True, True, False]
+    assert found.waiting == 1
+    assert found.exhausted_at is None, "two run"
+    await first.end()
+    await settle()
+    assert third.begun
+    await second.end()
+    await third.end()
+    assert found.account.standings()[0].reserved == 0
+
+
+async def test_an_episode_that_ends_frees_what_it_did_not_use() -> None:
+    found = budget(tokens={"sample": 2 * SAMPLED + SAMPLED})
+    one = Running(found, plan(0))
+    await settle()
+    assert found.account.standings()[0].reserved == 2 * SAMPLED
+    one.held._end(sealed("t0-000000", 0, turns=1), final=False)
+    assert found.account.standings()[0].reserved == SAMPLED + 4, "it sampled 4"
+    two = Running(found, plan(1, size=1))
+    await settle()
+    assert two.begun
+    await one.end()
+    await two.end()
+
+
+async def test_a_lost_episode_keeps_what_its_next_attempt_may_use() -> None:
+    found = budget(tokens={"sample": 1000, "discarded": 1000})
+    one = Running(found, plan(0, size=1))
+    await settle()
+    one.held._end(sealed("t0-000000", 0, reward=None, turns=1), final=False)
+    kept = {each.limit.name: each.reserved for each in found.account.standings()}
+    # 14 are discarded for certain; each of the other attempt's may be.
+    assert kept == {"tokens.sample": SAMPLED, "tokens.discarded": 14 + 200 + SAMPLED}
+    one.held._end(sealed("t0-000000", 0, reward=None, turns=1, attempt=1), final=False)
+    kept = {each.limit.name: each.reserved for each in found.account.standings()}
+    assert kept == {"tokens.sample": 0, "tokens.discarded": 28}
+    await one.end()
+
+
+async def test_a_finished_group_keeps_its_share_of_training_until_its_step() -> None:
+    found, group = budget(tokens={"train": 10_000}), a_group("t0-000000", [1.0, 0.0, None])
+    found.awaits_step(group)
+    rows = sum(len(row.tokens) for episode in group.scored for row in episode.rows)
+    assert found.account.standings()[0].reserved == rows > 0
+    found.settled(group.group_id)
+    assert found.account.standings()[0].reserved == 0
+
+
+async def test_nothing_that_runs_and_nothing_that_fits_is_exhausted() -> None:
+    moved: list[bool] = []
+    found = Budget(
+        BudgetSpec.model_validate({"tokens": {"sample": 100}}), Free(sample=50), lambda: moved.append(True)
+    )
+    one = Running(found, plan(0))
+    await settle()
+    assert not one.begun
+    assert found.exhausted_at is not None
+    assert moved == [True]
+    (lack,) = found.lacks()
+    assert (lack.limit.field, lack.needed) == ("spec.budget.tokens.sample", 50 + 2 * SAMPLED)
+    said = shown.status(found)
+    assert said is not None
+    (limit,) = said.limits
+    assert (limit.spent, limit.left, limit.needed) == ("50", "50", "130")
+    low, exhausted = shown.conditions(found)
+    assert (low.status, exhausted.status) == ("False", "True")
+    assert "spec.budget.tokens.sample is 100, and what follows needs 130" in exhausted.message
+    assert "raise it to that at least" in str(shown.exhausted(found))
+    found.set(BudgetSpec.model_validate({"tokens": {"sample": 130}}))
+    await settle()
+    assert one.begun
+    assert found.exhausted_at is None
+    assert moved == [True, True]
+    await one.end()
+
+
+async def test_while_the_learner_may_take_a_step_it_is_not_exhausted() -> None:
+    found, busy = budget(tokens={"sample": 10}), [True]
+    found.busy = lambda: busy[0]
+    one = Running(found, plan(0))
+    await settle()
+    assert found.exhausted_at is None
+    busy[0] = False
+    found.look()
+    assert found.exhausted_at is not None
+    one.task.cancel()
+
+
+async def test_a_budget_lowered_below_what_is_spent_is_exhausted() -> None:
+    found = budget(Free(sample=50), tokens={"sample": 1000})
+    one = Running(found, plan(0))
+    await settle()
+    found.set(BudgetSpec.model_validate({"tokens": {"sample": 40}}))
+    assert found.exhausted_at is not None
+    assert shown.words(found.lacks()).startswith(
+        "spec.budget.tokens.sample is 40, and what follows needs 130"
+    )
+    await one.end()
+
+
+async def test_what_is_stopped_while_it_waits_is_sealed_without_an_episode() -> None:
+    found = budget(tokens={"sample": 10, "prefill": 10})
+    found.drain = found.refuse
+    found.set(BudgetSpec.model_validate({"tokens": {"sample": 10}, "onExhausted": "Drain"}))
+    one = Running(found, plan(0))
+    await settle()
+    assert one.begun
+    assert one.plan.stop.why is not None
+    assert one.plan.stop.why.reason == "BudgetExhausted"
+    assert found.account.standings()[0].reserved == 0
+    assert found.exhausted_at is None, "it ends by itself"
+    await one.end()
+
+
+async def test_a_question_waits_until_it_fits_and_frees_what_it_did_not_cost() -> None:
+    found = budget(tokens={"judge": 120})
+    one = Running(found, plan(0))
+    await settle()
+    asked = Judgement(judge="j", question="0" * 64, prompt_tokens=60, sampled_tokens=20)
+
+    async def ask(actual: int) -> None:
+        async with one.held.reserved(of_judgements([asked])) as used:
+            await answered.wait()
+            used({("judgePrompt",): actual})
+
+    answered = asyncio.Event()
+    first, second = asyncio.create_task(ask(30)), asyncio.create_task(ask(10))
+    await settle()
+    assert found.waiting == 1
+    answered.set()
+    await asyncio.gather(first, second)
+    assert found.account.standings()[0].reserved == 40
+    await one.end()
+
+
+async def test_questions_of_no_group_stay_reserved_until_the_ledger_has_them() -> None:
+    found = budget(tokens={"judge": 100})
+    async with found.reserved({("judgePrompt",): 90}) as used:
+        used({("judgePrompt",): 30})
+    assert found.account.standings()[0].reserved == 30
+    found.ungrouped_billed()
+    assert found.account.standings()[0].reserved == 0
+
+
+def test_a_budget_that_no_group_fits_is_refused_with_the_least_that_would_do() -> None:
+    lacks = budget(tokens={"sample": 79}).least(LIMITS, TRAIN, 2, SAMPLED)
+    error = shown.too_small(lacks, "a group of 2 episodes")
+    said = error.termination
+    assert (said.reason, said.field) == ("BudgetTooSmall", "spec.budget.tokens.sample")
+    assert "may use up to 80, and spec.budget.tokens.sample is 79; write 80 or more" in said.message
+    assert budget(tokens={"sample": 80}).least(LIMITS, TRAIN, 2, SAMPLED) == []
+
+
+async def test_without_a_budget_everything_fits_and_nothing_is_said() -> None:
+    found = unbounded()
+    one = Running(found, plan(0))
+    await settle()
+    assert one.begun
+    assert (shown.status(found), shown.conditions(found), [*shown.samples(found)]) == (None, [], [])
+    await one.end()
+
+
+def book(**prices: str) -> PriceBook:
+    later = DatedPrices(since=date(2026, 3, 1), prices=Prices(sample="9"))
+    return PriceBook(name="b", entries=(DatedPrices(since=date(2026, 1, 1), prices=Prices(**prices)), later))
+
+
+def test_money_is_by_the_dearest_class_and_by_the_dearest_day_to_come(tmp_path: Path) -> None:
+    ledger = Ledger(FileStore(), Layout(f"file://{tmp_path}", "ns", "job", "uid"))
+    for day, price in ((date(2026, 2, 1), "9"), (date(2026, 3, 2), "9")):
+        prices = Priced(ledger, lambda: book(sample="4", discarded="5"), lambda day=day: day)  # type: ignore[misc]
+        account = Account(prices, limits_of(BudgetSpec(usd="1")))
+        (limit,) = account.limits
+        assert account.worth(limit, {("sample", "discarded"): 1_000_000}) == Decimal(price)
+    account.reserve("g", {("train",): 1})
+    assert account.unpriced() == ["train"]
+    # The later entry has no price for what is discarded; what is left of today costs today's.
+    today = Priced(ledger, lambda: book(sample="4", discarded="5"), lambda: date(2026, 2, 1))
+    assert today.dearest("discarded") == Decimal(5) / 1_000_000
+
+
+def test_spent_is_the_bill(tmp_path: Path) -> None:
+    ledger = Ledger(FileStore(), Layout(f"file://{tmp_path}", "ns", "job", "uid"))
+    prices = Priced(ledger, lambda: DEFAULT)
+    assert prices.spent() == 0
+    ledger.group(a_group("t0-000000", [1.0, 0.0]))
+    used = prices.used()
+    assert prices.spent() == sum(
+        Decimal(round(used[name])) * Decimal(price) / 1_000_000
+        for name, price in (("prefill", "0.13"), ("cachedPrefill", "0.026"), ("sample", "0.40"))
+    )
+
+
+@pytest.mark.parametrize("outcome", [None, Outcome.TRUNCATED])
+def test_less_than_a_fifth_is_low(outcome: Outcome | None) -> None:
+    for spent, low in ((80, "False"), (81, "True")):
+        said = shown.conditions(budget(Free(sample=spent), tokens={"sample": 100}))
+        assert said[0].status == low
+
+
+def test_accelerators_are_reserved_until_their_pods_could_have_ended() -> None:
+    now = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    pods = [
+        HeldPod(uid="a", role="learner", product="H100", count=2, since=now - timedelta(seconds=100)),
+        HeldPod(uid="b", role="rollout", product="H100", count=1, since=now - timedelta(hours=1), until=now),
+    ]
+    seen = Accelerators(seen_time=now, pods=pods)
+    counted = {Holder("learner", "H100"): 150.0, Holder("rollout", "H100"): 3600.0}
+    found = worst_case(seen, counted, now + timedelta(seconds=30))
+    assert found == {("acceleratorSeconds:H100",): 50 + 2 * (30 + AHEAD_SECONDS)}
+    assert worst_case(None, {}, now) == {}
+
+
+def test_an_agent_with_a_loop_of_its_own_has_a_bound() -> None:
+    limits = Limits(context_length=100, turns=None, sandbox_seconds=1, retries=0)
+    assert limits.tokens == limits.sampled(20, None) == CONTEXTS * 100
+    assert limits.sampled(20, 50) == 50
+    allowance = WholeAllowance(100)
+    with allowance.turn(prompt=60, wanted=20) as held:
+        assert held.tokens == 20
+        held.used = 5
+    with allowance.turn(prompt=30, wanted=20) as held:
+        assert (held.tokens, held.is_last) == (5, True)
+        held.used = 5
+    assert allowance.reached
+    with pytest.raises(AllowanceSpent, match=re.escape("100 tokens that a job with spec.budget gives")):
+        allowance.turn(prompt=1, wanted=1).__enter__()
+
+
+def test_a_question_costs_no_more_than_its_bytes_and_its_answers() -> None:
+    content = {"name": "j", "endpoint": {"url": "https://judge.acme.dev/v1", "model": "m"}, "maxTokens": 50}
+    judge = Judge.model_validate(content)
+    found = most(judge, Asked([{"role": "user", "content": "x" * 1000}], None, "0" * 64))
+    by_class = {key.partition(":")[0]: much for (key,), much in found.items()}
+    assert by_class["judgePrompt"] >= TRIES * 1000
+    assert by_class["judgeSample"] == TRIES * 50
+
+
+def test_what_an_episode_of_an_endpoint_may_cost_is_set_aside_turn_by_turn() -> None:
+    found = worst.of_attempts(LIMITS, Bill(Purpose.EVALUATION, "endpoint", "m"), SAMPLED, 2)
+    assert found == {("sandboxSeconds",): 10}

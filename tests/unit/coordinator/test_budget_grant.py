@@ -1,0 +1,295 @@
+"""A job whose namespace has a budget: what it asks for, when it waits, and when it is exhausted."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from budgeted import LIMITS, SAMPLED, TRAIN, Free, Running, plan, settle
+
+from headway_api.grants import Grant
+from headway_api.records import Purpose
+from headway_api.spec.lifecycle import BudgetSpec
+from headway_coordinator import status as status_writer
+from headway_coordinator.budget import shown
+from headway_coordinator.budget.gate import Budget
+
+Json = dict[str, Any]
+
+
+def grant(sample: int, refused: int | None = None) -> Grant:
+    part: Json = {"name": "tokens.sample", "granted": str(sample)}
+    return Grant.model_validate({"parts": [part | ({} if refused is None else {"refused": str(refused)})]})
+
+
+def budget(found: Grant | None, prices: Free | None = None, **spec: Any) -> Budget:
+    made = Budget(BudgetSpec.model_validate(spec) if spec else None, prices or Free())
+    made.set_grant(found)
+    return made
+
+
+def asked(found: Budget) -> Json | None:
+    told = shown.status(found)
+    assert told is not None
+    [limit] = [each for each in told.limits if each.name.startswith("namespace.")]
+    return {key: int(much) for key in ("needed", "wished") if (much := getattr(limit, key)) is not None}
+
+
+async def test_a_group_waits_for_the_namespace_and_the_job_is_not_exhausted() -> None:
+    found = budget(grant(0))
+    one = Running(found, plan(0))
+    await settle()
+    assert not one.begun
+    assert found.exhausted_at is None
+    need = asked(found)
+    assert need is not None
+    found.set_grant(grant(need["needed"]))
+    await settle()
+    assert one.begun
+    await one.end()
+
+
+async def test_it_asks_for_the_least_that_would_do_and_wishes_for_all_that_waits() -> None:
+    found = budget(grant(0))
+    large, small = Running(found, plan(0, size=2)), Running(found, plan(1, size=1))
+    await settle()
+    told = asked(found)
+    assert told is not None
+    assert told["wished"] == 3 * told["needed"]
+    found.set_grant(grant(told["needed"]))
+    await settle()
+    assert (large.begun, small.begun) == (False, True)
+    large.task.cancel()
+    await asyncio.gather(large.task, return_exceptions=True)
+    await small.end()
+
+
+async def one_runs_and_one_waits(found: Budget) -> tuple[Running, Running, int]:
+    """Two groups of a budget that was granted nothing, and the grant that lets the first of them begin."""
+    one, two = Running(found, plan(0)), Running(found, plan(1))
+    await settle()
+    told = asked(found)
+    assert told is not None
+    found.set_grant(grant(told["needed"]))
+    await settle()
+    assert (one.begun, two.begun) == (True, False)
+    return one, two, told["needed"]
+
+
+async def test_a_job_that_is_refused_is_exhausted_once_nothing_runs() -> None:
+    prices = Free()
+    found = budget(grant(0), prices)
+    one, two, part = await one_runs_and_one_waits(found)
+    need = asked(found)
+    assert need is not None
+    found.set_grant(grant(part, refused=need["needed"]))
+    assert found.exhausted_at is None, "one runs"
+    prices.tokens["sample"] += part  # it used all of it
+    await one.end()
+    await settle()
+    assert found.exhausted_at is not None
+    assert not two.begun
+    two.task.cancel()
+    await asyncio.gather(two.task, return_exceptions=True)
+
+
+async def test_a_refusal_of_more_than_it_needs_now_is_none() -> None:
+    found = budget(grant(0))
+    one = Running(found, plan(0, size=1))
+    await settle()
+    told = asked(found)
+    assert told is not None
+    found.set_grant(grant(0, refused=told["needed"] + 1))
+    assert found.exhausted_at is None, "the namespace has not heard of the smaller need"
+    found.set_grant(grant(0, refused=told["needed"]))
+    assert found.exhausted_at is not None
+    [said] = [each for each in shown.conditions(found) if each.type == "BudgetExhausted"]
+    assert said.message == (
+        f"spec.tokens.sample of the namespace's RLBudget gives the job 0, and what follows needs "
+        f"{told['needed']}; raise the RLBudget"
+    )
+    found.set_grant(grant(told["needed"]))
+    await settle()
+    assert found.exhausted_at is None
+    assert one.begun
+    await one.end()
+
+
+async def test_a_job_over_its_part_asks_for_that_first_and_stops_where_it_is_refused() -> None:
+    prices = Free()
+    found = budget(grant(0), prices)
+    one, two, part = await one_runs_and_one_waits(found)
+    prices.tokens["sample"] += 5
+    found.look()
+    need = asked(found)
+    assert need is not None
+    assert need["needed"] == part + 5
+    assert found.exhausted_at is None
+    found.set_grant(grant(part, refused=need["needed"]))
+    assert found.exhausted_at is not None, "though one runs: what it may use is no longer there"
+    for each in (one, two):
+        each.task.cancel()
+    await asyncio.gather(one.task, two.task, return_exceptions=True)
+
+
+async def test_who_waits_for_the_namespace_says_so() -> None:
+    found = budget(grant(0))
+    one = Running(found, plan(0))
+    await settle()
+    told = asked(found)
+    assert told is not None
+    [said] = [each for each in shown.conditions(found) if each.type == "BudgetExhausted"]
+    assert said.status == "False"
+    needed = f"{told['needed']} of spec.tokens.sample of the namespace's RLBudget"
+    assert said.message == f"it waits until the operator grants it {needed}"
+    assert found.awaits_grant
+    found.set_grant(grant(0, refused=told["needed"]))
+    assert not found.awaits_grant
+    one.task.cancel()
+    await asyncio.gather(one.task, return_exceptions=True)
+
+
+async def test_where_one_that_waits_is_refused_another_is_asked_for() -> None:
+    def of(**parts: tuple[int, int | None]) -> Grant:
+        told = [
+            {"name": f"tokens.{name}", "granted": str(much)}
+            | ({"refused": str(no)} if no is not None else {})
+            for name, (much, no) in parts.items()
+        ]
+        return Grant.model_validate({"parts": told})
+
+    def needs() -> dict[str, str]:
+        told = shown.status(found)
+        assert told is not None
+        return {each.name.rpartition(".")[2]: each.needed for each in told.limits if each.needed}
+
+    found = budget(of(train=(0, None), evaluation=(0, None)))
+    trains = Running(found, plan(0))
+    tests = Running(found, plan(1, purpose=Purpose.VALIDATION))
+    await settle()
+    first = needs()
+    assert first.keys() in ({"train"}, {"evaluation"})
+    [(name, need)] = first.items()
+    other = "evaluation" if name == "train" else "train"
+    found.set_grant(of(**{name: (0, int(need)), other: (0, None)}))
+    assert found.exhausted_at is None
+    assert needs().keys() == {other}
+    found.set_grant(of(**{name: (0, None), other: (0, int(needs()[other]))}))
+    assert found.exhausted_at is not None, "both are refused"
+    found.set_grant(of(**{name: (int(need), None), other: (0, None)}))
+    await settle()
+    assert found.exhausted_at is None
+    assert trains.begun != tests.begun
+    for each in (trains, tests):
+        each.task.cancel()
+    await asyncio.gather(trains.task, tests.task, return_exceptions=True)
+
+
+async def test_a_limit_of_the_spec_counts_beside_it() -> None:
+    found = budget(grant(10_000), tokens={"sample": 1})
+    one = Running(found, plan(0))
+    await settle()
+    assert found.exhausted_at is not None
+    assert asked(found) == {}, "more from the namespace would not help"
+    one.task.cancel()
+    await asyncio.gather(one.task, return_exceptions=True)
+
+
+async def test_it_wishes_for_no_more_than_its_spec_allows() -> None:
+    found = budget(grant(0), tokens={"sample": 500})
+    running = [Running(found, plan(number)) for number in range(9)]
+    await settle()
+    told = asked(found)
+    assert told is not None
+    assert told["wished"] == 500
+    for each in running:
+        each.task.cancel()
+    await asyncio.gather(*(each.task for each in running), return_exceptions=True)
+
+
+async def test_it_wishes_for_more_before_it_has_to_wait() -> None:
+    found = budget(grant(10_000))
+    one = Running(found, plan(0))
+    await settle()
+    assert asked(found) == {}
+    reserved = int(found.account.standings()[0].reserved)
+    found.set_grant(grant(reserved))
+    assert asked(found) == {"wished": reserved + (reserved + 1) // 2}
+    assert found.exhausted_at is None
+    await one.end()
+
+
+async def test_nothing_begins_before_it_is_known_whether_the_namespace_has_a_budget() -> None:
+    found = Budget(None, Free(), opened=False)
+    one = Running(found, plan(0))
+    await settle()
+    assert not one.begun
+    found.open()
+    await settle()
+    assert one.begun
+    await one.end()
+
+
+async def test_nothing_begins_after_the_last_word() -> None:
+    found = budget(grant(10_000))
+    found.close()
+    one = Running(found, plan(0))
+    found.open()
+    await settle()
+    assert not one.begun
+    told = shown.status(found)
+    assert told is not None
+    assert told.closed is True
+    one.task.cancel()
+    await asyncio.gather(one.task, return_exceptions=True)
+
+
+def test_what_is_granted_is_no_limit_of_the_spec() -> None:
+    found = budget(grant(0), tokens={"sample": 10_000})
+    assert found.least(LIMITS, TRAIN, 1, SAMPLED) == []
+    assert [sample.name for sample in shown.samples(found)].count("budget/limit_tokens") == 1
+    low = [each for each in shown.conditions(found) if each.type == "BudgetLow"]
+    assert [each.status for each in low] == ["False"]
+
+
+def test_a_grant_of_an_unknown_class_changes_nothing() -> None:
+    found = budget(grant(7))
+    strange = Grant.model_validate({"parts": [{"name": "tokens.dreamt", "granted": "5"}]})
+    with pytest.raises(ValueError, match=r"status.grant.parts\[tokens.dreamt\]: no such limit is known"):
+        found.set_grant(strange)
+    with pytest.raises(ValueError, match=r"status.grant.parts\[usd\]: 'much' is no amount"):
+        found.set_grant(Grant.model_validate({"parts": [{"name": "usd", "granted": "much"}]}))
+    assert found.grant == grant(7)
+    assert [limit.most for limit in found.account.limits] == [7]
+
+
+@pytest.mark.parametrize(
+    ("stored", "heard"),
+    [
+        ({}, None),
+        ({"grant": {"parts": [{"name": "tokens.sample", "granted": "7"}]}}, grant(7)),
+        ({"grant": {"parts": "7"}}, "unread"),
+    ],
+)
+def test_a_coordinator_hears_its_grant_in_the_answer_to_its_status(stored: Json, heard: Any) -> None:
+    assert status_writer._heard({"status": stored}).grant == heard
+
+
+async def test_who_waits_for_an_answer_writes_again_at_once() -> None:
+    written: list[float] = []
+    loop = asyncio.get_running_loop()
+
+    def sink(status: Json) -> None:
+        written.append(loop.time())
+
+    opened: list[bool] = []
+    writer = status_writer.Writer(
+        sink, status_writer.RLTrainingJobStatus, on_written=lambda: opened.append(True)
+    )
+    assert await writer.flush()
+    assert await writer.flush()
+    assert (len(written), opened) == (1, [True]), "nothing is new"
+    writer.waits = True
+    assert await writer.flush()
+    assert len(written) == 2

@@ -1,0 +1,211 @@
+"""A budget that no group of an evaluation fits is refused before anything is asked for that costs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from role_keys import KEYS
+from simulated_evaluations import SUITE, Case, elsewhere, served
+from toy_tokenizer import tokenizer
+
+from headway_api import prices
+from headway_api import status as st
+from headway_api.artifacts import Layout
+from headway_api.config import EvalConfig
+from headway_api.exits import JobError
+from headway_api.records import Purpose
+from headway_api.spec.lifecycle import BudgetSpec
+from headway_api.store import FileStore
+from headway_coordinator.budget.account import NoPrices, Prices
+from headway_coordinator.budget.gate import Budget
+from headway_coordinator.budget.priced import Priced
+from headway_coordinator.dataset import Slot
+from headway_coordinator.evaluation.bounds import episode_limits, fits, kinds
+from headway_coordinator.evaluation.job import EvalCoordinator
+from headway_coordinator.gateway.asks import Sampling
+from headway_coordinator.group import Plan
+from headway_coordinator.ledger.segments import Ledger
+
+JOB = Case(
+    "",
+    (
+        served("base"),
+        served("large", "hf://org/large"),
+        elsewhere("far"),
+        {"name": "again", "rescore": {"uri": "s3://b/run", "step": 3}},
+    ),
+    spec={"suites": [SUITE | {"epochs": 3}]},
+    sets={"large": 1},
+).config
+CONTEXTS = {"base": 1000, "large": 4000}
+RETRIES, TURNS, MAX_TOKENS, SIZE = 2, 6, 512, 2
+
+
+def budget(known: Prices | None = None, **spec: Any) -> Budget:
+    return Budget(BudgetSpec.model_validate(spec), known or NoPrices())
+
+
+def test_every_kind_of_group_is_looked_at() -> None:
+    found = {kind.what: kind for kind in kinds(JOB, CONTEXTS)}
+    assert [*found] == [
+        "a group of 2 episodes of candidate base",
+        "a group of 3 episodes of candidate base on a sample of suite general",
+        "a group of 2 episodes of candidate large",
+        "a group of 3 episodes of candidate large on a sample of suite general",
+        "a group of 2 episodes of candidate far",
+        "a group of 3 episodes of candidate far on a sample of suite general",
+        "a group of 2 episodes of candidate again",
+    ]
+    base, suite = [*found.values()][:2]
+    assert (base.limits.context_length, base.limits.turns, base.limits.retries) == (1000, TURNS, RETRIES)
+    assert (suite.limits.turns, suite.size) == (None, 3), "the loop of a suite's task is its own"
+    assert [kind.bill.sampled_by for kind in found.values()][-2:] == ["endpoint", "nobody"]
+    assert found["a group of 2 episodes of candidate large"].bill.model == "hf://org/large"
+    assert found["a group of 2 episodes of candidate far"].bill.model == "frontier-9"
+
+
+def test_a_candidate_whose_context_is_not_known_is_left_to_the_gate() -> None:
+    assert [kind.what for kind in kinds(JOB, {"base": 1000}) if "large" in kind.what] == []
+
+
+def test_the_least_that_is_said_does_for_every_candidate() -> None:
+    """The largest need is that of the suite, whose episodes may use 32 contexts of the longer model."""
+    with pytest.raises(JobError) as raised:
+        fits(budget(tokens={"evaluation": 1_000}), JOB, CONTEXTS)
+    said = raised.value.termination
+    assert (said.reason, said.field) == ("BudgetTooSmall", "spec.budget.tokens.evaluation")
+    assert said.message.startswith(
+        "a group of 3 episodes of candidate large on a sample of suite general may"
+    )
+    least = int(said.message.split("write ")[1].split(" or more")[0])
+    with pytest.raises(JobError, match=f"{least}"):
+        fits(budget(tokens={"evaluation": least - 1}), JOB, CONTEXTS)
+    assert fits(budget(tokens={"evaluation": least}), JOB, CONTEXTS) == (
+        "a group of each candidate fits every limit"
+    )
+
+
+def test_money_is_held_against_each_candidates_own_prices(tmp_path: Path) -> None:
+    book = prices.PriceBook.model_validate(
+        {
+            "name": "ours",
+            "entries": [
+                {
+                    "since": "2026-01-01",
+                    "prices": {"evaluationPrefill": "1", "evaluationSample": "1"},
+                    "models": {"hf://org/large": {"evaluationPrefill": "1000"}},
+                }
+            ],
+        }
+    )
+    ledger = Ledger(FileStore(), Layout(f"file://{tmp_path}", "ns", "j", "u"))
+    known = Priced(ledger, lambda: book)
+    alone = Case("", (served("base"), served("large", "hf://org/large")), sets={"large": 1}).config
+    with pytest.raises(JobError) as raised:
+        fits(budget(known, usd="0.1"), alone, {"base": 1000, "large": 1000})
+    said = raised.value.termination
+    assert said.field == "spec.budget.usd"
+    assert "of candidate large may use up to 12." in said.message
+    assert fits(budget(known, usd="0.1"), alone, {"base": 1000}).endswith("fits every limit")
+
+
+async def test_what_is_refused_is_what_the_gate_would_never_let_begin() -> None:
+    """The same limits, and so the same worst case."""
+    alone = Case("", (served("base"),)).config
+    [kind] = kinds(alone, CONTEXTS)
+    sampled = kind.limits.sampled(MAX_TOKENS, None)
+    [lack] = budget(tokens={"evaluation": 1}).least(kind.limits, kind.bill, kind.size, sampled)
+    plan = Plan(Slot(0, 0, 0), Purpose.EVALUATION, 0, {}, SIZE, Sampling(1.0, 1.0, MAX_TOKENS), 1)
+    for most, begins in ((int(lack.needed), True), (int(lack.needed) - 1, False)):
+        found = budget(tokens={"evaluation": most})
+        waits = found.group(plan, kind.bill, episode_limits(alone.spec, 1000, None), sampled)
+        if begins:
+            async with waits as held:
+                assert sum(Counter(held.held()).values()) >= lack.needed
+            fits(found, alone, CONTEXTS)
+            continue
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05), waits:
+                pass
+        with pytest.raises(JobError):
+            fits(found, alone, CONTEXTS)
+
+
+def job(folder: Path, **blocks: Any) -> EvalConfig:
+    """A job over files of its own, whose model has a context of 512 tokens."""
+    tokenizer(folder / "model")
+    (folder / "model" / "config.json").write_text(json.dumps({"max_position_embeddings": 512}))
+    (folder / "t.jsonl").write_text('{"prompt": "a"}\n{"prompt": "b"}\n')
+    base = f"file://{folder}/model"
+    spec = {
+        "candidates": [{"name": "base", "model": {"base": base}}],
+        "data": {"uri": f"file://{folder}/t.jsonl"},
+        "agent": {"builtin": {"maxTurns": 4}},
+        "environment": {"image": "i", "entrypoint": "m:C"},
+        "evaluation": {"sampling": {"maxTokens": 20}},
+        "rollout": {"maxRetries": 0},
+        "output": {"uri": f"file://{folder}/out"},
+    }
+    resolved = {"name": "base", "kind": "Model", "base": base, "dtype": "float32", "serverSet": 0}
+    return EvalConfig.model_validate(
+        {"name": "job", "namespace": "ns", "uid": "u", "spec": spec | blocks, "candidates": [resolved]}
+    )
+
+
+class Claimed(Exception):
+    """The coordinator asked for sandboxes."""
+
+
+async def ended(one: EvalConfig, folder: Path, told: st.RLEvalJobStatus | None = None) -> Any:
+    """How a coordinator ends that may ask for no sandbox, and its last status."""
+    written: list[dict[str, Any]] = []
+    it = EvalCoordinator(one, KEYS, FileStore(), folder / "cache", written.append, told=told, port=0)
+
+    async def claimed(*_: object) -> None:
+        raise Claimed
+
+    it._claimed = claimed  # type: ignore[method-assign, assignment]
+    with pytest.raises((JobError, Claimed)) as raised:
+        await it.run()
+    return raised.value, written[-1]
+
+
+async def test_it_is_refused_before_a_sandbox_or_server_is_asked_for(tmp_path: Path) -> None:
+    error, said = await ended(job(tmp_path, budget={"tokens": {"evaluation": 2047}}), tmp_path)
+    assert isinstance(error, JobError)
+    assert error.permanent
+    assert error.termination.reason == "BudgetTooSmall"
+    assert "write 2128 or more" in error.termination.message, (
+        "four turns of 512 tokens, and 20 sampled in each"
+    )
+    assert said["preflight"]["state"] == "Failed"
+    check = said["preflight"]["checks"][-1]
+    assert (check["name"], check["passed"], check["field"]) == (
+        "Budget",
+        False,
+        "spec.budget.tokens.evaluation",
+    )
+    assert "progress" not in said
+
+
+@pytest.mark.parametrize("blocks", [{"budget": {"tokens": {"evaluation": 2128}}}, {}])
+async def test_one_with_room_goes_on(tmp_path: Path, blocks: dict[str, Any]) -> None:
+    error, said = await ended(job(tmp_path, **blocks), tmp_path)
+    assert isinstance(error, Claimed)
+    assert [check["name"] for check in said["preflight"]["checks"]] == ["PriceBook", "Dataset"] + [
+        "Budget"
+    ] * len(blocks)
+
+
+async def test_what_has_begun_is_not_refused(tmp_path: Path) -> None:
+    """Its budget may have been lowered since: then it is exhausted, and what was measured stays."""
+    told = st.RLEvalJobStatus.model_validate(
+        {"progress": {"groups": 1, "ofGroups": 2, "updatedTime": "2026-11-01T00:00:00Z"}}
+    )
+    error, _ = await ended(job(tmp_path, budget={"tokens": {"evaluation": 1}}), tmp_path, told)
+    assert isinstance(error, Claimed)
