@@ -22,7 +22,7 @@ MARKS_all = not chaos
 SHORT = -m "$(MARKS_)"
 # A folder of them, for `make test-long`.
 IN ?= tests
-SOURCES = api analysis coordinator operator rollout trainer sandbox wire tests examples bench hack
+SOURCES = api analysis cli coordinator operator rollout trainer sandbox wire tests examples bench hack
 LOCAL_CLUSTER = $(SYSTEM_PYTHON) hack/cluster/cluster.py
 IMAGES = $(SYSTEM_PYTHON) hack/images/build.py
 GPU_PYTHON ?= python3

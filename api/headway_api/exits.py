@@ -6,6 +6,7 @@ termination message, and exits with `PERMANENT` (the user must change something)
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from typing import Final, NoReturn
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from headway_api import names
 from headway_api.bounds import OutOfBounds, json_within, shortened
 
 PERMANENT: Final = 42
@@ -116,8 +118,9 @@ def parse(message: str | None) -> Termination | None:
     )
 
 
-def leave(error: JobError, file: Path = TERMINATION_FILE) -> NoReturn:
+def leave(error: JobError, file: Path | None = None) -> NoReturn:
     """End this process for `error`: message to the termination file and standard error, then exit."""
+    file = file or Path(os.environ.get(names.ENV_TERMINATION_FILE, TERMINATION_FILE))
     print(f"{error.termination.reason}: {error.termination.sentence}", file=sys.stderr, flush=True)
     if file.exists():
         file.write_text(_within_bytes(error.termination))

@@ -138,6 +138,21 @@ ENV_PROBE_PORT: Final = "HEADWAY_PROBE_PORT"
 ENV_DIRECT_ADDRESS: Final = "HEADWAY_DIRECT_ADDRESS"
 """`host:port` at which the learner hands out its weights instead of at `learner_host` and PORT_DIRECT: for
 running without a cluster."""
+ENV_BIND_ADDRESS: Final = "HEADWAY_BIND_ADDRESS"
+"""The address of this machine at which a process listens instead of at all of them: for running several jobs
+without a cluster."""
+ENV_HOSTS: Final = "HEADWAY_HOSTS_FILE"
+"""A file in the format of /etc/hosts that resolves the names of a job's Services in the place of the DNS: for
+running without a cluster. A name has one line for each address that is ready."""
+ENV_JOB_FOLDER: Final = "HEADWAY_JOB_FOLDER"
+"""Where the coordinator finds the job and writes its status instead of at the API server: for running without
+a cluster."""
+ENV_ENVIRONMENT_MODULES: Final = "HEADWAY_ENVIRONMENT_MODULES"
+"""The folder of the environment's modules, for a broker that makes sandboxes of processes instead of pods."""
+ENV_SANDBOX_NETWORK: Final = "HEADWAY_SANDBOX_NETWORK"
+"""The second number of the loopback addresses of such sandboxes."""
+ENV_TERMINATION_FILE: Final = "HEADWAY_TERMINATION_FILE"
+"""Where a process writes why it ends instead of in /dev/termination-log."""
 ENV_PLUGINS: Final = "HEADWAY_PLUGINS_DIR"
 """Where the learner looks for a user's modules instead of in `/plugins`: for running without a cluster."""
 ENV_ENTRYPOINT: Final = "HEADWAY_ENTRYPOINT"

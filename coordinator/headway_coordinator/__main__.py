@@ -15,6 +15,7 @@ import uvloop
 from headway_api import config, keys, last_logs, logs, names
 from headway_api.config import EvalConfig, JobConfig
 from headway_api.exits import JobError, job_error, leave, not_final
+from headway_api.job_folder import JobFolder
 from headway_api.status import RLEvalJobStatus, RLTrainingJobStatus
 from headway_api.store import open_store
 from headway_api.store_away import Patience, store_explained
@@ -22,6 +23,7 @@ from headway_coordinator import status as status_writer
 from headway_coordinator.coordinator import Coordinator, begun
 from headway_coordinator.evaluation.job import EvalCoordinator
 from headway_coordinator.process import Process, serve
+from headway_coordinator.stored_job import FolderJob, KubernetesJob, StoredJob
 
 _log = logging.getLogger(__name__)
 
@@ -56,22 +58,25 @@ def process_of(job: JobConfig | EvalConfig, held: keys.Keys) -> tuple[Process, P
     cache = Path(os.environ.get(names.ENV_CACHE, names.CACHE_DIR))
     patience = Patience()
     port = int(os.environ.get(names.ENV_COORDINATOR_PORT, names.PORT_COORDINATOR))
-    api = status_writer.kubernetes_client() if in_cluster(os.environ) else None
-    sink = status_writer.kubernetes_sink(job, api) if api else status_writer.log_sink
+    stored = stored_job(job, os.environ)
+    sink = status_writer.sink_of(stored) if stored else status_writer.log_sink
     if isinstance(job, EvalConfig):
-        before = status_writer.told_of_evaluation(job, api) if api else RLEvalJobStatus()
+        before = status_writer.told_of_evaluation(stored) if stored else RLEvalJobStatus()
         with not_final(before.progress is not None):
             store = open_store(job.spec.output, patience)
         return EvalCoordinator(job, held, store, cache, sink, told=before, port=port), patience
-    told = status_writer.told(job, api) if api else RLTrainingJobStatus()
+    told = status_writer.told(stored) if stored else RLTrainingJobStatus()
     with not_final(begun(told)):
         store = open_store(job.spec.output, patience)
     return Coordinator(job, held, store, cache, sink, told=told, port=port), patience
 
 
-def in_cluster(environ: Mapping[str, str]) -> bool:
-    """Whether this process is a pod, which has a status to write."""
-    return "KUBERNETES_SERVICE_HOST" in environ
+def stored_job(job: JobConfig | EvalConfig, environ: Mapping[str, str]) -> StoredJob | None:
+    """The job whose status this process writes: at the API server if it is a pod, or in a folder; None where
+    there is neither."""
+    if (folder := environ.get(names.ENV_JOB_FOLDER)) is not None:
+        return FolderJob(JobFolder(Path(folder)))
+    return KubernetesJob.in_cluster(job) if "KUBERNETES_SERVICE_HOST" in environ else None
 
 
 if __name__ == "__main__":

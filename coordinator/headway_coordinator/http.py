@@ -14,6 +14,7 @@ from headway_api import bounds
 from headway_api.bounds import OutOfBounds, json_within, shortened
 from headway_api.sandbox_api import Problem
 from headway_coordinator.faults import Cause, InfraFault, PermanentFault
+from headway_coordinator.resolving import HostsResolver, hosts_file
 from headway_wire.contents import content
 
 CONNECT_SECONDS = 5.0
@@ -44,7 +45,11 @@ ANSWER: Final = Within()
 
 def connector() -> aiohttp.TCPConnector:
     """For as many connections as are asked for: episodes bound the calls in flight. Needs a running loop."""
-    return aiohttp.TCPConnector(limit=0, keepalive_timeout=KEPT_SECONDS)
+    file = hosts_file()
+    resolver = None if file is None else HostsResolver(file)
+    return aiohttp.TCPConnector(
+        limit=0, keepalive_timeout=KEPT_SECONDS, resolver=resolver, use_dns_cache=file is None
+    )
 
 
 class Refused(Exception):

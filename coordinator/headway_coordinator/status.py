@@ -1,7 +1,6 @@
-"""Writes the coordinator's part of `.status`: by server-side apply, at most every two seconds.
+"""Writes the coordinator's part of `.status`, at most every two seconds, and hears what others wrote.
 
-The API server merges by owner: a field this process does not send is not touched if another owns it, and is
-removed if this process did. So every write carries everything the coordinator owns.
+Every write carries everything that the coordinator owns (`stored_job`).
 """
 
 from __future__ import annotations
@@ -18,17 +17,16 @@ from typing import Any, Literal, Protocol
 from pydantic import ValidationError
 
 from headway_api import logs, names
-from headway_api.config import Identity
 from headway_api.grants import Grant
 from headway_api.held import Accelerators, Holder, seconds
 from headway_api.spec.lifecycle import BudgetSpec
 from headway_api.status import RLEvalJobStatus, RLTrainingJobStatus
 from headway_coordinator.conditions import OWN, OWN_OF_EVALUATION
+from headway_coordinator.stored_job import WRITE_SECONDS, StoredJob
 
 LEAST_SECONDS = 2.0
 HEAR_SECONDS = 30.0
 """A status that does not change is written again after so long, for the answer says what others wrote."""
-WRITE_SECONDS = 15.0
 Status = RLTrainingJobStatus | RLEvalJobStatus
 
 _log = logging.getLogger(__name__)
@@ -60,43 +58,11 @@ class Sink(Protocol):
     def __call__(self, status: dict[str, Any]) -> Heard | None: ...
 
 
-def kubernetes_client() -> Any:
-    """The API server, with the pod's service account."""
-    from kubernetes import client, config
-
-    config.load_incluster_config()
-    return client.CustomObjectsApi()
-
-
-def read(job: Identity, api: Any) -> dict[str, Any]:
-    """The status as it is; empty where it cannot be had.
-
-    A patch that changes nothing is answered with the object: the coordinator may patch its job's status
-    and read nothing else.
-    """
-    try:
-        found = api.patch_namespaced_custom_object_status(
-            names.GROUP,
-            names.VERSION,
-            job.namespace,
-            names.PLURALS[job.kind],
-            job.name,
-            {"status": {}},
-            _content_type="application/merge-patch+json",
-            _request_timeout=WRITE_SECONDS,
-        )
-    except Exception as error:  # the client's errors have no common base; the status starts afresh
-        logs.event(_log, "status-not-read", level=logging.WARNING, error=str(error))
-        return {}
-    status: dict[str, Any] = found.get("status", {})
-    return status
-
-
-def told(job: Identity, api: Any) -> RLTrainingJobStatus:
+def told(stored: StoredJob) -> RLTrainingJobStatus:
     """The coordinator's part of a training job's status as a predecessor left it; also which pause is over,
     and what accelerators the job holds."""
     try:
-        known = RLTrainingJobStatus.model_validate(read(job, api))
+        known = RLTrainingJobStatus.model_validate(_read(stored))
     except ValidationError as error:
         logs.event(_log, "status-not-read", level=logging.WARNING, error=str(error))
         return RLTrainingJobStatus()
@@ -121,11 +87,11 @@ def told(job: Identity, api: Any) -> RLTrainingJobStatus:
     )
 
 
-def told_of_evaluation(job: Identity, api: Any) -> RLEvalJobStatus:
+def told_of_evaluation(stored: StoredJob) -> RLEvalJobStatus:
     """The coordinator's part of an evaluation's status, as far as a successor goes on from it; also what
     accelerators the job holds."""
     try:
-        known = RLEvalJobStatus.model_validate(read(job, api))
+        known = RLEvalJobStatus.model_validate(_read(stored))
     except ValidationError as error:
         logs.event(_log, "status-not-read", level=logging.WARNING, error=str(error))
         return RLEvalJobStatus()
@@ -141,31 +107,18 @@ def told_of_evaluation(job: Identity, api: Any) -> RLEvalJobStatus:
     )
 
 
-def kubernetes_sink(job: Identity, api: Any) -> Sink:
-    """The job's own status subresource."""
+def _read(stored: StoredJob) -> dict[str, Any]:
+    """The status as it is; empty where it cannot be had."""
+    try:
+        return stored.read_status()
+    except Exception as error:  # the client's errors have no common base; the status starts afresh
+        logs.event(_log, "status-not-read", level=logging.WARNING, error=str(error))
+        return {}
 
-    def apply(status: dict[str, Any]) -> Heard:
-        body = {
-            "apiVersion": names.API_VERSION,
-            "kind": job.kind,
-            "metadata": {"name": job.name, "namespace": job.namespace, "uid": job.uid},
-            "status": status,
-        }
-        written = api.patch_namespaced_custom_object_status(
-            names.GROUP,
-            names.VERSION,
-            job.namespace,
-            names.PLURALS[job.kind],
-            job.name,
-            body,
-            field_manager=names.FIELD_MANAGER_COORDINATOR,
-            force=True,
-            _content_type="application/apply-patch+yaml",
-            _request_timeout=WRITE_SECONDS,
-        )
-        return _heard(written)
 
-    return apply
+def sink_of(stored: StoredJob) -> Sink:
+    """The status of the job as it is stored; it hears what others have written to it."""
+    return lambda status: _heard(stored.write_status(status))
 
 
 def _heard(job: Mapping[str, Any]) -> Heard:

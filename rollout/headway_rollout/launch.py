@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
 from headway_api.model_names import BASE_MODEL
+from headway_api.quantity import amount
 from headway_rollout.door import ENV_DIGEST, digest
 from headway_rollout.inherited import inherited
 
@@ -47,20 +47,6 @@ LARGEST_CACHE: Final = 512 * MEBIBYTE
 """On a CPU, past this only a single sequence of full length makes the cache larger."""
 
 BYTES: Final = {"float32": 4, "bfloat16": 2}
-
-
-_DECIMALS: Final = {
-    suffix: Decimal(10) ** power
-    for suffix, power in zip(("n", "u", "m", "", "k", "M", "G", "T", "P", "E"), range(-9, 19, 3), strict=True)
-}
-_BINARIES: Final = {f"{suffix}i": Decimal(1024) ** n for n, suffix in enumerate("KMGTPE", start=1)}
-SUFFIXES: Final = _DECIMALS | _BINARIES
-"""Of Kubernetes quantities (apimachinery's pkg/api/resource), and what each multiplies by."""
-LARGEST_POWER: Final = 100
-"""Of ten, that an exponent is taken for: no machine has more of anything."""
-_QUANTITY: Final = re.compile(
-    r"([+-]?(?:[0-9]{1,32}\.?[0-9]{0,32}|\.[0-9]{1,32}))(?:[eE]([+-]?[0-9]{1,32})|([numkMGTPE]|[KMGTPE]i))?"
-)
 
 
 @dataclass(frozen=True)
@@ -218,17 +204,3 @@ def threads(model: ServedModel, host: Host) -> int:
     if quantity is None:
         return host.cores
     return max(1, int(min(amount(quantity), Decimal(host.cores))))
-
-
-def amount(quantity: str) -> Decimal:
-    """What a Kubernetes quantity comes to: `500m`, `1500000u`, `2k`, `1Ki`, `2e3`.
-
-    Raises:
-        ValueError: it is none.
-    """
-    found = _QUANTITY.fullmatch(quantity)
-    if found is None:
-        raise ValueError(f"{quantity!r} is no quantity: write a number, and a suffix such as m or k")
-    number, exponent, suffix = found.groups()
-    power = max(-LARGEST_POWER, min(LARGEST_POWER, int(exponent or 0)))
-    return Decimal(number).scaleb(power) * SUFFIXES[suffix or ""]

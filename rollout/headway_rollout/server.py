@@ -45,6 +45,7 @@ log = logging.getLogger(__name__)
 START_SECONDS: Final = 1800.0
 """How long vLLM may take to load the base model."""
 POLL_SECONDS: Final = 0.5
+ANY_ADDRESS: Final = "0.0.0.0"
 REPORT_SECONDS: Final = 3.0
 """How long a server that failed still answers `GET /v1/weights` with the reason before it ends."""
 
@@ -63,12 +64,18 @@ class Settings:
     def read(cls, environ: Mapping[str, str]) -> Settings:
         """`HEADWAY_BIND_ADDRESS`, `HEADWAY_{ENGINE,WEIGHTS,METRICS}_PORT`, `HEADWAY_CACHE_DIR`."""
         return cls(
-            address=environ.get("HEADWAY_BIND_ADDRESS", "0.0.0.0"),
+            address=environ.get(names.ENV_BIND_ADDRESS, ANY_ADDRESS),
             engine_port=int(environ.get("HEADWAY_ENGINE_PORT", names.PORT_ENGINE)),
             weights_port=int(environ.get("HEADWAY_WEIGHTS_PORT", names.PORT_WEIGHTS)),
             metrics_port=int(environ.get("HEADWAY_METRICS_PORT", names.PORT_ENGINE_METRICS)),
             cache=Path(environ.get(names.ENV_CACHE, names.CACHE_DIR)),
         )
+
+    @property
+    def engine_url(self) -> str:
+        """Where this process reaches vLLM."""
+        host = "127.0.0.1" if self.address == ANY_ADDRESS else self.address
+        return f"http://{host}:{self.engine_port}"
 
     def host(self) -> Host:
         """What there is of the machine that the engine's command line depends on."""
@@ -171,7 +178,7 @@ class RolloutServer:
         fetched, described = time.monotonic(), model.read_config(folder, served.field)
         how = launch(served, folder, described, self._settings.host(), os.environ, self._key)
         self._process = await EngineProcess.start(how)
-        engine = Engine(http, f"http://127.0.0.1:{self._settings.engine_port}", self._key)
+        engine = Engine(http, self._settings.engine_url, self._key)
         await self._started(engine, self._process)
         self._engine, self._slots = engine, self._make_slots(engine, store, folder, http)
         event(log, "ready", fetch_seconds=fetched - started, load_seconds=time.monotonic() - fetched)

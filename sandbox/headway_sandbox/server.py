@@ -142,8 +142,9 @@ def leave(error: NotImportable) -> NoReturn:
     message = str(error)
     sys.excepthook(type(error), error, error.__traceback__)
     document = {"reason": "EnvironmentNotImportable", "field": ENTRYPOINT_FIELD, "message": message[:2048]}
-    if os.path.exists(TERMINATION_FILE):
-        with open(TERMINATION_FILE, "w") as file:
+    path = os.environ.get("HEADWAY_TERMINATION_FILE", TERMINATION_FILE)
+    if os.path.exists(path):
+        with open(path, "w") as file:
             json.dump(document, file)
     sys.exit(PERMANENT)
 

@@ -12,6 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = {
     "headway_api": ROOT / "api/headway_api",
     "headway_analysis": ROOT / "analysis/headway_analysis",
+    "headway_cli": ROOT / "cli/headway_cli",
     "headway_coordinator": ROOT / "coordinator/headway_coordinator",
     "headway_operator": ROOT / "operator/headway_operator",
     "headway_rollout": ROOT / "rollout/headway_rollout",
@@ -51,6 +52,7 @@ def importers(package: str, library: str) -> set[str]:
 
 
 ALSO_IMPORTS = {
+    "headway_cli": {"headway_analysis", "headway_operator"},
     "headway_coordinator": {"headway_analysis", "headway_wire"},
     "headway_operator": {"headway_wire"},
     "headway_rollout": {"headway_wire"},

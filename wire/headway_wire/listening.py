@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Final
@@ -12,6 +13,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler
 
+from headway_api import names
 from headway_wire.connections import Connections, raise_descriptors
 
 HEAD_SECONDS: Final = 30.0
@@ -45,12 +47,15 @@ async def listening(
     drain: float = DRAIN_SECONDS,
     leave_with_client: bool = False,
 ) -> AsyncIterator[asyncio.Server]:
-    """Serve `app` on every address, or on `host`. With `leave_with_client` a request ends when its client has
-    gone; without, it is carried through. At the end requests have `drain` seconds.
+    """Serve `app` on `host`, or where `ENV_BIND_ADDRESS` says, or on every address.
+
+    With `leave_with_client` a request ends when its client has gone; without, it is carried through. At the
+    end requests have `drain` seconds.
 
     Raises:
         OSError: the port is taken.
     """
+    host = host or os.environ.get(names.ENV_BIND_ADDRESS)
     held = app[HELD] = Connections(raise_descriptors())
     app.middlewares.insert(0, _rests)
     runner = web.AppRunner(

@@ -8,6 +8,7 @@ place of the oldest. Its handlers answer one request a connection (HTTP/1.0).
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import sys
 import threading
@@ -15,6 +16,7 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 
+from headway_api import names
 from headway_api.bounds import OutOfBounds
 
 MOST: Final = 64
@@ -27,7 +29,7 @@ POLL_SECONDS: Final = 0.5
 
 
 class ThreadedServer(ThreadingHTTPServer):
-    """Answers by `handler` on every address of this machine."""
+    """Answers by `handler` where `ENV_BIND_ADDRESS` says, or on every address of this machine."""
 
     daemon_threads = True
 
@@ -35,7 +37,7 @@ class ThreadedServer(ThreadingHTTPServer):
         self._deadlines: dict[socket.socket, float] = {}
         """Of each connection, the oldest first."""
         self._changing = threading.Lock()
-        super().__init__(("", port), handler)
+        super().__init__((os.environ.get(names.ENV_BIND_ADDRESS, ""), port), handler)
 
     @property
     def port(self) -> int:

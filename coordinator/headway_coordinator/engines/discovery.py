@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 from collections.abc import Awaitable, Callable
 
 from headway_api import names
+from headway_coordinator import resolving
 from headway_coordinator.engines.router import Endpoint
 
 Discover = Callable[[], Awaitable[set[Endpoint]]]
@@ -19,12 +19,12 @@ def by_dns(host: str) -> Discover:
     async def discover() -> set[Endpoint]:
         nonlocal known
         try:
-            found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+            found = await resolving.addresses(host, resolving.hosts_file())
         except socket.gaierror as error:
             # A name server that is away says nothing about the servers, and their requests go on.
             known = known if error.errno == socket.EAI_AGAIN else set()
         else:
-            known = {_endpoint(str(address[0])) for *_, address in found}
+            known = {_endpoint(address) for address in found}
         return known
 
     return discover

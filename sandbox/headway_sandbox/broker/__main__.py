@@ -20,6 +20,7 @@ from headway_sandbox.broker import pods, pool
 from headway_sandbox.broker.kube import Pods
 from headway_sandbox.broker.leases import Leases
 from headway_sandbox.broker.metrics import Metrics
+from headway_sandbox.broker.processes import ProcessPods
 from headway_sandbox.broker.service import Service
 from headway_sandbox.broker.warm import WarmPool
 from headway_wire.listening import listening
@@ -53,6 +54,14 @@ def load(environ: Mapping[str, str]) -> tuple[pods.Kind, pods.Platform]:
         raise JobError("ConfigUnreadable", f"{file.parent}: {error}") from error
 
 
+def processes(environ: Mapping[str, str]) -> ProcessPods | None:
+    """What makes sandboxes of processes, where a local engine asks for that."""
+    if (modules := environ.get(names.ENV_ENVIRONMENT_MODULES)) is None:
+        return None
+    hidden = [Path(environ[names.ENV_JOB_FOLDER])]
+    return ProcessPods(Path(modules), hidden, int(environ[names.ENV_SANDBOX_NETWORK]))
+
+
 async def serve(kind: pods.Kind, platform: pods.Platform, held: Keys) -> None:
     """Run until SIGTERM. Sandboxes stay: another broker, or the job's own deletion, takes care of them."""
     config = kind.config
@@ -63,7 +72,9 @@ async def serve(kind: pods.Kind, platform: pods.Platform, held: Keys) -> None:
     metrics = Metrics(config)
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(connector=connector) as http:
-        warm = WarmPool(Pods.in_cluster(http, config.namespace), http, kind, platform, limits(kind), metrics)
+        made = processes(os.environ)
+        api = made or Pods.in_cluster(http, config.namespace)
+        warm = WarmPool(api, http, kind, platform, limits(kind), metrics)
         leases = Leases(warm, http, held[Key.LEASES], metrics)
         app = Service(warm, leases, metrics, held[Key.COORDINATOR_TO_BROKER]).app()
         async with listening(app, names.PORT_BROKER, drain=SHUTDOWN_SECONDS):
@@ -73,6 +84,8 @@ async def serve(kind: pods.Kind, platform: pods.Platform, held: Keys) -> None:
             done, _ = await asyncio.wait([*work, waiting], return_when=asyncio.FIRST_COMPLETED)
             for task in (*work, waiting):
                 task.cancel()
+        if made is not None:
+            await made.close()
         for task in done - {waiting}:
             task.result()
 

@@ -12,7 +12,7 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import aiohttp
 
@@ -48,6 +48,18 @@ class ApiError(Exception):
 
 class Gone(Exception):
     """The resource version is too old to watch from: list again."""
+
+
+class PodApi(Protocol):
+    """What makes sandboxes: the API server, or a process of this machine for each (`processes`)."""
+
+    async def create(self, pod: Json) -> Json: ...
+
+    async def delete(self, name: str, uid: str | None, grace_seconds: int) -> None: ...
+
+    async def list(self, selector: str) -> tuple[list[Json], str]: ...
+
+    def watch(self, selector: str, version: str) -> AsyncIterator[tuple[str, Json]]: ...
 
 
 class Credentials:

@@ -24,7 +24,7 @@ from headway_api import logs, names
 from headway_api.bounds import shortened
 from headway_api.sandbox_api import Health, Problem
 from headway_sandbox.broker import pods, pool, reply
-from headway_sandbox.broker.kube import ApiError, Gone, Json, Pods
+from headway_sandbox.broker.kube import ApiError, Gone, Json, PodApi
 from headway_sandbox.broker.metrics import Metrics
 from headway_sandbox.broker.pool import Pod, State
 
@@ -61,7 +61,7 @@ class WarmPool:
 
     def __init__(
         self,
-        api: Pods,
+        api: PodApi,
         http: aiohttp.ClientSession,
         kind: pods.Kind,
         platform: pods.Platform,

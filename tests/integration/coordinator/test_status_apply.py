@@ -21,7 +21,8 @@ from headway_api.status import (
     Usage,
 )
 from headway_coordinator import view
-from headway_coordinator.status import kubernetes_sink, told
+from headway_coordinator.status import Sink, sink_of, told
+from headway_coordinator.stored_job import KubernetesJob
 
 if TYPE_CHECKING:
     from conftest import Cluster
@@ -57,6 +58,10 @@ def api(cluster: Cluster) -> client.CustomObjectsApi:
     return client.CustomObjectsApi(config.new_client_from_config(str(cluster.kubeconfig)))
 
 
+def sink_at(cluster: Cluster, job: JobConfig) -> Sink:
+    return sink_of(KubernetesJob(job, api(cluster)))
+
+
 def found(cluster: Cluster, job: JobConfig) -> dict[str, Any]:
     status: dict[str, Any] = json.loads(
         cluster.kubectl("get", "rltj", job.name, "-n", job.namespace, "-o", "json")
@@ -65,7 +70,7 @@ def found(cluster: Cluster, job: JobConfig) -> dict[str, Any]:
 
 
 def test_each_writer_keeps_its_own_fields(cluster: Cluster, job: JobConfig) -> None:
-    sink = kubernetes_sink(job, api(cluster))
+    sink = sink_at(cluster, job)
     sink(RLTrainingJobStatus(progress=Progress(step=1), usage=Usage(sample_tokens=5)).as_object())
     patch = {"status": {"state": "Training", "observedGeneration": 1}}
     cluster.kubectl(
@@ -109,7 +114,7 @@ def told_by_operator(cluster: Cluster, job: JobConfig, *conditions: Condition) -
 
 def test_each_writer_keeps_its_own_conditions(cluster: Cluster, job: JobConfig) -> None:
     synced = condition(ConditionType.WEIGHTS_IN_SYNC, True, Reason.SYNCED, "as wanted")
-    sink = kubernetes_sink(job, api(cluster))
+    sink = sink_at(cluster, job)
     sink(RLTrainingJobStatus(conditions=[synced]).as_object())
 
     def by_operator(ready: bool) -> None:
@@ -127,7 +132,7 @@ def test_each_writer_keeps_its_own_conditions(cluster: Cluster, job: JobConfig) 
 
 
 def test_the_operator_speaks_for_a_coordinator_that_is_gone(cluster: Cluster, job: JobConfig) -> None:
-    kind, sink = ConditionType.WEIGHTS_IN_SYNC, kubernetes_sink(job, api(cluster))
+    kind, sink = ConditionType.WEIGHTS_IN_SYNC, sink_at(cluster, job)
     ready = condition(ConditionType.READY, False, Reason.RECONCILING, generation=1)
 
     def weights() -> dict[str, Any]:
@@ -151,13 +156,13 @@ def test_a_successor_reads_what_was_said_with_the_right_to_patch_alone(
     cluster: Cluster, job: JobConfig
 ) -> None:
     server = api(cluster)
-    assert told(job, server).conditions == []
+    assert told(KubernetesJob(job, server)).conditions == []
     synced = condition(ConditionType.WEIGHTS_IN_SYNC, True, Reason.SYNCED, "as wanted")
-    kubernetes_sink(job, server)(RLTrainingJobStatus(conditions=[synced]).as_object())
+    sink_of(KubernetesJob(job, server))(RLTrainingJobStatus(conditions=[synced]).as_object())
     before = cluster.kubectl(
         "get", "rltj", job.name, "-n", job.namespace, "-o", "jsonpath={.metadata.resourceVersion}"
     )
-    assert told(job, server).conditions == [synced]
+    assert told(KubernetesJob(job, server)).conditions == [synced]
     after = cluster.kubectl(
         "get", "rltj", job.name, "-n", job.namespace, "-o", "jsonpath={.metadata.resourceVersion}"
     )
@@ -166,7 +171,7 @@ def test_a_successor_reads_what_was_said_with_the_right_to_patch_alone(
 
 def test_an_order_is_heard_and_a_successor_reads_its_answer(cluster: Cluster, job: JobConfig) -> None:
     server = api(cluster)
-    sink = kubernetes_sink(job, server)
+    sink = sink_of(KubernetesJob(job, server))
     assert sink(RLTrainingJobStatus().as_object()).remedy is None  # type: ignore[union-attr]
     order = f"{names.ANNOTATION_REMEDY}=OnPolicy@2"
     cluster.kubectl("annotate", "rltj", job.name, "-n", job.namespace, order)
@@ -188,7 +193,7 @@ def test_an_order_is_heard_and_a_successor_reads_its_answer(cluster: Cluster, jo
     heard = sink(taken.as_object())
     assert heard is not None
     assert heard.remedy == "OnPolicy@2"
-    known = told(job, server)
+    known = told(KubernetesJob(job, server))
     assert known == taken
     status = found(cluster, job)
     assert (status["remedyOrder"]["state"], status["remediations"][0]["remedy"]) == ("Taken", "OnPolicy")

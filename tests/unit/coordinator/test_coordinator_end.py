@@ -46,7 +46,7 @@ def test_it_says_that_the_store_stayed_away(
     monkeypatch.setattr(entry.config, "load_any", lambda environ: job)
     monkeypatch.setattr(entry.keys, "load", lambda environ, role: KEYS)
     monkeypatch.setattr(entry, "open_store", open_store)
-    monkeypatch.setattr(entry, "in_cluster", lambda environ: False)
+    monkeypatch.setattr(entry, "stored_job", lambda job, environ: None)
 
     def made(*arguments: Any, **named: Any) -> Ended:
         return Ended()

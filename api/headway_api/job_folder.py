@@ -1,0 +1,76 @@
+"""A job as files in a folder, for running it without a cluster: what an API server would hold of it.
+
+    job.json                    metadata and spec; the local engine writes it
+    status.<manager>.json       what one field manager says in the status, and when it said so
+
+Each file has one writer and is replaced as a whole, so a reader never sees half of one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any, Final
+
+JOB: Final = "job.json"
+Json = dict[str, Any]
+
+
+class JobFolder:
+    """One job. Any process may read; see above who writes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def exists(self) -> bool:
+        """Whether there is a job."""
+        return (self.folder / JOB).exists()
+
+    def write(self, job: Json) -> None:
+        """Put metadata and spec in place of what they were."""
+        _replace(self.folder / JOB, {key: value for key, value in job.items() if key != "status"})
+
+    def write_status(self, manager: str, status: Json) -> None:
+        """Put a manager's part of the status in place of what it was."""
+        _replace(self._status(manager), {"time": time.time_ns(), "status": status})
+
+    def status_of(self, manager: str) -> Json:
+        """A manager's part of the status; empty before its first."""
+        return dict(_read(self._status(manager)).get("status", {}))
+
+    def whole(self) -> Json:
+        """The job with its status, merged as the API server merges what managers apply by force."""
+        parts = [_read(path) for path in self.folder.glob("status.*.json")]
+        parts.sort(key=lambda part: int(part.get("time", 0)))
+        return {**_read(self.folder / JOB), "status": merged([part.get("status", {}) for part in parts])}
+
+    def _status(self, manager: str) -> Path:
+        return self.folder / f"status.{manager}.json"
+
+
+def merged(parts: list[Json]) -> Json:
+    """Parts of a status as one, the oldest first. Of a field, or a condition's type, that two have, the newer
+    stands."""
+    found: Json = {}
+    conditions: dict[str, Json] = {}
+    for part in parts:
+        conditions |= {each["type"]: each for each in part.get("conditions", [])}
+        found |= part
+    return {**found, "conditions": list(conditions.values())} if conditions else found
+
+
+def _read(path: Path) -> Json:
+    try:
+        content: Json = json.loads(path.read_text())
+    except FileNotFoundError:
+        return {}
+    return content
+
+
+def _replace(path: Path, content: Json) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_name(f"{path.name}.{os.getpid()}.new")
+    new.write_text(json.dumps(content))
+    new.replace(path)

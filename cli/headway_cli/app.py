@@ -1,0 +1,125 @@
+"""The commands of `headway`."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import signal
+import time
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from headway_api.job_folder import JobFolder
+from headway_cli import progress
+from headway_cli.local import engine, manifest
+from headway_cli.local.machine import MachineBusy
+from headway_cli.local.manifest import ManifestWrong
+
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
+
+JOBS: Final = Path(".headway")
+"""Where jobs of this machine have their folders, below the current directory."""
+WRONG, FAILED, INTERRUPTED = 2, 1, 130
+"""Exit codes: the input is wrong; the job failed; Ctrl-C."""
+Json = dict[str, Any]
+
+
+@app.callback()
+def headway() -> None:
+    """Train and judge tool-using agents."""
+
+
+@app.command()
+def run(
+    job: Annotated[Path, typer.Argument(help="File with an RLTrainingJob or RLEvalJob.")],
+    local: Annotated[bool, typer.Option(help="Run it on this machine, without a cluster.")] = False,
+    environment: Annotated[
+        Path | None, typer.Option(help="Folder of the environment's modules; default: the file's.")
+    ] = None,
+    folder: Annotated[
+        Path | None, typer.Option(help="Where the job's files go; default: .headway/NAME.")
+    ] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="Change a field: spec.schedule.maxSteps=3.")
+    ] = None,
+    fresh: Annotated[bool, typer.Option(help="Throw away what an earlier run left.")] = False,
+) -> None:
+    """Run a job to its end. A second run goes on where the first stopped."""
+    if not local:
+        raise _wrong("write --local: to run a job on a cluster, apply its file with kubectl")
+    try:
+        document = manifest.changed(manifest.read(job), set_ or [])
+        where = (folder or JOBS / document["metadata"]["name"]).resolve()
+        stored = prepared(document, where, fresh=fresh)
+        modules = (environment or job.parent).resolve()
+        accelerators = Path("/dev/nvidiactl").exists()
+        running = engine.Engine(stored, modules, engine.platform(accelerators))
+        ended = asyncio.run(_until_end(running))
+    except (ManifestWrong, MachineBusy) as error:
+        raise _wrong(str(error)) from error
+    except asyncio.CancelledError:
+        typer.echo(f"stopped; run it again and it goes on; its files are in {where}", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+    typer.echo("\n".join(progress.conditions(ended)))
+    typer.echo(f"files: {where}")
+    if "Complete=True" not in " ".join(progress.conditions(ended)):
+        raise typer.Exit(FAILED)
+
+
+def prepared(document: Json, folder: Path, *, fresh: bool) -> JobFolder:
+    """The folder of a job that is new, or that goes on.
+
+    Raises:
+        ManifestWrong: the spec is wrong, or the folder has a job of another spec.
+    """
+    if fresh:
+        shutil.rmtree(folder, ignore_errors=True)
+    made, notes = manifest.local(document, folder, manifest.utc_now())
+    stored = JobFolder(folder)
+    if not stored.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        stored.write(made)
+        for note in notes:
+            typer.echo(note, err=True)
+        return stored
+    differs = manifest.differences(stored.whole()["spec"], made["spec"])
+    if differs:
+        raise ManifestWrong(
+            f"{folder} has a job of another spec ({', '.join(differs[:3])}): write --fresh to throw it away, "
+            "or --folder to keep both"
+        )
+    return stored
+
+
+async def _until_end(running: engine.Engine) -> Json:
+    task = asyncio.current_task()
+    assert task is not None
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, task.cancel)
+    started, shown, told = time.monotonic(), "", False
+
+    def show(job: Json) -> None:
+        nonlocal shown, told
+        elapsed = time.monotonic() - started
+        if (text := progress.line(job)) != shown:
+            typer.echo(f"{elapsed:6.0f} s  {text}")
+            shown = text
+        if not told and (lines := progress.preflight(job)):
+            told = True
+            for each in lines:
+                typer.echo(f"{elapsed:6.0f} s  {each}")
+
+    return await running.run(show)
+
+
+def _wrong(message: str) -> typer.Exit:
+    typer.echo(f"headway: {message}", err=True)
+    return typer.Exit(WRONG)
+
+
+def main() -> None:
+    """Entry point."""
+    app(prog_name="headway")

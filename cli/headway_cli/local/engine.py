@@ -1,0 +1,64 @@
+"""The local engine: the operator's plan for one job, made and carried out until the job has ended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from headway_api import names
+from headway_api.conditions import is_finished
+from headway_api.job_folder import JobFolder
+from headway_cli.local.machine import Machine
+from headway_operator import plan
+from headway_operator.config import Images, OperatorConfig
+from headway_operator.plan.reading import parse_status
+from headway_operator.plan.subjects import subject_of
+
+LOOK_SECONDS: Final = 0.5
+"""How often the plan is made anew."""
+HERE: Final = "this-machine"
+"""Stands for every image."""
+
+Json = dict[str, Any]
+
+
+def platform(accelerators: bool) -> OperatorConfig:
+    """What this machine is to the plan."""
+    images = Images.model_validate(dict.fromkeys(Images.model_fields, HERE))
+    return OperatorConfig(images=images, accelerator="nvidia.com/gpu" if accelerators else "")
+
+
+@dataclass(frozen=True)
+class Engine:
+    """Runs the job of a folder."""
+
+    folder: JobFolder
+    modules: Path
+    """Folder of the environment's modules."""
+    platform: OperatorConfig
+
+    async def run(self, show: Callable[[Json], None]) -> Json:
+        """Until the job has ended and nothing of it runs; the job with its last status. `show` is called with
+        the job after each look."""
+        raw = self.folder.whole()
+        async with Machine(self.folder.folder, self.modules, raw) as machine:
+            while True:
+                raw = self.folder.whole()
+                observed = machine.observed()
+                made = plan.make(raw, self.platform, observed)
+                await machine.carry_out(made.wanted, made.doomed)
+                if made.status is not None:
+                    self.folder.write_status(names.FIELD_MANAGER_OPERATOR, made.status.as_object())
+                show(raw)
+                if is_over(raw) and not machine.observed().objects:
+                    return raw
+                again = LOOK_SECONDS if made.again_seconds is None else made.again_seconds
+                await asyncio.sleep(min(LOOK_SECONDS, max(0.0, again)))
+
+
+def is_over(raw: Json) -> bool:
+    """Whether a job is Complete or Failed."""
+    return is_finished(parse_status(subject_of(raw).model, raw).conditions)

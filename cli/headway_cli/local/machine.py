@@ -1,0 +1,299 @@
+"""The objects of a plan on one machine, and the pods that they ask for: what a cluster is to the operator."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import socket
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, Self
+
+import aiohttp
+
+from headway_api import names
+from headway_api.keys import Key
+from headway_cli.local import workloads
+from headway_cli.local.pod import MARK, Place, Pod, kill_tree, left_over
+from headway_cli.local.workloads import Step, moment
+from headway_operator.plan.context import Mode, Wanted
+from headway_operator.plan.observed import Observed
+
+KEY_BYTES: Final = 32
+NETWORKS: Final = range(16, 240)
+"""Second numbers of the loopback addresses of jobs: 127.N.0.0/16 each."""
+FIRST_HOST: Final = 2
+WORKLOADS: Final = {"Job": "job", "Deployment": "deployment"}
+INDEX: Final = "batch.kubernetes.io/job-completion-index"
+LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"
+"""Of the ends of pods' names, as Kubernetes has them: no words come about."""
+
+Json = dict[str, Any]
+Ref = tuple[str, str]
+"""Kind and name; one job has one namespace."""
+
+
+class MachineBusy(Exception):
+    """No part of the loopback network is free."""
+
+
+@dataclass(frozen=True)
+class Network:
+    """A part of the loopback network, which no other job of this machine has while this one is held."""
+
+    number: int
+    lock: socket.socket
+
+    @classmethod
+    def take(cls) -> Network:
+        """The first that is free.
+
+        Raises:
+            MachineBusy: none is.
+        """
+        for number in NETWORKS:
+            lock = socket.socket(socket.AF_UNIX)
+            try:
+                lock.bind(f"\0headway-local-{number}")  # its name is gone with this process
+            except OSError:
+                lock.close()
+                continue
+            return cls(number, lock)
+        raise MachineBusy(f"{len(NETWORKS)} jobs run on this machine: wait until one of them has ended")
+
+    def address(self, host: int) -> str:
+        """Of a pod."""
+        return f"127.{self.number}.0.{host}"
+
+
+class Machine:
+    """Of one job. To be used in an `async with`: nothing of it runs afterwards."""
+
+    def __init__(self, folder: Path, modules: Path, job: Json) -> None:
+        """
+        Args:
+            folder: the job's, with all that it leaves.
+            modules: folder of the environment's modules.
+            job: with its metadata.
+        """
+        self._folder = folder
+        self._modules = modules
+        self._namespace = job["metadata"]["namespace"]
+        self._stem = names.stem(job["kind"], job["metadata"]["name"])
+        self._objects: dict[Ref, Json] = {}
+        self._pods: dict[str, Pod] = {}
+        self._ending: dict[str, asyncio.Task[None]] = {}
+        self._hosts: dict[tuple[str, int], int] = {}
+        """Of each pod of each workload, the last number of its address: its successor has the same."""
+
+    async def __aenter__(self) -> Self:
+        for pid in left_over(self._folder):
+            kill_tree(pid, [])
+        self._network = Network.take()
+        self._http = aiohttp.ClientSession()
+        for name in ("logs", "config-maps", "secrets", "cache"):
+            (self._folder / name).mkdir(parents=True, exist_ok=True)
+        self._write_hosts()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """End every pod: all are told at once, and killed after their grace periods."""
+        try:
+            await asyncio.gather(*(self._end(pod) for pod in list(self._pods.values())))
+        finally:
+            for pid in left_over(self._folder):
+                kill_tree(pid, [])
+            await self._http.close()
+            self._network.lock.close()
+
+    # what the plan is carried out by
+
+    async def carry_out(self, wanted: Iterable[Wanted], doomed: Iterable[Json]) -> None:
+        """Bring objects about, delete others, and let each workload have its pods."""
+        for body in doomed:
+            self._delete(body)
+        for item in wanted:
+            self._bring_about(item)
+        for (kind, _), body in list(self._objects.items()):
+            if kind in WORKLOADS:
+                self._control(body)
+        self._write_hosts()
+
+    def observed(self) -> Observed:
+        """All of it, as the operator's plan sees a cluster."""
+        pods = (pod.seen() for pod in self._pods.values())
+        return Observed(datetime.now(UTC), (*self._objects.values(), *pods))
+
+    def _bring_about(self, item: Wanted) -> None:
+        kind, _, name = item.ref
+        known = self._objects.get((kind, name))
+        if item.mode is Mode.SECRET:
+            self._make_keys(name)
+            return
+        if known is not None and item.mode is Mode.PIN:
+            if item.replicas is not None:
+                known["spec"]["replicas"] = item.replicas
+            return
+        stamp = {"uid": str(uuid.uuid4()), "creationTimestamp": moment(datetime.now(UTC))}
+        kept = stamp if known is None else {key: known["metadata"][key] for key in stamp}
+        made = {**item.body, "metadata": {**item.body["metadata"], **kept}}
+        self._objects[kind, name] = made
+        if kind == "ConfigMap":
+            self._write_files("config-maps", name, made["data"])
+
+    def _make_keys(self, name: str) -> None:
+        """Random ones, once: the job's checkpoints are signed with one of them."""
+        if not (self._folder / "secrets" / name).exists():
+            self._write_files("secrets", name, {key.value: secrets.token_urlsafe(KEY_BYTES) for key in Key})
+
+    def _write_files(self, kind: str, name: str, content: Mapping[str, str]) -> None:
+        folder = self._folder / kind / name
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for key, text in content.items():
+            new = folder / f".{key}"
+            new.write_text(text)
+            new.replace(folder / key)
+
+    def _delete(self, body: Json) -> None:
+        kind, name = body["kind"], body["metadata"]["name"]
+        if kind == "Pod":
+            if (pod := self._pods.get(name)) is not None:
+                self._begin_end(pod)
+            return
+        self._objects.pop((kind, name), None)
+        if kind in WORKLOADS:
+            for pod in self._pods_of(name):
+                self._begin_end(pod)
+
+    # workloads
+
+    def _pods_of(self, workload: str) -> list[Pod]:
+        return [pod for pod in self._pods.values() if pod.body["metadata"]["headwayWorkload"] == workload]
+
+    def _control(self, body: Json) -> None:
+        name = body["metadata"]["name"]
+        pods = self._pods_of(name)
+        # One that ends is counted until it is gone: its address is its successor's.
+        states = [pod.state for pod in pods]
+        step: Step
+        if body["kind"] == "Job":
+            step = workloads.job(body, states, datetime.now(UTC))
+        else:
+            step = workloads.deployment(body, states, sum(pod.ready for pod in pods))
+        body["status"] = step.status
+        for pod in pods:
+            if pod.name in step.delete:
+                self._begin_end(pod)
+        for index in step.create:
+            self._start(body, index)
+
+    def _start(self, workload: Json, index: int) -> None:
+        name, template = workload["metadata"]["name"], workload["spec"]["template"]
+        indexed = workload["spec"].get("completionMode") == "Indexed"
+        end = "".join(secrets.choice(LETTERS) for _ in range(5))
+        metadata = {
+            **template["metadata"],
+            "name": f"{name}-{index}-{end}" if indexed else f"{name}-{end}",
+            "namespace": self._namespace,
+            "headwayWorkload": name,
+        }
+        if indexed:
+            metadata["annotations"] = {**template["metadata"].get("annotations", {}), INDEX: str(index)}
+        body = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
+        place = Place(
+            address=self._address(name, index),
+            index=index,
+            log=self._folder / "logs" / f"{metadata['name']}.log",
+            mounts=self._mounts(template["spec"], f"{name}-{index}"),
+            variables=self._variables(),
+        )
+        pod = self._pods[metadata["name"]] = Pod(body, place, self._http)
+        pod.start()
+
+    def _begin_end(self, pod: Pod) -> None:
+        if pod.name not in self._ending:
+            self._ending[pod.name] = asyncio.create_task(self._end(pod))
+
+    async def _end(self, pod: Pod) -> None:
+        await pod.end()
+        self._pods.pop(pod.name, None)
+        self._ending.pop(pod.name, None)
+
+    # where things are
+
+    def _address(self, workload: str, index: int) -> str:
+        taken = self._hosts.setdefault((workload, index), FIRST_HOST + len(self._hosts))
+        return self._network.address(taken)
+
+    def _mounts(self, spec: Json, pod: str) -> dict[str, Path]:
+        """Folders of this machine for what a pod mounts."""
+        volumes = {volume["name"]: volume for volume in spec["volumes"]}
+        (container, *_) = spec["containers"]
+        found: dict[str, Path] = {}
+        for mount in container["volumeMounts"]:
+            volume, at = volumes[mount["name"]], mount["mountPath"]
+            if "configMap" in volume:
+                found[at] = self._folder / "config-maps" / volume["configMap"]["name"]
+            elif "secret" in volume:
+                found[at] = self._folder / "secrets" / volume["secret"]["secretName"]
+            elif "projected" in volume:
+                (first, *_) = volume["projected"]["sources"]
+                found[at] = self._folder / "secrets" / first["secret"]["name"]
+            elif at == names.CACHE_DIR:
+                found[at] = self._folder / "cache" / pod
+                found[at].mkdir(exist_ok=True)
+        return found
+
+    def _variables(self) -> dict[str, str]:
+        """What the processes of a job are told without a cluster."""
+        folder = self._folder
+        keys = next((folder / "secrets").glob(f"{self._stem}-keys-*"), folder / "secrets")
+        coordinator = self._address(names.child(self._stem, names.COORDINATOR), 0)
+        learner = self._address(names.child(self._stem, names.LEARNER), 0)
+        return {
+            MARK: str(folder),
+            names.ENV_JOB_FOLDER: str(folder),
+            names.ENV_HOSTS: str(folder / "hosts"),
+            names.ENV_KEYS: str(keys),
+            names.ENV_PRICES: str(folder / "config-maps" / names.PRICES_NAME),
+            names.ENV_COORDINATOR_URL: f"http://{coordinator}:{names.PORT_COORDINATOR}",
+            names.ENV_DIRECT_ADDRESS: f"{learner}:{names.PORT_DIRECT}",
+            names.ENV_ENVIRONMENT_MODULES: str(self._modules),
+            names.ENV_SANDBOX_NETWORK: str(self._network.number),
+            "MASTER_ADDR": learner,
+            "MASTER_PORT": str(_free_port(learner)),
+        }
+
+    def _write_hosts(self) -> None:
+        """What stands for the DNS: the addresses behind each Service."""
+        lines = [
+            f"{pod.place.address} {name}.{self._namespace}.svc"
+            for (kind, name), service in self._objects.items()
+            if kind == "Service"
+            for pod in self._pods.values()
+            if _selects(service["spec"], pod)
+        ]
+        text = "".join(f"{line}\n" for line in lines)
+        path = self._folder / "hosts"
+        with contextlib.suppress(FileNotFoundError):
+            if path.read_text() == text:
+                return
+        new = path.with_name("hosts.new")
+        new.write_text(text)
+        new.replace(path)
+
+
+def _selects(service: Json, pod: Pod) -> bool:
+    labels = pod.body["metadata"]["labels"]
+    ready = pod.ready or service.get("publishNotReadyAddresses", False)
+    return ready and all(labels.get(key) == value for key, value in service["selector"].items())
+
+
+def _free_port(address: str) -> int:
+    with socket.socket() as tried:
+        tried.bind((address, 0))
+        return int(tried.getsockname()[1])

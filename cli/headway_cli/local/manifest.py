@@ -1,0 +1,121 @@
+"""The job as a person wrote it, and what is changed to run it on this machine. Pure, but for `read`."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+from pydantic import ValidationError
+
+from headway_api import names
+from headway_api.mistakes import mistakes
+from headway_api.spec.evaluation import RLEvalJob
+from headway_api.spec.training import RLTrainingJob
+from headway_cli.local.workloads import moment
+
+KINDS: Final[Mapping[str, type[RLTrainingJob] | type[RLEvalJob]]] = {
+    names.TRAINING_KIND: RLTrainingJob,
+    names.EVAL_KIND: RLEvalJob,
+}
+Json = dict[str, Any]
+
+
+class ManifestWrong(Exception):
+    """The file is no job that can be run; the message names the field and the fix."""
+
+
+def read(path: Path) -> Json:
+    """The one job of a file of YAML documents.
+
+    Raises:
+        ManifestWrong: there is none, or more than one.
+    """
+    try:
+        documents = list(yaml.safe_load_all(path.read_text()))
+    except OSError as error:
+        raise ManifestWrong(f"{path}: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ManifestWrong(f"{path} is no YAML: {error}") from error
+    jobs = [each for each in documents if isinstance(each, dict) and each.get("kind") in KINDS]
+    if len(jobs) != 1:
+        raise ManifestWrong(f"{path} has {len(jobs)} jobs: write one {' or '.join(KINDS)}")
+    job: Json = jobs[0]
+    if not isinstance(job.get("metadata"), dict) or not isinstance(job["metadata"].get("name"), str):
+        raise ManifestWrong(f"{path}: metadata.name is missing: write a name")
+    return job
+
+
+def changed(job: Json, settings: Iterable[str]) -> Json:
+    """The job with `PATH=VALUE` laid over it, as `spec.schedule.maxSteps=3`; the value is YAML.
+
+    Raises:
+        ManifestWrong: one is of another form.
+    """
+    made: Json = json.loads(json.dumps(job, default=str))
+    for setting in settings:
+        path, equals, text = setting.partition("=")
+        *parents, last = path.split(".")
+        if not equals or not last or path.partition(".")[0] != "spec":
+            raise ManifestWrong(f"--set {setting}: write spec.FIELD=VALUE, such as spec.schedule.maxSteps=3")
+        at = made
+        for key in parents:
+            at = at.setdefault(key, {})
+            if not isinstance(at, dict):
+                raise ManifestWrong(f"--set {setting}: {key} holds no fields")
+        at[last] = yaml.safe_load(text)
+    return made
+
+
+def local(job: Json, folder: Path, now: datetime) -> tuple[Json, tuple[str, ...]]:
+    """The job as an API server would hold it, with its artifacts in `folder`; and what was left out of it.
+
+    Raises:
+        ManifestWrong: its spec is wrong.
+    """
+    spec, notes = dict(job.get("spec") or {}), []
+    spec["output"] = {"uri": f"file://{folder / 'artifacts'}"}
+    if "mlflow" in (spec.get("tracking") or {}):
+        spec["tracking"] = {key: value for key, value in spec["tracking"].items() if key != "mlflow"}
+        notes.append("spec.tracking.mlflow is left out: the server is the cluster's")
+    for role in ("learner", "rollout"):
+        if isinstance(spec.get(role), dict):
+            spec[role] = {key: value for key, value in spec[role].items() if key != "podTemplate"}
+    made = {
+        "apiVersion": names.API_VERSION,
+        "kind": job["kind"],
+        "metadata": {
+            "name": job["metadata"]["name"],
+            "namespace": job["metadata"].get("namespace") or "default",
+            "labels": job["metadata"].get("labels") or {},
+            "uid": str(uuid.uuid4()),
+            "generation": 1,
+            "creationTimestamp": moment(now),
+        },
+        "spec": spec,
+    }
+    model = KINDS[job["kind"]]
+    try:
+        model.model_validate(made)
+    except ValidationError as error:
+        raise ManifestWrong("; ".join(mistakes(error, model))) from error
+    return made, tuple(notes)
+
+
+def differences(one: Any, other: Any, path: str = "spec") -> list[str]:
+    """Paths of the fields in which two specs differ."""
+    if not (isinstance(one, dict) and isinstance(other, dict)):
+        return [] if one == other else [path]
+    found = []
+    for key in sorted({*one, *other}):
+        found += differences(one.get(key), other.get(key), f"{path}.{key}")
+    return found
+
+
+def utc_now() -> datetime:
+    """The time as manifests are given it."""
+    return datetime.now(UTC)

@@ -1,0 +1,304 @@
+"""One pod as a process of this machine: started, probed, started again and ended as a kubelet would."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+import psutil
+
+from headway_api import names
+from headway_cli.local.workloads import PodState, backoff, moment
+
+LOG_TAIL: Final = 2048
+"""Bytes of the log's end that stand for the message of a process that wrote none, as of a container."""
+TERMINATION_BYTES: Final = 4096
+KILLED_SECONDS: Final = 10.0
+"""How long a process may take to go once it is killed."""
+MARK: Final = "HEADWAY_LOCAL_JOB"
+"""On every process of a job: its folder, by which those that a killed engine left are found."""
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a pod is given beside its manifest."""
+
+    address: str
+    index: int
+    log: Path
+    mounts: Mapping[str, Path]
+    """Path in a container -> folder of this machine."""
+    variables: Mapping[str, str]
+
+
+@dataclass
+class Pod:
+    """A pod with one container. Call `start` once; `end` ends it for good."""
+
+    body: Json
+    place: Place
+    http: aiohttp.ClientSession
+    uid: str = field(default_factory=lambda: str(uuid.uuid4()))
+    _process: asyncio.subprocess.Process | None = None
+    _life: asyncio.Task[None] | None = None
+    _phase: str = "Pending"
+    _ready: bool = False
+    _ready_at: datetime = field(default_factory=lambda: datetime.now(UTC))
+    _restarts: int = 0
+    _state: Json = field(default_factory=dict)
+    _last_state: Json = field(default_factory=dict)
+    _ends: datetime | None = None
+
+    def __post_init__(self) -> None:
+        self._created = datetime.now(UTC)
+        self._folder = Path(tempfile.mkdtemp(prefix="headway-pod-"))
+        (self._folder / "tmp").mkdir()
+        self._termination = self._folder / "termination"
+
+    @property
+    def name(self) -> str:
+        """Of the pod."""
+        return str(self.body["metadata"]["name"])
+
+    @property
+    def ready(self) -> bool:
+        """Whether it takes requests."""
+        return self._ready and self._ends is None
+
+    @property
+    def state(self) -> PodState:
+        """As its workload's controller sees it."""
+        ended = self._state.get("terminated")
+        return PodState(
+            name=self.name,
+            index=self.place.index,
+            phase="Running" if self._phase == "Pending" else self._phase,
+            exit_code=ended["exitCode"] if ended else None,
+            ended=datetime.fromisoformat(ended["finishedAt"]) if ended else None,
+        )
+
+    def seen(self) -> Json:
+        """The pod as an API server would show it."""
+        metadata = {**self.body["metadata"], "uid": self.uid, "creationTimestamp": moment(self._created)}
+        if self._ends is not None:
+            metadata["deletionTimestamp"] = moment(self._ends)
+        container = {
+            "name": self._container["name"],
+            "ready": self._ready,
+            "restartCount": self._restarts,
+            "state": self._state,
+            "lastState": self._last_state,
+        }
+        ready = {
+            "type": "Ready",
+            "status": "True" if self._ready else "False",
+            "lastTransitionTime": moment(self._ready_at),
+        }
+        status = {
+            "phase": self._phase,
+            "podIP": self.place.address,
+            "conditions": [ready],
+            "containerStatuses": [container],
+        }
+        return {**self.body, "metadata": metadata, "status": status}
+
+    def start(self) -> None:
+        """Begin its life."""
+        self._life = asyncio.create_task(self._live())
+
+    async def end(self) -> None:
+        """SIGTERM, the grace period, SIGKILL to what is left."""
+        grace = float(self.body["spec"].get("terminationGracePeriodSeconds", 30))
+        self._ends = datetime.fromtimestamp(time.time() + grace, UTC)
+        if self._process is not None and self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.terminate()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(grace):
+                    await self._process.wait()
+        await self.kill()
+
+    async def kill(self) -> None:
+        """End it at once, with all that it started."""
+        self._ends = self._ends or datetime.now(UTC)
+        if self._life is not None:
+            self._life.cancel()
+            await asyncio.gather(self._life, return_exceptions=True)
+        if self._process is not None:
+            await asyncio.to_thread(kill_tree, self._process.pid, self._descendants())
+            await self._process.wait()
+        await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
+
+    @property
+    def _container(self) -> Json:
+        container: Json = self.body["spec"]["containers"][0]
+        return container
+
+    async def _live(self) -> None:
+        failures = 0
+        while True:
+            code = await self._run()
+            if self.body["spec"].get("restartPolicy") == "Never":
+                self._phase = "Succeeded" if code == 0 else "Failed"
+                return
+            failures += 1
+            self._last_state, self._state = self._state, {"waiting": {"reason": "CrashLoopBackOff"}}
+            await asyncio.sleep(backoff(failures))
+            self._restarts += 1
+
+    async def _run(self) -> int:
+        """One life of the container; its exit code."""
+        self._termination.write_text("")
+        started = datetime.now(UTC)
+        with self.place.log.open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                *self._container["command"][1:],
+                env=self._variables(),
+                cwd=self._folder,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self._phase, self._state = "Running", {"running": {"startedAt": moment(started)}}
+        probing = asyncio.create_task(self._probe(self._process))
+        try:
+            code = await self._process.wait()
+        finally:
+            probing.cancel()
+            self._set_ready(False)
+        await asyncio.to_thread(kill_tree, self._process.pid, [])
+        code = code if code >= 0 else 128 - code
+        ended = {
+            "exitCode": code,
+            "reason": "Completed" if code == 0 else "Error",
+            "startedAt": moment(started),
+            "finishedAt": moment(datetime.now(UTC)),
+            "message": self._last_words() if code else "",
+        }
+        self._state = {"terminated": ended}
+        return code
+
+    def _last_words(self) -> str:
+        said = self._termination.read_bytes()[:TERMINATION_BYTES]
+        if not said:
+            with self.place.log.open("rb") as log:
+                log.seek(max(0, os.fstat(log.fileno()).st_size - LOG_TAIL))
+                said = log.read()
+        return said.decode(errors="replace")
+
+    async def _probe(self, process: asyncio.subprocess.Process) -> None:
+        """Ask it whether it is ready, and end it when it hangs."""
+        startup, readiness = self._container.get("startupProbe"), self._container.get("readinessProbe")
+        liveness = self._container.get("livenessProbe")
+        if startup is not None:
+            failed = 0
+            while not await self._asked(startup):
+                failed += 1
+                if failed >= int(startup["failureThreshold"]):
+                    process.kill()
+                    return
+                await asyncio.sleep(float(startup["periodSeconds"]))
+        due, failed = time.monotonic() + float(liveness["periodSeconds"]) if liveness else float("inf"), 0
+        while True:
+            self._set_ready(readiness is None or await self._asked(readiness))
+            if liveness is not None and time.monotonic() > due:
+                failed = 0 if await self._asked(liveness) else failed + 1
+                due = time.monotonic() + float(liveness["periodSeconds"])
+                if failed >= int(liveness["failureThreshold"]):
+                    process.kill()
+                    return
+            await asyncio.sleep(1.0)
+
+    async def _asked(self, probe: Json) -> bool:
+        ports = {each["name"]: each["containerPort"] for each in self._container["ports"]}
+        asked = probe["httpGet"]
+        url = f"http://{self.place.address}:{ports[asked['port']]}{asked['path']}"
+        limit = aiohttp.ClientTimeout(total=float(probe.get("timeoutSeconds", 5)))
+        try:
+            async with self.http.get(url, timeout=limit) as answer:
+                return answer.status < 400
+        except (aiohttp.ClientError, TimeoutError):
+            return False
+
+    def _set_ready(self, ready: bool) -> None:
+        if ready != self._ready:
+            self._ready, self._ready_at = ready, datetime.now(UTC)
+
+    def _descendants(self) -> list[int]:
+        """What its process has started, wherever it put them."""
+        assert self._process is not None
+        try:
+            return [each.pid for each in psutil.Process(self._process.pid).children(recursive=True)]
+        except psutil.NoSuchProcess:
+            return []
+
+    def _variables(self) -> dict[str, str]:
+        outside = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("HEADWAY_", "KUBERNETES_"))
+        }
+        found: dict[str, str] = {}
+        for each in self._container["env"]:
+            found[each["name"]] = self._here(each["value"]) if "value" in each else self._field(each)
+        return {
+            **outside,
+            **found,
+            "TMPDIR": str(self._folder / "tmp"),
+            names.ENV_BIND_ADDRESS: self.place.address,
+            names.ENV_TERMINATION_FILE: str(self._termination),
+            **self.place.variables,
+        }
+
+    def _here(self, value: str) -> str:
+        """A path in the container, as this machine's."""
+        for at, folder in self.place.mounts.items():
+            if value == at or value.startswith(f"{at}/"):
+                return f"{folder}{value[len(at) :]}"
+        return value
+
+    def _field(self, variable: Json) -> str:
+        path = variable["valueFrom"]["fieldRef"]["fieldPath"]
+        if path == "metadata.name":
+            return self.name
+        return self.place.address if path == "status.podIP" else str(self.place.index)
+
+
+def kill_tree(leader: int, descendants: Sequence[int]) -> None:
+    """SIGKILL to a process group and to further processes, and wait until they are gone."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(leader, signal.SIGKILL)
+    left = []
+    for pid in descendants:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process = psutil.Process(pid)
+            process.kill()
+            left.append(process)
+    psutil.wait_procs(left, timeout=KILLED_SECONDS)
+
+
+def left_over(folder: Path) -> list[int]:
+    """Processes of a job that an engine which was killed has left."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get(MARK) == str(folder) and process.pid != os.getpid():
+                found.append(process.pid)
+    return found

@@ -1,0 +1,134 @@
+"""What a Job or a Deployment asks for, as Kubernetes' controllers read them. Pure.
+
+It covers what the operator's plans use. Jobs: indexed or not, failure policies by exit code, limits of
+failures in all and by index. Deployments: the number of replicas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
+
+Json = dict[str, Any]
+
+BACKOFF_SECONDS: Final = 1.0
+"""Before a pod is made again for the first time; twice as long each further time."""
+LONGEST_BACKOFF_SECONDS: Final = 30.0
+IGNORED, FAILS_JOB, COUNTED = "Ignore", "FailJob", "Count"
+
+
+@dataclass(frozen=True)
+class PodState:
+    """What a workload's controller knows of a pod."""
+
+    name: str
+    index: int
+    """Which of the workload's pods it stands for."""
+    phase: str
+    """`Running`, `Succeeded` or `Failed`."""
+    exit_code: int | None = None
+    ended: datetime | None = None
+
+
+@dataclass(frozen=True)
+class Step:
+    """What to do about a workload now, and what its status says."""
+
+    create: tuple[int, ...] = ()
+    """Indices of pods to make."""
+    delete: tuple[str, ...] = ()
+    """Names of pods to end."""
+    status: Json = field(default_factory=dict)
+
+
+def deployment(body: Json, pods: Sequence[PodState], ready: int) -> Step:
+    """A pod for each replica."""
+    wanted = int(body["spec"].get("replicas", 1))
+    there = {pod.index for pod in pods}
+    return Step(
+        create=tuple(index for index in range(wanted) if index not in there),
+        delete=tuple(pod.name for pod in pods if pod.index >= wanted),
+        status={"replicas": len(pods), "readyReplicas": ready},
+    )
+
+
+def job(body: Json, pods: Sequence[PodState], now: datetime) -> Step:
+    """A pod for each completion, made again while failures are allowed; no more once the Job has ended."""
+    spec, before = body["spec"], body.get("status", {})
+    if before.get("conditions"):
+        running = tuple(pod.name for pod in pods if pod.phase == "Running")
+        return Step(delete=running, status=before)
+    failed = [pod for pod in pods if pod.phase == "Failed"]
+    verdicts = {pod.name: verdict(spec, pod) for pod in failed}
+    counted = [pod for pod in failed if verdicts[pod.name][0] == COUNTED]
+    status: Json = {"failed": len(counted)} if counted else {}
+    if (end := _end(body, pods, verdicts, counted)) is not None:
+        kind, reason, message = end
+        condition = {
+            "type": kind,
+            "status": "True",
+            "reason": reason,
+            "message": message,
+            "lastTransitionTime": moment(now),
+        }
+        return Step(status={**status, "conditions": [condition]})
+    busy = {pod.index for pod in pods if pod.phase != "Failed"}
+    missing = [index for index in range(int(spec["completions"])) if index not in busy]
+    due = tuple(index for index in missing if _is_due(index, counted, now))
+    return Step(create=due, status=status)
+
+
+def _end(
+    body: Json,
+    pods: Sequence[PodState],
+    verdicts: Mapping[str, tuple[str, str]],
+    counted: Sequence[PodState],
+) -> tuple[str, str, str] | None:
+    """Type, reason and message of the condition of a Job that is over."""
+    spec = body["spec"]
+    for action, words in verdicts.values():
+        if action == FAILS_JOB:
+            return "Failed", "PodFailurePolicy", words
+    by_index = spec.get("backoffLimitPerIndex")
+    if by_index is None and len(counted) > int(spec.get("backoffLimit", 6)):
+        return "Failed", "BackoffLimitExceeded", "Job has reached the specified backoff limit"
+    indices = {pod.index for pod in counted}
+    most = max((sum(pod.index == index for pod in counted) for index in indices), default=0)
+    if by_index is not None and most > int(by_index):
+        return "Failed", "MaxFailedIndexesExceeded", "Job has exceeded the maximum of failed indexes"
+    done = {pod.index for pod in pods if pod.phase == "Succeeded"}
+    if len(done) >= int(spec["completions"]):
+        return "Complete", "CompletionsReached", "Reached expected number of succeeded pods"
+    return None
+
+
+def verdict(spec: Json, pod: PodState) -> tuple[str, str]:
+    """What the Job's policy says of a failed pod: the action, and words that name the rule."""
+    for number, rule in enumerate(spec.get("podFailurePolicy", {}).get("rules", [])):
+        found = rule.get("onExitCodes")
+        if found is None or pod.exit_code is None:
+            continue
+        if (pod.exit_code in found["values"]) == (found["operator"] == "In"):
+            words = f"failed with exit code {pod.exit_code} matching {rule['action']} rule at index {number}"
+            return rule["action"], f"Container {found['containerName']} for pod {pod.name} {words}"
+    return COUNTED, ""
+
+
+def _is_due(index: int, counted: Sequence[PodState], now: datetime) -> bool:
+    """Whether the pod that takes the place of those that failed may be made."""
+    own = [pod.ended for pod in counted if pod.index == index and pod.ended is not None]
+    if not own:
+        return True
+    return (now - max(own)).total_seconds() >= backoff(len(own))
+
+
+def backoff(failures: int) -> float:
+    """Seconds to wait after so many failures."""
+    return float(min(LONGEST_BACKOFF_SECONDS, BACKOFF_SECONDS * 2 ** (failures - 1)))
+
+
+def moment(at: datetime) -> str:
+    """A time as Kubernetes writes it."""
+    return at.strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,50 @@
+"""A job's progress in lines, from its status. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Json = dict[str, Any]
+
+
+def line(job: Json) -> str:
+    """The status of a job in one line, as the printer columns of kubectl show it."""
+    status = job.get("status", {})
+    progress, usage = status.get("progress", {}), status.get("usage", {})
+    fields = {
+        "state": status.get("state", "Pending"),
+        "step": f"{progress.get('step', 0)}/{progress.get('maxSteps', '-')}",
+        "reward": status.get("reward", {}).get("mean", "-"),
+        "held-out": held_out(status.get("validation", {})),
+        "tokens": f"{usage.get('totalTokens', 0):,}",
+        "cost": f"{usage.get('cost', '0')} {usage.get('currency', 'USD')}",
+    }
+    return "  ".join(f"{name} {value}" for name, value in fields.items())
+
+
+def held_out(validation: Json) -> str:
+    """The external score of held-out rows and when it was measured."""
+    if "externalScore" not in validation:
+        return "-"
+    return f"{float(validation['externalScore']):.0%} (step {validation['step']})"
+
+
+def preflight(job: Json) -> list[str]:
+    """What the checks of baseline episodes came to, a line each; nothing before they are over."""
+    found = job.get("status", {}).get("preflight", {})
+    if "findings" not in found:
+        return []
+    episodes = f"{found.get('episodes', 0)} baseline episodes"
+    lines = [f"preflight: {found['state']} after {episodes}: {found.get('summary', '')}"]
+    for each in found["findings"]:
+        number = f" {each['value']}" if "value" in each else ""
+        lines.append(f"  {each['verdict']:7} {each['check']}{number}: {each.get('message', '')}")
+    return lines
+
+
+def conditions(job: Json) -> list[str]:
+    """What the conditions say, a line each."""
+    return [
+        f"  {each['type']}={each['status']} {each.get('reason', '')}: {each.get('message', '')}"
+        for each in job.get("status", {}).get("conditions", [])
+    ]

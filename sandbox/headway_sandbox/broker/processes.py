@@ -1,0 +1,253 @@
+"""Sandboxes as processes of this machine, for a job without a cluster. They are told of as pods.
+
+Each has a loopback address of its own, and inherits a socket there. Where this system lets a user have
+namespaces, a sandbox has no network beside that socket. It sees neither other processes nor the folder of its
+job. Its memory and the size of its files are limited. It is weaker than a pod: it runs as this user, and may
+read what this user may. Sandboxes end with their broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import uuid
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+from headway_api import names
+from headway_api.quantity import amount
+from headway_sandbox.broker.kube import ApiError, Gone
+from headway_sandbox.broker.pods import CONTAINER
+from headway_sandbox.http import listen
+from headway_sandbox.runner import CHILD
+
+HOME: Final = Path(__file__).resolve().parents[2]
+"""The folder that has the package `headway_sandbox`."""
+HOSTS: Final = 0xFFFD
+"""Addresses that sandboxes take in turn."""
+EVENTS: Final = 4096
+"""So many are remembered for a watch that begins late."""
+TAIL: Final = 4096
+"""Bytes of a sandbox's output that are told when it ends."""
+OPEN_FILES: Final = 256
+WALLS: Final = (
+    "unshare", "--user", "--map-root-user", "--mount", "--net", "--pid", "--fork", "--kill-child",
+    "--mount-proc",
+)  # fmt: skip
+UNPRIVILEGED: Final = ("setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs", "--")
+"""In its namespace it is root in name: without this it could take the mounts away again."""
+Json = dict[str, Any]
+
+
+@dataclass
+class _Running:
+    pod: Json
+    process: asyncio.subprocess.Process
+    folder: tempfile.TemporaryDirectory[str]
+
+    @property
+    def log(self) -> Path:
+        """What it writes to stdout and stderr."""
+        return Path(self.folder.name, "log")
+
+    @property
+    def termination(self) -> Path:
+        """Why it ended, by its own word."""
+        return Path(self.folder.name, "termination")
+
+
+def _files(folder: str) -> BinaryIO:
+    """Make what a sandbox finds there; its log, open."""
+    Path(folder, "home").mkdir()
+    Path(folder, "termination").touch()
+    return Path(folder, "log").open("wb")
+
+
+@cache
+def walls() -> tuple[str, ...]:
+    """What a sandbox is started by; empty where this system gives a user no namespaces."""
+    probe = [*WALLS, "sh", "-c", "mount -t tmpfs tmpfs /tmp && exec setpriv --no-new-privs true"]
+    try:
+        tried = subprocess.run(probe, capture_output=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return ()
+    return WALLS if tried.returncode == 0 else ()
+
+
+def command(limits: Json, hidden: Sequence[Path], within: tuple[str, ...]) -> list[str]:
+    """How to start the server of a sandbox, `within` walls or, where there are none, within limits alone."""
+    blocks = int(amount(limits["ephemeral-storage"])) // 512
+    data = int(amount(limits["memory"])) // 1024
+    script = [f"mount -t tmpfs tmpfs {shlex.quote(str(folder))} || exit 1" for folder in hidden if within]
+    script += [f"ulimit -n {OPEN_FILES}; ulimit -f {blocks}; ulimit -d {data}", 'exec "$@"']
+    drops = UNPRIVILEGED if within else ()
+    return [
+        *within,
+        "sh",
+        "-c",
+        "\n".join(script),
+        "sh",
+        *drops,
+        sys.executable,
+        "-m",
+        "headway_sandbox.server",
+    ]
+
+
+class ProcessPods:
+    """The sandboxes of one broker."""
+
+    def __init__(self, modules: Path, hidden: Sequence[Path], network: int) -> None:
+        """
+        Args:
+            modules: folder of the environment's modules.
+            hidden: folders that no sandbox sees into.
+            network: their addresses are 127.`network`.x.y.
+        """
+        self._modules = modules
+        self._hidden = hidden
+        self._network = network
+        self._host = self._version = 0
+        self._running: dict[str, _Running] = {}
+        self._events: deque[tuple[int, str, Json]] = deque(maxlen=EVENTS)
+        self._news = asyncio.Condition()
+        self._endings: set[asyncio.Task[None]] = set()
+
+    async def create(self, pod: Json) -> Json:
+        """Start the process of a pod; the pod as it then is.
+
+        Raises:
+            ApiError: it cannot be started.
+        """
+        name = pod["metadata"]["name"]
+        if name in self._running:
+            raise ApiError(409, "AlreadyExists", f"pod {name} exists")
+        address = self._address()
+        folder = tempfile.TemporaryDirectory(prefix="headway-sandbox-", ignore_cleanup_errors=True)
+        try:
+            process = await self._start(pod, folder.name, address)
+        except OSError as error:
+            folder.cleanup()
+            raise ApiError(500, "NotStarted", f"{name}: {error}") from error
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        made: Json = {
+            **pod,
+            "metadata": {**pod["metadata"], "uid": str(uuid.uuid4()), "creationTimestamp": now},
+            "status": {"phase": "Running", "podIP": address},
+        }
+        running = self._running[name] = _Running(made, process, folder)
+        ending = asyncio.create_task(self._until_end(name, running))
+        self._endings.add(ending)
+        ending.add_done_callback(self._endings.discard)
+        await self._tell("ADDED", running)
+        return running.pod
+
+    async def _start(self, pod: Json, folder: str, address: str) -> asyncio.subprocess.Process:
+        containers = {each["name"]: each for each in pod["spec"]["containers"]}
+        server = containers[CONTAINER]
+        with listen(names.PORT_SANDBOX, address) as listener, _files(folder) as log:
+            variables = self._variables(server, folder, listener.fileno())
+            if names.RUNNER in containers:
+                variables[names.ENV_RUNNER] = CHILD
+            return await asyncio.create_subprocess_exec(
+                *command(server["resources"]["limits"], self._hidden, walls()),
+                env=variables,
+                cwd=variables["HOME"],
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=[listener.fileno()],
+                start_new_session=True,
+            )
+
+    def _variables(self, server: Json, folder: str, descriptor: int) -> dict[str, str]:
+        home = f"{folder}/home"
+        given = {each["name"]: each["value"] for each in server["env"] if "value" in each}
+        return {
+            "PATH": os.environ.get("PATH", os.defpath),
+            "LANG": "C.UTF-8",
+            "HOME": home,
+            "TMPDIR": home,
+            "PYTHONPATH": os.pathsep.join([str(self._modules), str(HOME)]),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            **given,
+            names.ENV_SANDBOX_SOCKET: str(descriptor),
+            names.ENV_EPISODE_FILE: f"{home}/episode.json",
+            names.ENV_TERMINATION_FILE: f"{folder}/termination",
+        }
+
+    async def delete(self, name: str, uid: str | None, grace_seconds: int) -> None:
+        """End a pod, where `uid` is known exactly that one; one that is gone already is no error."""
+        running = self._running.get(name)
+        if running is None or uid not in (None, running.pod["metadata"]["uid"]):
+            return
+        del self._running[name]
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(running.process.pid, signal.SIGKILL)
+        await running.process.wait()
+        await asyncio.to_thread(running.folder.cleanup)
+        await self._tell("DELETED", running)
+
+    async def list(self, selector: str) -> tuple[list[Json], str]:
+        """All of them, since one broker made each; and the version to watch from."""
+        return [running.pod for running in self._running.values()], str(self._version)
+
+    async def watch(self, selector: str, version: str) -> AsyncIterator[tuple[str, Json]]:
+        """Events after `version`, for ever.
+
+        Raises:
+            Gone: `version` is too old.
+        """
+        seen = int(version)
+        while True:
+            async with self._news:
+                while self._version <= seen:
+                    await self._news.wait()
+                fresh = [event for event in self._events if event[0] > seen]
+            if not fresh or fresh[0][0] > seen + 1:
+                raise Gone(f"events after {seen} are forgotten")
+            seen = fresh[-1][0]
+            for _, kind, pod in fresh:
+                yield kind, pod
+
+    async def close(self) -> None:
+        """End them all."""
+        for name in list(self._running):
+            await self.delete(name, None, 0)
+
+    async def _until_end(self, name: str, running: _Running) -> None:
+        code = await running.process.wait()
+        if self._running.get(name) is not running:
+            return
+        said = running.termination.read_text(errors="replace") or running.log.read_text(errors="replace")
+        ended = {"exitCode": code if code >= 0 else 128 - code, "reason": "Error", "message": said[-TAIL:]}
+        status = {
+            "phase": "Failed",
+            "containerStatuses": [{"name": CONTAINER, "state": {"terminated": ended}}],
+        }
+        running.pod = {**running.pod, "status": {**running.pod["status"], **status}}
+        await self._tell("MODIFIED", running)
+
+    async def _tell(self, kind: str, running: _Running) -> None:
+        async with self._news:
+            self._version += 1
+            stamped = {**running.pod["metadata"], "resourceVersion": str(self._version)}
+            running.pod = {**running.pod, "metadata": stamped}
+            self._events.append((self._version, kind, running.pod))
+            self._news.notify_all()
+
+    def _address(self) -> str:
+        """The next one: it comes round only after tens of thousands."""
+        self._host = self._host % HOSTS + 1
+        return f"127.{self._network}.{self._host >> 8}.{self._host & 0xFF}"
