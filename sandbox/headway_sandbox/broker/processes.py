@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -36,6 +38,7 @@ HOME: Final = Path(__file__).resolve().parents[2]
 """The folder that has the package `headway_sandbox`."""
 HOSTS: Final = 0xFFFD
 """Addresses that sandboxes take in turn."""
+TRIES: Final = 512
 EVENTS: Final = 4096
 """So many are remembered for a watch that begins late."""
 TAIL: Final = 4096
@@ -133,10 +136,11 @@ class ProcessPods:
         name = pod["metadata"]["name"]
         if name in self._running:
             raise ApiError(409, "AlreadyExists", f"pod {name} exists")
-        address = self._address()
         folder = tempfile.TemporaryDirectory(prefix="headway-sandbox-", ignore_cleanup_errors=True)
         try:
-            process = await self._start(pod, folder.name, address)
+            with self._listener() as listener:
+                address: str = listener.getsockname()[0]
+                process = await self._start(pod, folder.name, listener)
         except OSError as error:
             folder.cleanup()
             raise ApiError(500, "NotStarted", f"{name}: {error}") from error
@@ -153,10 +157,10 @@ class ProcessPods:
         await self._tell("ADDED", running)
         return running.pod
 
-    async def _start(self, pod: Json, folder: str, address: str) -> asyncio.subprocess.Process:
+    async def _start(self, pod: Json, folder: str, listener: socket.socket) -> asyncio.subprocess.Process:
         containers = {each["name"]: each for each in pod["spec"]["containers"]}
         server = containers[CONTAINER]
-        with listen(names.PORT_SANDBOX, address) as listener, _files(folder) as log:
+        with _files(folder) as log:
             variables = self._variables(server, folder, listener.fileno())
             if names.RUNNER in containers:
                 variables[names.ENV_RUNNER] = CHILD
@@ -247,7 +251,19 @@ class ProcessPods:
             self._events.append((self._version, kind, running.pod))
             self._news.notify_all()
 
-    def _address(self) -> str:
-        """The next one: it comes round only after tens of thousands."""
-        self._host = self._host % HOSTS + 1
-        return f"127.{self._network}.{self._host >> 8}.{self._host & 0xFF}"
+    def _listener(self) -> socket.socket:
+        """A socket at the next address that is free: those that an earlier broker made may still be ending.
+
+        Raises:
+            OSError: none of the next ones is.
+        """
+        for left in reversed(range(TRIES)):
+            self._host = self._host % HOSTS + 1
+            try:
+                return listen(
+                    names.PORT_SANDBOX, f"127.{self._network}.{self._host >> 8}.{self._host & 0xFF}"
+                )
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE or not left:
+                    raise
+        raise AssertionError("the last try returns or raises")

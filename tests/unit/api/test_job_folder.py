@@ -1,0 +1,54 @@
+"""A job as files: parts of its status have one writer each, and are read as one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from headway_api.job_folder import JobFolder, merged
+
+READY = {"type": "Ready", "status": "True"}
+JOB = {"kind": "RLTrainingJob", "metadata": {"name": "a"}, "spec": {}}
+
+
+def test_the_parts_of_two_managers_are_one_status(tmp_path: Path) -> None:
+    folder = JobFolder(tmp_path / "job")
+    assert not folder.exists()
+    folder.write(JOB)
+    folder.write_status("operator", {"state": "Training", "conditions": [READY]})
+    folder.write_status("coordinator", {"progress": {"step": 1}, "conditions": [{"type": "Healthy"}]})
+    whole = folder.whole()
+    assert folder.exists()
+    assert whole["metadata"] == {"name": "a"}
+    assert whole["status"] == {
+        "state": "Training",
+        "progress": {"step": 1},
+        "conditions": [READY, {"type": "Healthy"}],
+    }
+
+
+def test_what_a_manager_no_longer_says_is_gone(tmp_path: Path) -> None:
+    folder = JobFolder(tmp_path)
+    folder.write_status("coordinator", {"progress": {"step": 1}, "usage": {}})
+    folder.write_status("coordinator", {"progress": {"step": 2}})
+    assert folder.whole()["status"] == {"progress": {"step": 2}}
+    assert folder.status_of("coordinator") == {"progress": {"step": 2}}
+    assert folder.status_of("operator") == {}
+
+
+def test_a_status_is_not_stored_with_the_job(tmp_path: Path) -> None:
+    folder = JobFolder(tmp_path)
+    folder.write({**JOB, "status": {"state": "Training"}})
+    assert folder.whole() == {**JOB, "status": {}}
+
+
+def test_of_a_condition_that_two_have_said_the_newer_stands(tmp_path: Path) -> None:
+    folder = JobFolder(tmp_path)
+    folder.write_status("coordinator", {"conditions": [{"type": "WeightsInSync", "status": "True"}]})
+    folder.write_status("operator", {"conditions": [{"type": "WeightsInSync", "status": "Unknown"}]})
+    assert folder.whole()["status"]["conditions"] == [{"type": "WeightsInSync", "status": "Unknown"}]
+    folder.write_status("coordinator", {"conditions": [{"type": "WeightsInSync", "status": "False"}]})
+    assert folder.whole()["status"]["conditions"] == [{"type": "WeightsInSync", "status": "False"}]
+
+
+def test_parts_without_conditions_make_none() -> None:
+    assert merged([{}, {"state": "Pending"}]) == {"state": "Pending"}

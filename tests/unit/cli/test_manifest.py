@@ -1,0 +1,86 @@
+"""A job's file, and what is changed to run it on one machine."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from headway_cli.local import manifest
+from headway_cli.local.manifest import ManifestWrong
+
+ROOT = Path(__file__).resolve().parents[3]
+JOB = ROOT / "examples" / "sop-quickstart" / "job.yaml"
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def written(folder: Path, *documents: Any) -> Path:
+    path = folder / "job.yaml"
+    path.write_text(yaml.safe_dump_all(documents))
+    return path
+
+
+def test_the_example_can_be_run_here_and_keeps_its_artifacts_here() -> None:
+    made, notes = manifest.local(manifest.read(JOB), Path("/there"), NOW)
+    assert made["spec"]["output"] == {"uri": "file:///there/artifacts"}
+    assert made["metadata"]["namespace"] == "headway-demo"
+    assert made["metadata"]["generation"] == 1
+    assert "mlflow" not in made["spec"].get("tracking", {})
+    assert notes == ("spec.tracking.mlflow is left out: the server is the cluster's",)
+
+
+def test_other_documents_of_the_file_are_passed_over(tmp_path: Path) -> None:
+    job = yaml.safe_load(JOB.read_text())
+    assert manifest.read(written(tmp_path, {"kind": "ConfigMap"}, job)) == job
+
+
+@pytest.mark.parametrize(
+    ("documents", "words"),
+    [
+        ([], "has 0 jobs: write one RLTrainingJob or RLEvalJob"),
+        ([{"kind": "RLEvalJob", "metadata": {"name": n}} for n in "ab"], "has 2 jobs"),
+        ([{"kind": "RLTrainingJob", "spec": {}}], "metadata.name is missing"),
+    ],
+)
+def test_a_file_that_is_no_job_is_refused(tmp_path: Path, documents: list[Any], words: str) -> None:
+    with pytest.raises(ManifestWrong, match=words):
+        manifest.read(written(tmp_path, *documents))
+
+
+def test_a_file_that_is_not_there_or_no_yaml_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ManifestWrong, match="No such file"):
+        manifest.read(tmp_path / "absent.yaml")
+    (tmp_path / "odd.yaml").write_text("a: [")
+    with pytest.raises(ManifestWrong, match="is no YAML"):
+        manifest.read(tmp_path / "odd.yaml")
+
+
+def test_settings_change_fields_and_leave_the_file_as_it_was() -> None:
+    job = manifest.read(JOB)
+    made = manifest.changed(job, ["spec.schedule.maxSteps=3", "spec.rollout.sampling.temperature=0.5"])
+    assert made["spec"]["schedule"]["maxSteps"] == 3
+    assert made["spec"]["rollout"]["sampling"] == {"maxTokens": 32, "temperature": 0.5}
+    assert job["spec"]["schedule"]["maxSteps"] == 20
+
+
+@pytest.mark.parametrize("setting", ["schedule.maxSteps=3", "spec.schedule.maxSteps", "spec.seed.x=1"])
+def test_a_setting_of_another_form_is_refused(setting: str) -> None:
+    job = manifest.read(JOB)
+    job["spec"]["seed"] = 1
+    with pytest.raises(ManifestWrong, match=f"--set {setting}"):
+        manifest.changed(job, [setting])
+
+
+def test_a_spec_that_is_wrong_names_the_field() -> None:
+    job = manifest.changed(manifest.read(JOB), ["spec.algorithm.groupSize=0"])
+    with pytest.raises(ManifestWrong, match=r"spec\.algorithm\.groupSize"):
+        manifest.local(job, Path("/there"), NOW)
+
+
+def test_differences_name_the_fields() -> None:
+    one = {"a": {"b": 1, "c": [1]}, "d": 2}
+    assert manifest.differences(one, one) == []
+    assert manifest.differences(one, {"a": {"b": 2, "c": [1]}}) == ["spec.a.b", "spec.d"]

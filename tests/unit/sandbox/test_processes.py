@@ -1,0 +1,216 @@
+"""Sandboxes as processes: their pool, what they see of the machine, and that they end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from sandbox_broker import job_config
+
+from headway_api import names
+from headway_sandbox.broker import pods
+from headway_sandbox.broker.kube import ApiError, Gone
+from headway_sandbox.broker.processes import EVENTS, ProcessPods, command, walls
+
+LIMITS = {"limits": {"cpu": "250m", "memory": "256Mi"}}
+NETWORK = 250
+"""No local job has it."""
+ENVIRONMENT = '''
+import os, socket
+from pathlib import Path
+from headway_sandbox.environment import Environment, Observation, tool, user
+
+class Prober(Environment):
+    """Tells what it can reach."""
+
+    def reset(self, row, seed):
+        return Observation([user("go")])
+
+    @tool
+    def connect(self, host: str, port: int) -> str:
+        """Connect."""
+        try:
+            socket.create_connection((host, port), timeout=2).close()
+        except OSError as error:
+            return type(error).__name__
+        return "connected"
+
+    @tool
+    def look(self, folder: str) -> list[str]:
+        """List."""
+        return sorted(os.listdir(folder))
+
+    @tool
+    def write(self, size: int) -> str:
+        """Write a file."""
+        try:
+            Path("big").write_bytes(b"x" * size)
+        except OSError as error:
+            return type(error).__name__
+        return "written"
+
+    @tool
+    def grow(self, size: int) -> str:
+        """Take memory."""
+        try:
+            bytearray(size)
+        except MemoryError as error:
+            return type(error).__name__
+        return "grown"
+
+    def reward(self, transcript):
+        return 0.0
+
+    def score(self, transcript):
+        return 0.0
+'''
+
+
+@pytest.fixture
+def modules(tmp_path: Path) -> Path:
+    folder = tmp_path / "modules"
+    folder.mkdir()
+    (folder / "prober.py").write_text(ENVIRONMENT)
+    return folder
+
+
+@pytest.fixture
+async def made(tmp_path: Path, modules: Path) -> AsyncIterator[ProcessPods]:
+    secret = tmp_path / "job"
+    secret.mkdir()
+    (secret / "key").write_text("of the job")
+    sandboxes = ProcessPods(modules, [secret], NETWORK)
+    try:
+        yield sandboxes
+    finally:
+        await sandboxes.close()
+
+
+def pod(name: str, entrypoint: str = "prober:Prober") -> dict[str, Any]:
+    config = job_config("team", "image", "u-1", entrypoint=entrypoint)
+    return pods.manifest(pods.Kind(config), pods.Platform({}, LIMITS, []), name)
+
+
+async def ask(http: aiohttp.ClientSession, made: dict[str, Any], tool: str, **arguments: Any) -> Any:
+    url = pods.url_of(made["status"]["podIP"])
+    body = {"name": tool, "arguments": arguments}
+    async with http.post(f"{url}/tool", json=body, headers={"Authorization": "Bearer t"}) as answer:
+        assert answer.status == 200, await answer.text()
+        return (await answer.json())["content"]
+
+
+async def leased(http: aiohttp.ClientSession, made: dict[str, Any]) -> None:
+    url = pods.url_of(made["status"]["podIP"])
+    body = {"lease": "l", "token": "t", "deadline": time.time() + 60}
+    async with asyncio.timeout(30):
+        async with http.post(f"{url}/lease", json=body) as answer:
+            assert answer.status == 204, await answer.text()
+        asked = {"row": {}, "seed": 1}
+        async with http.post(f"{url}/reset", json=asked, headers={"Authorization": "Bearer t"}) as answer:
+            assert answer.status == 200, await answer.text()
+
+
+@pytest.mark.skipif(not walls(), reason="this system gives a user no namespaces")
+async def test_a_sandbox_reaches_nothing_and_does_not_see_its_job(made: ProcessPods, tmp_path: Path) -> None:
+    listener = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+    port = listener.sockets[0].getsockname()[1]
+    async with listener, aiohttp.ClientSession() as http:
+        one = await made.create(pod("one"))
+        await leased(http, one)
+        assert await ask(http, one, "connect", host="127.0.0.1", port=port) == "OSError"
+        assert await ask(http, one, "look", folder=str(tmp_path / "job")) == "[]"
+        processes = await ask(http, one, "look", folder="/proc")
+        assert str(os.getpid()) not in processes
+
+
+async def test_a_sandbox_is_bounded_in_memory_and_files(made: ProcessPods) -> None:
+    async with aiohttp.ClientSession() as http:
+        one = await made.create(pod("one"))
+        await leased(http, one)
+        assert await ask(http, one, "grow", size=1 << 20) == "grown"
+        assert await ask(http, one, "grow", size=1 << 34) == "MemoryError"
+        assert await ask(http, one, "write", size=1 << 20) == "written"
+
+
+async def test_what_happens_is_told_in_order_from_the_version_asked_for(made: ProcessPods) -> None:
+    listed, version = await made.list("")
+    assert listed == []
+    one = await made.create(pod("one"))
+    two = await made.create(pod("two"))
+    assert one["status"]["podIP"] != two["status"]["podIP"]
+    await made.delete("one", "another uid", 1)
+    await made.delete("one", one["metadata"]["uid"], 1)
+    await made.delete("one", None, 1)
+    told = []
+    async with asyncio.timeout(10):
+        async for kind, item in made.watch("", version):
+            told.append((kind, item["metadata"]["name"]))
+            if len(told) == 3:
+                break
+    assert told == [("ADDED", "one"), ("ADDED", "two"), ("DELETED", "one")]
+    listed, _ = await made.list("")
+    assert [item["metadata"]["name"] for item in listed] == ["two"]
+
+
+async def test_a_watch_that_begins_too_late_lists_again(made: ProcessPods) -> None:
+    made._events.clear()
+    made._version = EVENTS + 1
+    with pytest.raises(Gone):
+        async for _ in made.watch("", "1"):
+            pass
+
+
+async def test_a_name_is_given_once(made: ProcessPods) -> None:
+    await made.create(pod("one"))
+    with pytest.raises(ApiError) as refused:
+        await made.create(pod("one"))
+    assert refused.value.status == 409
+
+
+async def test_an_environment_that_cannot_be_imported_says_so(made: ProcessPods) -> None:
+    await made.create(pod("one", "absent:Desk"))
+    async with asyncio.timeout(30):
+        async for kind, item in made.watch("", "1"):
+            assert kind == "MODIFIED"
+            problem = pods.problem_of(item)
+            break
+    assert problem is not None
+    assert problem.reason == "EnvironmentNotImportable"
+    assert problem.permanent
+    assert "absent" in problem.message
+
+
+async def test_nothing_is_left_of_a_sandbox(made: ProcessPods) -> None:
+    await made.create(pod("one"))
+    running = made._running["one"]
+    await made.close()
+    assert running.folder.name not in [each.path for each in os.scandir(tempfile.gettempdir())]
+    assert running.process.returncode is not None
+
+
+def test_without_namespaces_limits_are_all_there_is() -> None:
+    limits = {"memory": "512Mi", "ephemeral-storage": "1Mi"}
+    plain = command(limits, [Path("/job")], ())
+    assert plain[:2] == ["sh", "-c"]
+    assert "mount" not in plain[2]
+    assert "ulimit -d 524288" in plain[2]
+    assert "ulimit -f 2048" in plain[2]
+
+
+def test_a_broker_makes_processes_where_it_is_told_to(tmp_path: Path) -> None:
+    from headway_sandbox.broker.__main__ import processes
+
+    assert processes({}) is None
+    told = {
+        names.ENV_ENVIRONMENT_MODULES: str(tmp_path),
+        names.ENV_JOB_FOLDER: str(tmp_path),
+        names.ENV_SANDBOX_NETWORK: "77",
+    }
+    assert isinstance(processes(told), ProcessPods)
