@@ -151,8 +151,11 @@ bench-preflight: venv ## what the preflight's checks cost, and how often they ar
 record-signals: venv ## record the series that collapse signals are tested on, those that are missing (over an hour for all; SPLIT=held_out, ONLY="clean-*": some)
 	PYTHONPATH=.:tests/support nice -n 15 $(PY) -m tests.signals.record $(if $(SPLIT),--split $(SPLIT)) $(if $(ONLY),--only $(foreach name,$(ONLY),'$(name)'))
 
-.PHONY: demo images image-base cluster-up cluster-down
+.PHONY: try demo images image-base cluster-up cluster-down
 demo: export DEMO_BEGUN := $(shell date +%s)
+try: export DEMO_BEGUN := $(shell date +%s)
+try: venv ## a model learns on this machine without a cluster, from job to bill (FRESH=1: begin anew)
+	PYTHONPATH=cli $(PY) hack/demo/try_local.py
 demo: venv ## a model learns on a cluster on this machine, from apply to bill
 	$(PY) hack/demo/demo.py $(DEMO_ARGS)
 images: ## build what a cluster pulls (gigabytes); IMAGE_ARGS="--push --prefix registry.example.com/headway"

@@ -26,6 +26,10 @@ WRONG, FAILED, INTERRUPTED = 2, 1, 130
 Json = dict[str, Any]
 
 
+class Stopped(Exception):
+    """A person ended the command before the job's end."""
+
+
 @app.callback()
 def headway() -> None:
     """Train and judge tool-using agents."""
@@ -54,12 +58,10 @@ def run(
         where = (folder or JOBS / document["metadata"]["name"]).resolve()
         stored = prepared(document, where, fresh=fresh)
         modules = (environment or job.parent).resolve()
-        accelerators = Path("/dev/nvidiactl").exists()
-        running = engine.Engine(stored, modules, engine.platform(accelerators))
-        ended = asyncio.run(_until_end(running))
+        ended = followed(engine.Engine(stored, modules, engine.platform(engine.has_accelerator())))
     except (ManifestWrong, MachineBusy) as error:
         raise _wrong(str(error)) from error
-    except asyncio.CancelledError:
+    except Stopped:
         typer.echo(f"stopped; run it again and it goes on; its files are in {where}", err=True)
         raise typer.Exit(INTERRUPTED) from None
     typer.echo("\n".join(progress.conditions(ended)))
@@ -91,6 +93,19 @@ def prepared(document: Json, folder: Path, *, fresh: bool) -> JobFolder:
             "or --folder to keep both"
         )
     return stored
+
+
+def followed(running: engine.Engine) -> Json:
+    """Run a job to its end and print how it goes; the job as it ended.
+
+    Raises:
+        Stopped: by SIGINT or SIGTERM.
+        MachineBusy: as many jobs run here as can.
+    """
+    try:
+        return asyncio.run(_until_end(running))
+    except asyncio.CancelledError:
+        raise Stopped from None
 
 
 async def _until_end(running: engine.Engine) -> Json:

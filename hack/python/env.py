@@ -42,6 +42,7 @@ LOCKS: dict[str, tuple[str, ...]] = {
     "coordinator": ("coordinator",),
     "rollout-cpu": ("rollout", "rollout-cpu"),
     "trainer": ("trainer",),
+    "cli": ("cli",),
     "dev": ("dev",),
 }
 ALL = tuple(sorted({extra for extras in LOCKS.values() for extra in extras}))

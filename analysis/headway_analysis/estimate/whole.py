@@ -180,7 +180,7 @@ def held(asked: int, usage: Mapping[str, float], seconds: float, ahead: Range) -
     """
     known = {key: much for key, much in usage.items() if class_of(key) == ACCELERATORS and much > 0}
     total = sum(known.values())
-    count = max(float(asked), total / seconds if seconds > 0 else 0.0)
+    count = max(float(asked), total / seconds if seconds >= BRIEFEST else 0.0)
     shares = {key: much / total for key, much in known.items()} or {ACCELERATORS: 1.0}
     return {key: ahead.times(exactly(count * share)) for key, share in shares.items() if count}
 

@@ -31,6 +31,11 @@ def platform(accelerators: bool) -> OperatorConfig:
     return OperatorConfig(images=images, accelerator="nvidia.com/gpu" if accelerators else "")
 
 
+def has_accelerator() -> bool:
+    """Whether this machine has an NVIDIA GPU that its driver knows."""
+    return Path("/dev/nvidiactl").exists()
+
+
 @dataclass(frozen=True)
 class Engine:
     """Runs the job of a folder."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .layout import SOURCE, Layout
+from .locks import alone
 from .shell import run
 from .steps import step
 from .toolchain import GO_MODULE, go_command
@@ -94,13 +95,16 @@ def sources_digest(program: Program) -> str:
 def build(layout: Layout, programs: tuple[Program, ...]) -> Path:
     """Build those of `programs` that are not cached; the folder all of them are in."""
     target = folder(layout)
-    missing = [program for program in programs if not _is_built(program, target)]
-    if missing:
-        target.mkdir(parents=True, exist_ok=True)
-        go = go_command(layout)
-        for program in missing:
-            with step(f"building {program.name}"):
-                _build_one(go, program, target)
+    target.mkdir(parents=True, exist_ok=True)
+    for program in programs:
+        if _is_built(program, target):
+            continue
+        with alone(layout, "toolchain"):
+            go = go_command(layout)
+        with alone(layout, f"building-{program.name}"):
+            if not _is_built(program, target):  # somebody else may have built it meanwhile
+                with step(f"building {program.name}"):
+                    _build_one(go, program, target)
     return target
 
 

@@ -1,19 +1,18 @@
-"""The command line: up, down, status, load-image, env, build-image, tools, prometheus, promtool, verdicts."""
+"""The command line: see `--help`."""
 
 from __future__ import annotations
 
 import argparse
-import fcntl
 import shlex
 import signal
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 from . import binaries, host, kind, local, oci, prometheus
 from .errors import ClusterError
 from .layout import Layout
+from .locks import alone
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -38,18 +37,19 @@ def _dispatch(options: argparse.Namespace, layout: Layout) -> int:
         print(f"export KUBECONFIG={shlex.quote(str(layout.admin_kubeconfig))}")
         print(f"export PATH={shlex.quote(str(programs))}:$PATH")
         return 0
+    if options.command == "build":
+        print(binaries.build(layout, (*binaries.CLUSTER_PROGRAMS, *binaries.TOOLS, binaries.VERDICTS)))
+        return 0
     if options.command == "tools":
-        with _alone(layout):
-            wanted = binaries.TOOLS + ((binaries.KWOK,) if options.kwok else ())
-            print(binaries.build(layout, wanted))
+        wanted = binaries.TOOLS + ((binaries.KWOK,) if options.kwok else ())
+        print(binaries.build(layout, wanted))
         return 0
     if options.command in prometheus.PROGRAMS:
-        with _alone(layout):
+        with alone(layout, "prometheus"):
             print(prometheus.provide(layout, options.command))
         return 0
     if options.command == "verdicts":
-        with _alone(layout):
-            print(binaries.build(layout, (binaries.VERDICTS,)) / binaries.VERDICTS.name)
+        print(binaries.build(layout, (binaries.VERDICTS,)) / binaries.VERDICTS.name)
         return 0
     if options.command == "build-image":
         image = oci.Image(options.name, entrypoint=options.entrypoint or ())
@@ -58,7 +58,7 @@ def _dispatch(options: argparse.Namespace, layout: Layout) -> int:
     docker = host.docker_answers()
     if options.command == "status":
         return 0 if (kind.status(layout) if docker else local.status(layout)) else 1
-    with _alone(layout):
+    with alone(layout, "cluster"):
         if docker:
             _on_kind(options, layout)
         else:
@@ -84,20 +84,12 @@ def _on_kind(options: argparse.Namespace, layout: Layout) -> None:
         kind.load_image(layout, options.archive)
 
 
-@contextmanager
-def _alone(layout: Layout) -> Iterator[None]:
-    """One command that changes the cluster at a time; a second one waits."""
-    layout.cache.mkdir(parents=True, exist_ok=True)
-    with open(layout.cache / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="cluster.py", description="A local Kubernetes for Headway.")
     commands = parser.add_subparsers(dest="command", required=True)
     up = commands.add_parser("up", help="bring the cluster up; returns at once where it is up")
     up.add_argument("--keep-failed", action="store_true", help="leave a failed start for a look")
+    commands.add_parser("build", help="build every program that the cluster and its tests run; start none")
     down = commands.add_parser("down", help="remove the cluster and every trace of it")
     down.add_argument("--keep-images", action="store_true", help="keep loaded images for next time")
     commands.add_parser("status", help="what runs; exit status 1 where the cluster is not well")

@@ -56,17 +56,25 @@ def budget() -> Document:
     return cast(Document, yaml.safe_load((EXAMPLE / "budget.yaml").read_text()))
 
 
-def inputs(cache: Path, seed: int) -> Path:
-    """Folder with base model and rows for `seed`, made unless the cache has it; safe to interrupt."""
+def inputs(cache: Path, seed: int, *, reference: bool = True) -> Path:
+    """Folder with base model and rows for `seed`, and the reference endpoint's model where that is asked for;
+    made unless the cache has them. Safe to interrupt."""
     sources = [EXAMPLE / name for name in ("base_model.py", "environment.py", "generate.py")]
     key = sha256(b"".join(p.read_bytes() for p in sources) + str(seed).encode()).hexdigest()[:12]
     folder = cache / f"sop-quickstart-{key}"
-    if not (folder / ".complete").exists():
-        _python("generate.py", "--out", folder, "--seed", seed)
-        _python("base_model.py", "--out", folder / "model", "--seed", seed)
-        _python("base_model.py", "--out", folder / "reference", "--seed", seed, *REFERENCE)
-        (folder / ".complete").touch()
+    _once(folder, "rows", "generate.py", "--out", folder, "--seed", seed)
+    _once(folder, "model", "base_model.py", "--out", folder / "model", "--seed", seed)
+    if reference:
+        _once(folder, "reference", "base_model.py", "--out", folder / "reference", "--seed", seed, *REFERENCE)
     return folder
+
+
+def _once(folder: Path, made: str, script: str, *arguments: object) -> None:
+    """Run a script unless it has been run to its end."""
+    done = folder / f".{made}"
+    if not done.exists():
+        _python(script, *arguments)
+        done.touch()
 
 
 def _python(script: str, *arguments: object) -> None:

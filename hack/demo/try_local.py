@@ -1,0 +1,87 @@
+"""`make try`: a better agent, its checkpoint and its bill on this machine, without a cluster.
+
+The job is the example's, and so are its processes: what a cluster starts in pods is started here without
+(`headway run --local`). A second `make try` goes on where the first stopped; FRESH=1 begins anew.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from headway_cli.app import INTERRUPTED, WRONG, Stopped, followed, prepared
+from headway_cli.local import engine
+from headway_cli.local.machine import MachineBusy
+from headway_cli.local.manifest import ManifestWrong
+from headway_demo import bill, quickstart, report
+from headway_demo.console import Timings, fail
+from headway_demo.settings import ROOT, Settings, SettingsError
+from headway_demo.watch import is_true
+
+FOLDER = ROOT / "build" / "try"
+EPISODES = 48
+"""Of the preflight: half the demo's."""
+
+
+def document(inputs: Path, settings: Settings) -> dict[str, Any]:
+    """The example's job with its model and rows on this machine."""
+    uris = {split: {"uri": f"file://{inputs}/{split}.jsonl"} for split in ("train", "validation")}
+    spec: dict[str, Any] = {
+        "model": {"base": f"file://{inputs}/model"},
+        "data": uris,
+        "seed": settings.seed,
+        "preflight": {"episodes": EPISODES},
+    }
+    if settings.max_steps:
+        spec["schedule"] = {"maxSteps": settings.max_steps}
+    return quickstart.job("this-machine", changes=spec)
+
+
+def tried(settings: Settings, *, fresh: bool) -> bool:
+    """Run the job and print its report; whether it is Complete.
+
+    Raises:
+        Stopped: by a person, before its end.
+    """
+    timings = Timings()
+    if settings.begun is not None:
+        timings.took("Python environment", max(0.0, time.time() - settings.begun))
+    with timings.step("base model and rows"):
+        inputs = quickstart.inputs(settings.cache, settings.seed, reference=False)
+    stored = prepared(document(inputs, settings), FOLDER, fresh=fresh)
+    with timings.step(report.JOB_STEP):
+        job = followed(engine.Engine(stored, quickstart.EXAMPLE, engine.platform(engine.has_accelerator())))
+    if not is_true(job, "Complete"):
+        return False
+    with timings.step("recount of the bill"):
+        run = Path(job["status"]["artifacts"]["uri"].removeprefix("file://"))
+        counted = bill.verified(job, run)
+    threshold = float(job["spec"]["evaluation"].get("successThreshold", 1.0))
+    print("\n" + report.text(job, run, timings.seconds, threshold, counted, {}))
+    return True
+
+
+def main() -> int:
+    """Exit code of `make try`."""
+    fresh = os.environ.get("FRESH", "") not in ("", "0")
+    try:
+        return 0 if tried(Settings.from_environ(os.environ), fresh=fresh) else 1
+    except (SettingsError, ManifestWrong, MachineBusy, bill.BillMismatch) as error:
+        fail(str(error))
+        return WRONG
+    except subprocess.CalledProcessError as error:
+        fail(f"{error.cmd} exited {error.returncode}")
+        return 1
+    except (Stopped, KeyboardInterrupt):
+        fail("stopped; make try goes on where it was")
+        return INTERRUPTED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,129 @@
+"""A real job without a cluster: stopped, killed, gone on with, and billed once."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from chaos import EXAMPLE, ROOT
+
+from headway_api.job_folder import JobFolder
+from headway_cli.local.pod import left_over
+
+sys.path.insert(0, str(ROOT / "hack" / "demo"))
+from headway_demo import bill, quickstart
+from headway_demo.settings import Settings
+
+PATIENCE_SECONDS = 300.0
+STEPS = 16
+pytestmark = [pytest.mark.integration, pytest.mark.ci, pytest.mark.timeout(900)]
+
+
+@pytest.fixture(scope="module")
+def inputs() -> Path:
+    """The example's base model and rows."""
+    return quickstart.inputs(Settings.from_environ({}).cache, 0)
+
+
+@contextmanager
+def running(inputs: Path, folder: Path, *more: str) -> Iterator[subprocess.Popen[str]]:
+    """`headway run --local` on the example, small."""
+    settings = {
+        "model.base": f"file://{inputs}/model",
+        "data.train.uri": f"file://{inputs}/train.jsonl",
+        "data.validation.uri": f"file://{inputs}/validation.jsonl",
+        "schedule.maxSteps": STEPS,
+        "preflight.episodes": 0,
+        "evaluation.everySteps": 0,
+        "evaluation.atStart": "false",
+        "algorithm.batchSize": 2,
+        "algorithm.groupSize": 4,
+    }
+    command = [sys.executable, "-m", "headway_cli", "run", str(EXAMPLE / "job.yaml"), "--local"]
+    command += ["--folder", str(folder), *more]
+    command += [word for path, value in settings.items() for word in ("--set", f"spec.{path}={value}")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+        for pid in left_over(folder):
+            psutil.Process(pid).kill()
+
+
+def status(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = JobFolder(folder).whole()["status"] if JobFolder(folder).exists() else {}
+    return found
+
+
+def until_step(process: subprocess.Popen[str], folder: Path, step: int) -> None:
+    ends = time.monotonic() + PATIENCE_SECONDS
+    while status(folder).get("progress", {}).get("step", 0) < step:
+        assert process.poll() is None, process.stdout.read() if process.stdout else ""
+        assert time.monotonic() < ends, why(folder)
+        time.sleep(0.2)
+
+
+def why(folder: Path) -> str:
+    logs = [f"{log.name}: {log.read_text()[-1500:]}" for log in (folder / "logs").glob("*.log")]
+    return "\n".join([json.dumps(status(folder).get("conditions", []), indent=1), *logs])
+
+
+def test_a_job_is_stopped_killed_and_gone_on_with(inputs: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "job"
+    with running(inputs, folder) as process:
+        until_step(process, folder, 1)
+        process.send_signal(signal.SIGINT)
+        said, _ = process.communicate(timeout=60)
+        assert process.returncode == 130, said
+        assert "run it again and it goes on" in said
+    assert left_over(folder) == [], "Ctrl-C leaves nothing"
+
+    before = status(folder)["progress"]["step"]
+    with running(inputs, folder) as process:
+        until_step(process, folder, before + 1)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        assert left_over(folder), "nobody could end what it had started"
+        with running(inputs, folder) as again:
+            said, _ = again.communicate(timeout=PATIENCE_SECONDS)
+            assert again.returncode == 0, f"{said}\n{why(folder)}"
+    assert left_over(folder) == []
+
+    job = JobFolder(folder).whole()
+    assert job["status"]["state"] == "Complete"
+    assert job["status"]["progress"]["step"] == STEPS
+    run = Path(job["status"]["artifacts"]["uri"].removeprefix("file://"))
+    bill.verified(job, run)  # raises where a token was billed twice, or not at all
+
+
+def test_a_folder_with_another_job_is_refused(inputs: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "job"
+    JobFolder(folder).write({"kind": "RLTrainingJob", "metadata": {"name": "a"}, "spec": {"seed": 4}})
+    with running(inputs, folder) as process:
+        said, _ = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert "has a job of another spec (spec.agent" in said
+    assert "write --fresh to throw it away" in said
+
+
+def test_a_job_that_fails_says_why(inputs: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "job"
+    with running(inputs, folder, "--environment", str(tmp_path)) as process:
+        said, _ = process.communicate(timeout=PATIENCE_SECONDS)
+    assert process.returncode == 1, said
+    assert "EnvironmentNotImportable: spec.environment.entrypoint: " in said
+    assert "No module named 'environment'" in said
+    assert left_over(folder) == []
