@@ -104,7 +104,7 @@ async def test_a_limit_above_the_samples_is_refused_at_once(tmp_path: Path) -> N
     assert "spec.suites[sums].limit" in rig.log.splitlines()[-1]
 
 
-@pytest.mark.ci
+@pytest.mark.long
 async def test_a_killed_coordinator_repeats_no_sample_of_a_suite(tmp_path: Path) -> None:
     wrong = {"good": {}, "bad": {"+": 1, "-": 1, "*": 1}}
     async with suite_rig(tmp_path, wrong, limit=LIMIT, rows=ROWS) as rig:

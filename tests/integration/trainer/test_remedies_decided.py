@@ -100,7 +100,7 @@ def done_as_it_was_meant(found: Curve) -> None:
     assert rates[max(rates)] == pytest.approx(3.3e-4)
 
 
-@pytest.mark.ci
+@pytest.mark.long
 async def test_each_decision_is_done_by_the_learner_as_it_was_meant(inputs: Path, tmp_path: Path) -> None:
     found = await played(tmp_path, inputs, UNTIL)
     done_as_it_was_meant(found)
