@@ -36,6 +36,14 @@ class JobFolder:
         """Put a manager's part of the status in place of what it was."""
         _replace(self._status(manager), {"time": time.time_ns(), "status": status})
 
+    def lend(self, path: str, content: str) -> None:
+        """Put a file where the job's processes look for what a ConfigMap or Secret of a namespace holds."""
+        file = self.folder / path
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        new = file.with_name(f".{file.name}.new")
+        new.write_text(content)
+        new.replace(file)
+
     def status_of(self, manager: str) -> Json:
         """A manager's part of the status; empty before its first."""
         return dict(_read(self._status(manager)).get("status", {}))

@@ -16,6 +16,7 @@ from headway_cli import progress
 from headway_cli.local import engine, manifest
 from headway_cli.local.machine import MachineBusy
 from headway_cli.local.manifest import ManifestWrong
+from headway_sandbox.broker.processes import walls
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 
@@ -23,6 +24,10 @@ JOBS: Final = Path(".headway")
 """Where jobs of this machine have their folders, below the current directory."""
 WRONG, FAILED, INTERRUPTED = 2, 1, 130
 """Exit codes: the input is wrong; the job failed; Ctrl-C."""
+OPEN: Final = (
+    "this system gives a user no namespaces: sandboxes have this machine's network and see its processes "
+    "(docs/local.md)"
+)
 Json = dict[str, Any]
 
 
@@ -48,6 +53,12 @@ def run(
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="Change a field: spec.schedule.maxSteps=3.")
     ] = None,
+    prices: Annotated[
+        Path | None, typer.Option(help="File of the price book; default: the built-in one.")
+    ] = None,
+    secret: Annotated[
+        list[str] | None, typer.Option(help="Token of a Secret that the job names: NAME=FILE.")
+    ] = None,
     fresh: Annotated[bool, typer.Option(help="Throw away what an earlier run left.")] = False,
 ) -> None:
     """Run a job to its end. A second run goes on where the first stopped."""
@@ -57,6 +68,9 @@ def run(
         document = manifest.changed(manifest.read(job), set_ or [])
         where = (folder or JOBS / document["metadata"]["name"]).resolve()
         stored = prepared(document, where, fresh=fresh)
+        if not walls():
+            typer.echo(OPEN, err=True)
+        manifest.lend(stored, document, prices, secret or [])
         modules = (environment or job.parent).resolve()
         ended = followed(engine.Engine(stored, modules, engine.platform(engine.has_accelerator())))
     except (ManifestWrong, MachineBusy) as error:

@@ -52,7 +52,7 @@ def importers(package: str, library: str) -> set[str]:
 
 
 ALSO_IMPORTS = {
-    "headway_cli": {"headway_analysis", "headway_operator"},
+    "headway_cli": {"headway_analysis", "headway_operator", "headway_sandbox"},
     "headway_coordinator": {"headway_analysis", "headway_wire"},
     "headway_operator": {"headway_wire"},
     "headway_rollout": {"headway_wire"},

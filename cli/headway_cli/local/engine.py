@@ -52,16 +52,20 @@ class Engine:
         async with Machine(self.folder.folder, self.modules, raw) as machine:
             while True:
                 raw = self.folder.whole()
-                observed = machine.observed()
-                made = plan.make(raw, self.platform, observed)
+                made = plan.make(raw, self.platform, machine.observed(self._sources(raw)))
                 await machine.carry_out(made.wanted, made.doomed)
                 if made.status is not None:
                     self.folder.write_status(names.FIELD_MANAGER_OPERATOR, made.status.as_object())
                 show(raw)
-                if is_over(raw) and not machine.observed().objects:
+                if is_over(raw) and machine.is_empty():
                     return raw
                 again = LOOK_SECONDS if made.again_seconds is None else made.again_seconds
                 await asyncio.sleep(min(LOOK_SECONDS, max(0.0, again)))
+
+    def _sources(self, raw: Json) -> dict[str, Json]:
+        """The jobs that this one names, where they ran beside it: each in a folder of its name."""
+        beside = {name: JobFolder(self.folder.folder.parent / name) for name in plan.sources(raw)}
+        return {name: folder.whole() for name, folder in beside.items() if folder.exists()}
 
 
 def is_over(raw: Json) -> bool:

@@ -123,10 +123,14 @@ class Machine:
                 self._control(body)
         self._write_hosts()
 
-    def observed(self) -> Observed:
-        """All of it, as the operator's plan sees a cluster."""
+    def observed(self, sources: Mapping[str, Json]) -> Observed:
+        """All of it, as the operator's plan sees a cluster. `sources`: jobs whose weights this one takes."""
         pods = (pod.seen() for pod in self._pods.values())
-        return Observed(datetime.now(UTC), (*self._objects.values(), *pods))
+        return Observed(datetime.now(UTC), (*self._objects.values(), *pods), sources=sources)
+
+    def is_empty(self) -> bool:
+        """Whether nothing of the job is left."""
+        return not (self._objects or self._pods)
 
     def _bring_about(self, item: Wanted) -> None:
         kind, _, name = item.ref
@@ -204,12 +208,13 @@ class Machine:
         if indexed:
             metadata["annotations"] = {**template["metadata"].get("annotations", {}), INDEX: str(index)}
         body = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
+        mounts = self._mounts(template["spec"], f"{name}-{index}")
         place = Place(
             address=self._address(name, index),
             index=index,
             log=self._folder / "logs" / f"{metadata['name']}.log",
-            mounts=self._mounts(template["spec"], f"{name}-{index}"),
-            variables=self._variables(),
+            mounts=mounts,
+            variables=self._variables() | _folders(mounts),
         )
         pod = self._pods[metadata["name"]] = Pod(body, place, self._http)
         pod.start()
@@ -239,7 +244,7 @@ class Machine:
             if "configMap" in volume:
                 found[at] = self._folder / "config-maps" / volume["configMap"]["name"]
             elif "secret" in volume:
-                found[at] = self._folder / "secrets" / volume["secret"]["secretName"]
+                found[at] = self._token(volume["secret"], at)
             elif "projected" in volume:
                 (first, *_) = volume["projected"]["sources"]
                 found[at] = self._folder / "secrets" / first["secret"]["name"]
@@ -248,18 +253,25 @@ class Machine:
                 found[at].mkdir(exist_ok=True)
         return found
 
+    def _token(self, volume: Json, at: str) -> Path:
+        """The folder that stands for a mounted Secret, which may not be there: its keys by their paths."""
+        folder = self._folder / "mounts" / at.lstrip("/")
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for item in volume["items"]:
+            link = folder / item["path"]
+            link.unlink(missing_ok=True)
+            link.symlink_to(self._folder / "secrets" / volume["secretName"] / item["key"])
+        return folder
+
     def _variables(self) -> dict[str, str]:
         """What the processes of a job are told without a cluster."""
         folder = self._folder
-        keys = next((folder / "secrets").glob(f"{self._stem}-keys-*"), folder / "secrets")
         coordinator = self._address(names.child(self._stem, names.COORDINATOR), 0)
         learner = self._address(names.child(self._stem, names.LEARNER), 0)
         return {
             MARK: str(folder),
             names.ENV_JOB_FOLDER: str(folder),
             names.ENV_HOSTS: str(folder / "hosts"),
-            names.ENV_KEYS: str(keys),
-            names.ENV_PRICES: str(folder / "config-maps" / names.PRICES_NAME),
             names.ENV_COORDINATOR_URL: f"http://{coordinator}:{names.PORT_COORDINATOR}",
             names.ENV_DIRECT_ADDRESS: f"{learner}:{names.PORT_DIRECT}",
             names.ENV_ENVIRONMENT_MODULES: str(self._modules),
@@ -285,6 +297,22 @@ class Machine:
         new = path.with_name("hosts.new")
         new.write_text(text)
         new.replace(path)
+
+
+def _folders(mounts: Mapping[str, Path]) -> dict[str, str]:
+    """Where a process looks instead of at the paths that a pod has."""
+    found = {
+        names.ENV_KEYS: mounts.get(names.KEYS_DIR),
+        names.ENV_PRICES: mounts.get(names.PRICES_DIR),
+        names.ENV_JUDGES: _above(mounts, names.JUDGES_DIR),
+        names.ENV_ENDPOINTS: _above(mounts, names.ENDPOINTS_DIR),
+    }
+    return {name: str(folder) for name, folder in found.items() if folder is not None}
+
+
+def _above(mounts: Mapping[str, Path], folder: str) -> Path | None:
+    """What stands for a folder below which several Secrets are mounted."""
+    return next((path.parent for at, path in mounts.items() if at.startswith(f"{folder}/")), None)
 
 
 def _selects(service: Json, pod: Pod) -> bool:

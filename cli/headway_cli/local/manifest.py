@@ -13,6 +13,7 @@ import yaml
 from pydantic import ValidationError
 
 from headway_api import names
+from headway_api.job_folder import JobFolder
 from headway_api.mistakes import mistakes
 from headway_api.spec.evaluation import RLEvalJob
 from headway_api.spec.training import RLTrainingJob
@@ -104,6 +105,29 @@ def local(job: Json, folder: Path, now: datetime) -> tuple[Json, tuple[str, ...]
     except ValidationError as error:
         raise ManifestWrong("; ".join(mistakes(error, model))) from error
     return made, tuple(notes)
+
+
+def lend(stored: JobFolder, job: Json, prices: Path | None, secrets: Iterable[str]) -> None:
+    """Put what a namespace would hold where the job's processes look for it.
+
+    Args:
+        prices: the price book's file; None leaves it as it is.
+        secrets: NAME=FILE, with the token of a Secret.
+
+    Raises:
+        ManifestWrong: a file cannot be read.
+    """
+    try:
+        if prices is not None:
+            name = job["spec"].get("priceBook") or names.PRICES_NAME
+            stored.lend(f"config-maps/{name}/{names.PRICES_KEY}", prices.read_text())
+        for each in secrets:
+            name, equals, file = each.partition("=")
+            if not equals:
+                raise ManifestWrong(f"--secret {each}: write NAME=FILE")
+            stored.lend(f"secrets/{name}/{names.TOKEN_KEY}", Path(file).read_text())
+    except OSError as error:
+        raise ManifestWrong(f"{error.filename}: {error.strerror}") from error
 
 
 def differences(one: Any, other: Any, path: str = "spec") -> list[str]:

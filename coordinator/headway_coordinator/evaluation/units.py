@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
@@ -95,7 +96,9 @@ class Units:
     """What the job may use."""
     contexts: dict[str, int] = field(default_factory=dict)
     """Most tokens of an episode of each candidate that has servers."""
-    endpoints: Path = Path(names.ENDPOINTS_DIR)
+    endpoints: Path = field(
+        default_factory=lambda: Path(os.environ.get(names.ENV_ENDPOINTS, names.ENDPOINTS_DIR))
+    )
     """Where the tokens of endpoints lie."""
     fleets: dict[str, Fleet] = field(default_factory=dict)
     """Of each candidate that has servers now."""

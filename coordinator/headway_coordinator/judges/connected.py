@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -32,16 +33,17 @@ def connected(
     http: aiohttp.ClientSession,
     store: Store,
     layout: Layout,
-    folder: Path = Path(names.JUDGES_DIR),
+    folder: Path | None = None,
     served: Mapping[str, str] | None = None,
 ) -> Judges:
     """The judges of a job. Nothing is sent yet.
 
     Args:
         http: without cookies.
-        folder: where each judge's token lies.
+        folder: where each judge's token lies; absent: where `ENV_JUDGES` says.
         served: base URL of each judge whose model the job serves.
     """
+    folder = folder or Path(os.environ.get(names.ENV_JUDGES, names.JUDGES_DIR))
     kept = Kept(store, layout)
     return Judges(
         {
