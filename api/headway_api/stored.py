@@ -12,7 +12,9 @@ from pydantic import BaseModel, ValidationError
 
 from headway_api import bounds
 from headway_api.bounds import OutOfBounds, containers_within
+from headway_api.packed import unpacked
 from headway_api.record import explained
+from headway_api.records import GroupRecord
 from headway_api.store import Store, get_each, unreadable
 
 T = TypeVar("T")
@@ -31,6 +33,11 @@ def parsed(record: type[Stored], data: bytes) -> Stored:
         return record.model_validate_json(containers_within(data, bounds.CONTAINERS))
     except ValidationError as error:
         raise OutOfBounds(f"no {record.__name__}: {explained(error)}") from error
+
+
+def group(data: bytes) -> GroupRecord:
+    """The group that an object of the spool is; raises OutOfBounds."""
+    return parsed(GroupRecord, unpacked(data, bounds.UNPACKED))
 
 
 def read(store: Store, uri: str, record: type[Stored]) -> Stored:

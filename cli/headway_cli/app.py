@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 import signal
 import time
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
 from headway_api.job_folder import JobFolder
-from headway_cli import progress
+from headway_api.records import Outcome, Purpose
+from headway_cli import episodes, progress, runs
 from headway_cli.local import engine, manifest
 from headway_cli.local.machine import MachineBusy
 from headway_cli.local.manifest import ManifestWrong
@@ -29,6 +32,13 @@ OPEN: Final = (
     "(docs/local.md)"
 )
 Json = dict[str, Any]
+
+
+class Form(StrEnum):
+    """How what is found is written."""
+
+    TEXT = "text"
+    JSON = "json"
 
 
 class Stopped(Exception):
@@ -82,6 +92,37 @@ def run(
     typer.echo(f"files: {where}")
     if "Complete=True" not in " ".join(progress.conditions(ended)):
         raise typer.Exit(FAILED)
+
+
+@app.command()
+def trajectories(
+    run: Annotated[
+        str, typer.Argument(help="Folder of a local job, or status.artifacts.uri of a job on a cluster.")
+    ],
+    purpose: Annotated[Purpose, typer.Option(help="Which episodes.")] = Purpose.TRAIN,
+    step: Annotated[int | None, typer.Option(help="Those of one step.")] = None,
+    row: Annotated[int | None, typer.Option(help="Those of one row of the dataset.")] = None,
+    outcome: Annotated[Outcome | None, typer.Option(help="Those that ended so.")] = None,
+    disagree: Annotated[
+        bool, typer.Option(help="Those whose reward and external score differ, furthest apart first.")
+    ] = False,
+    limit: Annotated[int, typer.Option(min=1, help="So many at most.")] = 5,
+    output: Annotated[Form, typer.Option(help="For people, or an object of JSON a line.")] = Form.TEXT,
+    endpoint_url: Annotated[str | None, typer.Option(help="Of an S3-compatible store.")] = None,
+) -> None:
+    """Read a run's episodes turn by turn."""
+    wanted = episodes.Filter(step, outcome, row, disagree)
+    try:
+        found = wanted.of(runs.located(run, endpoint_url).groups(purpose))
+    except runs.NoRun as error:
+        raise _wrong(str(error)) from error
+    for each in found[:limit]:
+        text = episodes.text(each) + "\n" if output is Form.TEXT else json.dumps(episodes.row(each))
+        typer.echo(text)
+    if len(found) > limit:
+        typer.echo(f"{len(found) - limit} more; write --limit {len(found)} for all", err=True)
+    if not found:
+        typer.echo("no episode is so", err=True)
 
 
 def prepared(document: Json, folder: Path, *, fresh: bool) -> JobFolder:

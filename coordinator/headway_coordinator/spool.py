@@ -15,10 +15,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from headway_api import bounds
 from headway_api.artifacts import GROUPS, NUMBERED, Layout, by_number, pointed, written
 from headway_api.bounds import OutOfBounds
-from headway_api.packed import unpacked
 from headway_api.records import (
     Abandoned,
     BatchFigures,
@@ -29,6 +27,7 @@ from headway_api.records import (
     WeightsManifest,
 )
 from headway_api.store import Denied, NotFound, Store, bucket_unavailable, get_each
+from headway_api.stored import group as stored_group
 from headway_api.stored import parsed, read_each
 from headway_coordinator.bounds import superseded
 from headway_coordinator.evaluation.summary import Summary
@@ -45,7 +44,7 @@ def encode(group: GroupRecord) -> bytes:
 
 def decode(data: bytes) -> GroupRecord:
     """Inverse of `encode`; raises OutOfBounds."""
-    return parsed(GroupRecord, unpacked(data, bounds.UNPACKED))
+    return stored_group(data)
 
 
 @dataclass(frozen=True)

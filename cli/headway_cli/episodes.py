@@ -1,0 +1,100 @@
+"""Which episodes of a run are shown, in which order, and how a person reads one. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from headway_api.records import EpisodeRecord, GroupRecord, Outcome
+
+
+@dataclass(frozen=True)
+class Shown:
+    """An episode and its group."""
+
+    group: GroupRecord
+    episode: EpisodeRecord
+
+    @property
+    def gap(self) -> float:
+        """How far reward and external score are apart; 0 where one of them is missing."""
+        reward, score = self.episode.reward, self.episode.score
+        return 0.0 if reward is None or score is None else abs(reward - score)
+
+
+@dataclass(frozen=True)
+class Filter:
+    """Which episodes; None: whichever."""
+
+    step: int | None = None
+    outcome: Outcome | None = None
+    row: int | None = None
+    disagree: bool = False
+    """Those whose reward and external score differ, the furthest apart first."""
+
+    def of(self, groups: Iterable[GroupRecord]) -> list[Shown]:
+        """Those that are meant, in the order of their groups."""
+        found = [Shown(group, episode) for group in groups for episode in group.episodes]
+        found = [each for each in found if self._takes(each)]
+        return sorted(found, key=lambda each: -each.gap) if self.disagree else found
+
+    def _takes(self, each: Shown) -> bool:
+        return (
+            self.step in (None, each.group.step)
+            and self.row in (None, each.group.row)
+            and self.outcome in (None, each.episode.outcome)
+            and not (self.disagree and each.gap == 0)
+        )
+
+
+def text(each: Shown) -> str:
+    """An episode as a person reads it."""
+    episode, group = each.episode, each.group
+    head = f"{episode.episode_id}  step {group.step}  row {group.row}  {episode.outcome}"
+    return "\n".join([head, *_messages(episode), f"  {_end(episode)}"])
+
+
+def _messages(episode: EpisodeRecord) -> Iterator[str]:
+    for message in episode.messages:
+        parts = [_plain(message.get("content"))]
+        for call in message.get("tool_calls") or []:
+            parts.append(f"-> {call['function']['name']}({call['function']['arguments']})")
+        said = " ".join(part for part in parts if part)
+        yield f"  {message['role']:>9}: {' '.join(said.split())}"
+
+
+def _plain(content: Any) -> str:
+    if content is None or isinstance(content, str):
+        return content or ""
+    return json.dumps(content, ensure_ascii=False)
+
+
+def _end(episode: EpisodeRecord) -> str:
+    if episode.outcome is Outcome.INFRA_ERROR:
+        return f"lost: {episode.error or 'no reason was given'}"
+    score = "none" if episode.score is None else f"{episode.score:g}"
+    parts = [f"reward {episode.reward:g}", f"external score {score}"]
+    parts += [f"{name} {value:g}" for name, value in sorted(episode.metrics.items())]
+    return ", ".join(parts) + (f"; {episode.error}" if episode.error else "")
+
+
+def row(each: Shown) -> dict[str, Any]:
+    """An episode as an object of JSON: what `text` shows, and nothing of its tokens."""
+    episode, group = each.episode, each.group
+    return {
+        "episode": episode.episode_id,
+        "group": group.group_id,
+        "purpose": group.purpose.value,
+        "step": group.step,
+        "row": group.row,
+        "outcome": episode.outcome.value,
+        "reward": episode.reward,
+        "score": episode.score,
+        "metrics": episode.metrics,
+        "error": episode.error,
+        "turns": len(episode.turns),
+        "seconds": episode.finished_at - episode.started_at,
+        "messages": episode.messages,
+    }
