@@ -7,15 +7,19 @@ import json
 import shutil
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
+from headway_api import names
 from headway_api.job_folder import JobFolder
 from headway_api.records import Outcome, Purpose
 from headway_cli import episodes, progress, runs
+from headway_cli.cluster import Cluster, ClusterError, JobGone
 from headway_cli.local import engine, manifest
 from headway_cli.local.machine import MachineBusy
 from headway_cli.local.manifest import ManifestWrong
@@ -39,6 +43,24 @@ class Form(StrEnum):
 
     TEXT = "text"
     JSON = "json"
+
+
+class KindOf(StrEnum):
+    """Of a job."""
+
+    TRAINING = "training"
+    EVALUATION = "eval"
+
+    @property
+    def kind(self) -> str:
+        """As the API has it."""
+        return names.TRAINING_KIND if self is KindOf.TRAINING else names.EVAL_KIND
+
+
+Name = Annotated[str, typer.Argument(help="Of the job.")]
+Kind = Annotated[KindOf, typer.Option(help="Which kind of job.")]
+Namespace = Annotated[str | None, typer.Option("--namespace", "-n", help="Default: the context's.")]
+Context = Annotated[str | None, typer.Option(help="Of the kubeconfig; default: the current one.")]
 
 
 class Stopped(Exception):
@@ -73,7 +95,7 @@ def run(
 ) -> None:
     """Run a job to its end. A second run goes on where the first stopped."""
     if not local:
-        raise _wrong("write --local: to run a job on a cluster, apply its file with kubectl")
+        raise _wrong("write --local: to run a job on a cluster, use `headway submit`")
     try:
         document = manifest.changed(manifest.read(job), set_ or [])
         where = (folder or JOBS / document["metadata"]["name"]).resolve()
@@ -90,7 +112,7 @@ def run(
         raise typer.Exit(INTERRUPTED) from None
     typer.echo("\n".join(progress.conditions(ended)))
     typer.echo(f"files: {where}")
-    if "Complete=True" not in " ".join(progress.conditions(ended)):
+    if not progress.is_true(ended, "Complete"):
         raise typer.Exit(FAILED)
 
 
@@ -123,6 +145,110 @@ def trajectories(
         typer.echo(f"{len(found) - limit} more; write --limit {len(found)} for all", err=True)
     if not found:
         typer.echo("no episode is so", err=True)
+
+
+@app.command()
+def submit(
+    job: Annotated[Path, typer.Argument(help="File with an RLTrainingJob or RLEvalJob.")],
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="Change a field: spec.schedule.maxSteps=3.")
+    ] = None,
+    follow: Annotated[bool, typer.Option("--watch", help="Follow it to its end.")] = False,
+    namespace: Namespace = None,
+    context: Context = None,
+) -> None:
+    """Apply a job to the cluster that kubectl points at."""
+    with _told():
+        document = manifest.changed(manifest.read(job), set_ or [])
+        kind, place, name = Cluster(context, namespace).submit(document)
+    typer.echo(f"{kind} {place}/{name}")
+    if follow:
+        _watch(Cluster(context, place), kind, name)
+
+
+@app.command()
+def watch(
+    name: Name, kind: Kind = KindOf.TRAINING, namespace: Namespace = None, context: Context = None
+) -> None:
+    """Follow a job on a cluster to its end; the exit code says how it ended."""
+    with _told():
+        there = Cluster(context, namespace)
+    _watch(there, kind.kind, name)
+
+
+@app.command()
+def suspend(
+    name: Name, kind: Kind = KindOf.TRAINING, namespace: Namespace = None, context: Context = None
+) -> None:
+    """Stop a job's pods; what is acknowledged stays."""
+    with _told():
+        Cluster(context, namespace).change(kind.kind, name, {"spec": {"suspend": True}})
+    typer.echo(f"{name}: spec.suspend is true; `headway resume {name}` goes on")
+
+
+@app.command()
+def resume(
+    name: Name, kind: Kind = KindOf.TRAINING, namespace: Namespace = None, context: Context = None
+) -> None:
+    """Let a job go on that is suspended or paused."""
+    with _told():
+        there = Cluster(context, namespace)
+        paused = there.job(kind.kind, name).get("status", {}).get("pause", {}).get("time")
+        patch: Json = {"spec": {"suspend": False}}
+        if paused is not None:
+            patch["metadata"] = {"annotations": {names.ANNOTATION_RESUME: paused}}
+        there.change(kind.kind, name, patch)
+    typer.echo(
+        f"{name}: spec.suspend is false" + ("" if paused is None else f"; the pause of {paused} is over")
+    )
+
+
+def _watch(there: Cluster, kind: str, name: str) -> None:
+    """Print how a job goes; exits with FAILED unless it ends Complete."""
+    told = Progress()
+    try:
+        with _told():
+            for job in there.follow(kind, name):
+                told.show(job)
+                if progress.is_true(job, "Complete"):
+                    return
+                if progress.is_true(job, "Failed"):
+                    typer.echo("\n".join(progress.conditions(job)))
+                    raise typer.Exit(FAILED)
+    except JobGone as error:
+        typer.echo(f"headway: {error}", err=True)
+        raise typer.Exit(FAILED) from error
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """What is wrong with what was given, or with the cluster, as a line and an exit code."""
+    try:
+        yield
+    except (ManifestWrong, ClusterError) as error:
+        raise _wrong(str(error)) from error
+
+
+class Progress:
+    """Prints a line of a job whenever its status says something new."""
+
+    def __init__(self) -> None:
+        self._started = time.monotonic()
+        self._line = ""
+        self._checked = False
+
+    def show(self, job: Json) -> None:
+        """The job as it is now."""
+        elapsed = time.monotonic() - self._started
+        if (text := progress.line(job)) != self._line:
+            typer.echo(f"{elapsed:6.0f} s  {text}")
+            self._line = text
+        if not self._checked and (lines := progress.preflight(job)):
+            self._checked = True
+            for each in lines:
+                typer.echo(f"{elapsed:6.0f} s  {each}")
 
 
 def prepared(document: Json, folder: Path, *, fresh: bool) -> JobFolder:
@@ -169,20 +295,7 @@ async def _until_end(running: engine.Engine) -> Json:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, task.cancel)
-    started, shown, told = time.monotonic(), "", False
-
-    def show(job: Json) -> None:
-        nonlocal shown, told
-        elapsed = time.monotonic() - started
-        if (text := progress.line(job)) != shown:
-            typer.echo(f"{elapsed:6.0f} s  {text}")
-            shown = text
-        if not told and (lines := progress.preflight(job)):
-            told = True
-            for each in lines:
-                typer.echo(f"{elapsed:6.0f} s  {each}")
-
-    return await running.run(show)
+    return await running.run(Progress().show)
 
 
 def _wrong(message: str) -> typer.Exit:

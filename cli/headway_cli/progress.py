@@ -42,6 +42,14 @@ def preflight(job: Json) -> list[str]:
     return lines
 
 
+def is_true(job: Json, kind: str) -> bool:
+    """Whether a condition is there and True."""
+    return any(
+        each["type"] == kind and each["status"] == "True"
+        for each in job.get("status", {}).get("conditions", [])
+    )
+
+
 def conditions(job: Json) -> list[str]:
     """What the conditions say, a line each."""
     return [

@@ -1,0 +1,199 @@
+"""Jobs on the cluster that kubectl points at, and what can be wrong with it, in words."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import urllib3
+from kubernetes import client, config, watch
+from kubernetes.client.exceptions import ApiException
+from kubernetes.config.config_exception import ConfigException
+
+from headway_api import names
+
+MANAGER: Final = "headway-cli"
+CALL_SECONDS: Final = 30
+WATCH_SECONDS: Final = 240
+"""A watch is begun anew after so long: a connection that died without a word is noticed by then."""
+SHOWN: Final = 3
+"""Names that stand for one that does not exist."""
+INSTALL: Final = "helm install headway charts/headway -n headway-system --create-namespace"
+Json = dict[str, Any]
+
+
+class ClusterError(Exception):
+    """The cluster refuses, or there is none; the message says what to do."""
+
+
+class JobGone(Exception):
+    """The job was deleted while it was watched."""
+
+
+class Cluster:
+    """Custom resources of one namespace."""
+
+    def __init__(self, context: str | None = None, namespace: str | None = None) -> None:
+        """The cluster of a context of the kubeconfig, by default the current one, and its namespace.
+
+        Raises:
+            ClusterError: there is no such context.
+        """
+        try:
+            contexts, current = config.list_kube_config_contexts()
+            chosen = current if context is None else _named(contexts, context)
+            self._api = client.CustomObjectsApi(config.new_client_from_config(context=chosen["name"]))
+        except (ConfigException, TypeError, KeyError) as error:
+            raise ClusterError(
+                f"no cluster to speak to ({error}): set KUBECONFIG, choose a context with `kubectl config "
+                "use-context`, or run the job here with `headway run --local`"
+            ) from error
+        self.context = str(chosen["name"])
+        self.namespace = namespace or str(chosen["context"].get("namespace", "default"))
+
+    def submit(self, job: Json) -> tuple[str, str, str]:
+        """Apply a job; kind, namespace and name of it."""
+        metadata = job["metadata"]
+        namespace = metadata.get("namespace") or self.namespace
+        body = {**job, "metadata": {**metadata, "namespace": namespace}}
+        with self._explained(job["kind"]):
+            self._api.patch_namespaced_custom_object(  # whose answer is lost where it creates (201)
+                *_place(job["kind"], namespace),
+                metadata["name"],
+                body,
+                field_manager=MANAGER,
+                field_validation="Strict",
+                force=True,
+                _content_type="application/apply-patch+yaml",
+                _request_timeout=CALL_SECONDS,
+            )
+        return job["kind"], namespace, metadata["name"]
+
+    def job(self, kind: str, name: str) -> Json:
+        """A job.
+
+        Raises:
+            ClusterError: there is none of that name; nearest names are told.
+        """
+        with self._explained(kind, name):
+            answer: Json = self._api.get_namespaced_custom_object(
+                *_place(kind, self.namespace), name, _request_timeout=CALL_SECONDS
+            )
+        return answer
+
+    def change(self, kind: str, name: str, patch: Json) -> Json:
+        """The job after a merge patch."""
+        with self._explained(kind, name):
+            answer: Json = self._api.patch_namespaced_custom_object(
+                *_place(kind, self.namespace),
+                name,
+                patch,
+                field_manager=MANAGER,
+                _content_type="application/merge-patch+json",
+                _request_timeout=CALL_SECONDS,
+            )
+        return answer
+
+    def follow(self, kind: str, name: str) -> Iterator[Json]:
+        """The job now, and after each change, for ever.
+
+        Raises:
+            JobGone: it was deleted.
+        """
+        while True:
+            found = self.job(kind, name)
+            yield found
+            version = found["metadata"]["resourceVersion"]
+            with self._explained(kind, name, gone_is_old=True):
+                yield from self._changes(kind, name, version)
+
+    def _changes(self, kind: str, name: str, version: str) -> Iterator[Json]:
+        stream = watch.Watch().stream(
+            self._api.list_namespaced_custom_object,
+            *_place(kind, self.namespace),
+            field_selector=f"metadata.name={name}",
+            resource_version=version,
+            timeout_seconds=WATCH_SECONDS,
+            _request_timeout=WATCH_SECONDS + CALL_SECONDS,
+        )
+        for event in stream:
+            if event["type"] == "DELETED":
+                raise JobGone(f"{kind} {name} was deleted")
+            yield event["object"]
+
+    def _names(self, kind: str) -> list[str]:
+        found = self._api.list_namespaced_custom_object(
+            *_place(kind, self.namespace), _request_timeout=CALL_SECONDS
+        )
+        return [each["metadata"]["name"] for each in found["items"]]
+
+    @contextmanager
+    def _explained(self, kind: str, name: str = "", *, gone_is_old: bool = False) -> Iterator[None]:
+        """Turn what the client raises into a ClusterError. With `gone_is_old`, a version too old ends it."""
+        try:
+            yield
+        except ApiException as error:
+            if error.status == 410 and gone_is_old:
+                return
+            raise ClusterError(self._words(error, kind, name)) from error
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            host = self._api.api_client.configuration.host
+            raise ClusterError(
+                f"the cluster at {host} (context {self.context}) does not answer: {_cause(error)}; start it, "
+                "or choose another with --context"
+            ) from error
+
+    def _words(self, error: ApiException, kind: str, name: str) -> str:
+        said, reason = _said(error)
+        if error.status == 404 and reason != "NotFound":
+            return (
+                f"the cluster of context {self.context} knows no {kind} ({names.API_VERSION}): Headway is "
+                f"not installed there, or another version of it; {INSTALL}"
+            )
+        if error.status == 404 and name:
+            near = difflib.get_close_matches(name, _quiet(lambda: self._names(kind)), SHOWN, 0.5)
+            hint = f"did you mean {', '.join(near)}?" if near else "write -n for another namespace"
+            return f"namespace {self.namespace} has no {kind} {name}; {hint}"
+        if error.status == 403:
+            return f"{said}; ask for the role `edit` in namespace {self.namespace}"
+        if error.status == 401:
+            return f"the cluster of context {self.context} does not know you: log in again"
+        return said
+
+
+def _named(contexts: list[Json], name: str) -> Json:
+    known = {each["name"]: each for each in contexts}
+    if name not in known:
+        raise ConfigException(f"no context {name}; there are {', '.join(sorted(known)) or 'none'}")
+    return known[name]
+
+
+def _place(kind: str, namespace: str) -> tuple[str, str, str, str]:
+    return names.GROUP, names.VERSION, namespace, names.PLURALS[kind]
+
+
+def _said(error: ApiException) -> tuple[str, str]:
+    """Message and reason of the API server's answer."""
+    try:
+        body = json.loads(error.body or "")
+        return str(body["message"]), str(body.get("reason", ""))
+    except (ValueError, KeyError, TypeError):
+        return f"the API server answers {error.status} {error.reason}", ""
+
+
+def _cause(error: BaseException) -> str:
+    """The innermost of the errors that a client wraps in one another, in one line."""
+    reason = getattr(error, "reason", None)
+    if isinstance(reason, BaseException):
+        return _cause(reason)
+    return str(error).rpartition(": ")[2] or type(error).__name__
+
+
+def _quiet(ask: Callable[[], list[str]]) -> list[str]:
+    try:
+        return ask()
+    except (ApiException, urllib3.exceptions.HTTPError):  # who may not list is told no names
+        return []
