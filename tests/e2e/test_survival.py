@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from books import Books, amounts, books, counted_twice, events, faults, fell, tokens
 from live_job import pods, sandbox_in_use
 
 from headway_analysis.signals.watch import Watch
+from headway_api.names import PRICES_KEY
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_coordinator.signals import job_of
 from headway_demo.bill import recount, status_tokens
@@ -28,6 +30,9 @@ from headway_demo.watch import why
 
 NAME = "survival"
 STEPS = 45
+BOOK = "survival-prices"
+DEARER = "0.80"
+"""What a million sampled tokens cost by the corrected book."""
 VICTIMS = ("sandbox", "rollout", "learner", "coordinator", "broker", "operator")
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(1200)]
@@ -72,13 +77,35 @@ class Survivor:
         return str(pod["metadata"]["uid"])
 
 
+def price_book(sample: str) -> dict[str, Any]:
+    """The ConfigMap of the job's own price book, with this price of a million sampled tokens."""
+    prices = {
+        "prefill": "0.13",
+        "cachedPrefill": "0.026",
+        "sample": sample,
+        "train": "0.40",
+        "discarded": "0",
+    }
+    book = {"name": f"sample-{sample}", "entries": [{"since": "2026-01-01", "prices": prices}]}
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": BOOK, "namespace": NAMESPACE},
+        "data": {PRICES_KEY: yaml.safe_dump(book)},
+    }
+
+
 @pytest.fixture(scope="module")
 def survivor(bench: Any) -> Iterator[Survivor]:
-    """The job, with a step behind it."""
-    bench.kube.apply(bench.job(NAME, {"schedule": {"maxSteps": STEPS}}))
+    """The job, with a step behind it, and its price book corrected since."""
+    bench.kube.apply(price_book("0.40"))
+    bench.kube.apply(bench.job(NAME, {"schedule": {"maxSteps": STEPS}, "priceBook": BOOK}))
     bench.wait_step(NAME, 1)
+    assert bench.get(NAME)["status"]["usage"]["priceBook"].startswith("sample-0.40@")
+    bench.kube.apply(price_book(DEARER))
     yield Survivor(bench)
     bench.delete(NAME)
+    bench.kube.run("delete", "configmap", BOOK, "-n", NAMESPACE)
 
 
 @pytest.mark.parametrize("role", VICTIMS)
@@ -139,8 +166,11 @@ def test_the_books_balance_afterwards(bench: Any, survivor: Survivor, tmp_path: 
         for episode in group["episodes"]:
             assert (episode["reward"] is None) == (episode["outcome"] == "InfraError"), "a fault was scored"
 
-    counted = recount(run).tokens
+    recounted = recount(run, sample=DEARER)
+    counted, usage = recounted.tokens, job["status"]["usage"]
     assert counted == status_tokens(job, counted)
+    assert (usage["priceBook"].partition("@")[0], usage["cost"]) == (f"sample-{DEARER}", recounted.cost)
+    assert usage["priceCorrections"], "what was used before the correction is priced anew"
     ledger = events(run)
     assert counted_twice(ledger) == []
     assert tokens(ledger) == counted

@@ -36,9 +36,13 @@ def status_tokens(job: Mapping[str, Any], classes: Mapping[str, int]) -> dict[st
     return {name: int(job["status"]["usage"].get(f"{name}Tokens", 0)) for name in classes}
 
 
-def recount(run: Path) -> Bill:
-    """Run the independent script over a copy of the folder of a job by group_based advantages."""
+def recount(run: Path, **prices: str) -> Bill:
+    """Run the independent script over a copy of the folder of a job by group_based advantages.
+
+    `prices`: US dollars a million tokens of a class, in the place of the default book's.
+    """
     command = [sys.executable, str(ROOT / "hack" / "recount.py"), f"file://{run.resolve()}", "--json"]
+    command += [word for name, price in prices.items() for word in ("--price", f"{name}={price}")]
     done = subprocess.run(command, check=True, text=True, capture_output=True, timeout=300)
     found = json.loads(done.stdout)
     return Bill(found["tokens"], found["byClass"], found["costByClass"], found["cost"])
