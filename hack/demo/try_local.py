@@ -24,7 +24,8 @@ from headway_demo.console import Timings, fail
 from headway_demo.settings import ROOT, Settings, SettingsError
 from headway_demo.watch import is_true
 
-FOLDER = ROOT / "build" / "try"
+FOLDER = Path(os.environ.get("OUTPUT", ROOT / "build" / "try"))
+"""`OUTPUT`: where the job's files go."""
 EPISODES = 48
 """Of the preflight: half the demo's."""
 

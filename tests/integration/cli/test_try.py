@@ -1,0 +1,39 @@
+"""`make try`: a report at its end, the same one again when it is repeated, and a better agent."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from chaos import ROOT
+
+pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.timeout(1200)]
+
+
+def tried(output: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    environ = os.environ | {"OUTPUT": str(output)} | variables
+    command = [sys.executable, str(ROOT / "hack" / "demo" / "try_local.py")]
+    return subprocess.run(command, env=environ, text=True, capture_output=True, timeout=1000)
+
+
+def test_the_agent_is_better_afterwards_and_a_second_try_repeats_the_report(tmp_path: Path) -> None:
+    done = tried(tmp_path / "try")
+    assert done.returncode == 0, done.stdout + done.stderr
+    shares = re.search(r"before ([\d.]+)%   after ([\d.]+)%", done.stdout)
+    assert shares is not None, done.stdout
+    before, after = map(float, shares.groups())
+    assert before < 60 < 90 < after
+    assert "equal to .status.usage" in done.stdout
+    again = tried(tmp_path / "try")
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert shares.group() in again.stdout
+
+
+def test_a_setting_that_is_wrong_is_named(tmp_path: Path) -> None:
+    done = tried(tmp_path / "try", STEPS="many")
+    assert done.returncode == 2
+    assert "STEPS='many': write a whole number" in done.stderr
