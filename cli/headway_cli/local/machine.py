@@ -176,7 +176,7 @@ class Machine:
     # workloads
 
     def _pods_of(self, workload: str) -> list[Pod]:
-        return [pod for pod in self._pods.values() if pod.body["metadata"]["headwayWorkload"] == workload]
+        return [pod for pod in self._pods.values() if pod.place.workload == workload]
 
     def _control(self, body: Json) -> None:
         name = body["metadata"]["name"]
@@ -203,13 +203,13 @@ class Machine:
             **template["metadata"],
             "name": f"{name}-{index}-{end}" if indexed else f"{name}-{end}",
             "namespace": self._namespace,
-            "headwayWorkload": name,
         }
         if indexed:
             metadata["annotations"] = {**template["metadata"].get("annotations", {}), INDEX: str(index)}
         body = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
         mounts = self._mounts(template["spec"], f"{name}-{index}")
         place = Place(
+            workload=name,
             address=self._address(name, index),
             index=index,
             log=self._folder / "logs" / f"{metadata['name']}.log",

@@ -38,8 +38,11 @@ Json = dict[str, Any]
 class Place:
     """What a pod is given beside its manifest."""
 
-    address: str
+    workload: str
+    """Name of its Job or Deployment."""
     index: int
+    """Which of the workload's pods it is."""
+    address: str
     log: Path
     mounts: Mapping[str, Path]
     """Path in a container -> folder of this machine."""

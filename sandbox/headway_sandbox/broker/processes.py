@@ -13,6 +13,7 @@ import contextlib
 import errno
 import os
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -48,6 +49,8 @@ WALLS: Final = (
     "unshare", "--user", "--map-root-user", "--mount", "--net", "--pid", "--fork", "--kill-child",
     "--mount-proc",
 )  # fmt: skip
+WITH_BROKER: Final = ("setpriv", "--pdeathsig", "KILL", "--")
+"""It ends when its broker does, however that ends."""
 UNPRIVILEGED: Final = ("setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs", "--")
 """In its namespace it is root in name: without this it could take the mounts away again."""
 Json = dict[str, Any]
@@ -94,18 +97,10 @@ def command(limits: Json, hidden: Sequence[Path], within: tuple[str, ...]) -> li
     data = int(amount(limits["memory"])) // 1024
     script = [f"mount -t tmpfs tmpfs {shlex.quote(str(folder))} || exit 1" for folder in hidden if within]
     script += [f"ulimit -n {OPEN_FILES}; ulimit -f {blocks}; ulimit -d {data}", 'exec "$@"']
+    bound = WITH_BROKER if shutil.which(WITH_BROKER[0]) else ()
     drops = UNPRIVILEGED if within else ()
-    return [
-        *within,
-        "sh",
-        "-c",
-        "\n".join(script),
-        "sh",
-        *drops,
-        sys.executable,
-        "-m",
-        "headway_sandbox.server",
-    ]
+    server = (sys.executable, "-m", "headway_sandbox.server")
+    return [*bound, *within, "sh", "-c", "\n".join(script), "sh", *drops, *server]
 
 
 class ProcessPods:

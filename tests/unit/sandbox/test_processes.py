@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import psutil
 import pytest
 from sandbox_broker import job_config
 
@@ -198,10 +200,41 @@ async def test_nothing_is_left_of_a_sandbox(made: ProcessPods) -> None:
 def test_without_namespaces_limits_are_all_there_is() -> None:
     limits = {"memory": "512Mi", "ephemeral-storage": "1Mi"}
     plain = command(limits, [Path("/job")], ())
-    assert plain[:2] == ["sh", "-c"]
-    assert "mount" not in plain[2]
-    assert "ulimit -d 524288" in plain[2]
-    assert "ulimit -f 2048" in plain[2]
+    script = plain[plain.index("-c") + 1]
+    assert "unshare" not in plain
+    assert "mount" not in script
+    assert "ulimit -d 524288" in script
+    assert "ulimit -f 2048" in script
+
+
+async def test_a_sandbox_ends_with_a_broker_that_is_killed(modules: Path, tmp_path: Path) -> None:
+    program = f"""
+import asyncio, sys
+sys.path[:0] = [{str(Path(__file__).parent)!r}]
+from pathlib import Path
+from test_processes import NETWORK, pod
+from headway_sandbox.broker.processes import ProcessPods
+
+async def main():
+    sandboxes = ProcessPods(Path({str(modules)!r}), [], NETWORK + 1)
+    await sandboxes.create(pod("one"))
+    print("made", flush=True)
+    await asyncio.sleep(60)
+
+asyncio.run(main())
+"""
+    environ = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    broker = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", program, env=environ, stdout=asyncio.subprocess.PIPE
+    )
+    assert broker.stdout is not None
+    assert await asyncio.wait_for(broker.stdout.readline(), 30) == b"made\n"
+    of_it = psutil.Process(broker.pid).children(recursive=True)
+    assert of_it
+    broker.kill()
+    await broker.wait()
+    _, alive = await asyncio.to_thread(psutil.wait_procs, of_it, 10)
+    assert alive == []
 
 
 def test_a_broker_makes_processes_where_it_is_told_to(tmp_path: Path) -> None:
