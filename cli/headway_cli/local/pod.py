@@ -26,6 +26,7 @@ from headway_cli.local.workloads import PodState, backoff, moment
 LOG_TAIL: Final = 2048
 """Bytes of the log's end that stand for the message of a process that wrote none, as of a container."""
 TERMINATION_BYTES: Final = 4096
+LOOK_SECONDS: Final = 0.05
 KILLED_SECONDS: Final = 10.0
 """How long a process may take to go once it is killed."""
 MARK: Final = "HEADWAY_LOCAL_JOB"
@@ -294,7 +295,17 @@ def kill_tree(leader: int, descendants: Sequence[int]) -> None:
             process = psutil.Process(pid)
             process.kill()
             left.append(process)
-    psutil.wait_procs(left, timeout=KILLED_SECONDS)
+    ends = time.monotonic() + KILLED_SECONDS
+    while any(map(is_alive, left)) and time.monotonic() < ends:
+        time.sleep(LOOK_SECONDS)
+
+
+def is_alive(process: psutil.Process) -> bool:
+    """Whether it runs: one that has ended may wait long for who collects it."""
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 def left_over(folder: Path) -> list[int]:

@@ -17,6 +17,7 @@ import pytest
 from sandbox_broker import job_config
 
 from headway_api import names
+from headway_cli.local.pod import is_alive
 from headway_sandbox.broker import pods
 from headway_sandbox.broker.kube import ApiError, Gone
 from headway_sandbox.broker.processes import EVENTS, ProcessPods, command, walls
@@ -205,14 +206,6 @@ def test_without_namespaces_limits_are_all_there_is() -> None:
     assert "mount" not in script
     assert "ulimit -d 524288" in script
     assert "ulimit -f 2048" in script
-
-
-def is_alive(process: psutil.Process) -> bool:
-    """Whether it runs; the first process of a machine may be slow to collect those that have ended."""
-    try:
-        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
 
 
 async def test_a_sandbox_ends_with_a_broker_that_is_killed(modules: Path, tmp_path: Path) -> None:
