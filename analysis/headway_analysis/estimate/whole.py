@@ -35,6 +35,8 @@ PACE: Final = 2.0
 """How much further away the ends of seconds are: no learner ran while they were measured."""
 UNSEEN: Final = 3.0
 """What has not happened in n tries has a chance of 3 / n at most, with an error of 5 % (Hanley 1983)."""
+BRIEFEST: Final = 1.0
+"""Seconds: what was held for less says nothing of how many are held."""
 TRAIN: Final = UsageClass.TRAIN.value
 DISCARDED: Final = UsageClass.DISCARDED.value
 SAMPLED: Final = (*HELD_OUT.keys(), *HELD_OUT.values())
