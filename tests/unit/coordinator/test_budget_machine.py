@@ -18,6 +18,7 @@ from decimal import Decimal
 from functools import partial
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -55,6 +56,8 @@ from headway_coordinator.gateway.asks import Sampling
 from headway_coordinator.ledger.segments import Ledger
 from headway_coordinator.process import BUDGET_SECONDS
 from headway_coordinator.room import Room
+
+pytestmark = pytest.mark.timeout(1800)  # `make test-bill` draws thousands of lives
 
 CONTEXT, TURNS, MOST, SANDBOX, RETRIES = 64, 3, 16, 20, 1
 LIMITS = Limits(CONTEXT, TURNS, SANDBOX, RETRIES)

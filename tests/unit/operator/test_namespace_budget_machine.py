@@ -34,6 +34,8 @@ from headway_coordinator.gateway.asks import Sampling
 from headway_coordinator.group import Plan
 from headway_operator.plan import grants
 
+pytestmark = pytest.mark.timeout(1800)  # `make test-bill` draws thousands of lives
+
 Json = dict[str, Any]
 TOKENS = 20
 """Most tokens that a turn samples."""
