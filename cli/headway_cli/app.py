@@ -29,8 +29,8 @@ app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 
 JOBS: Final = Path(".headway")
 """Where jobs of this machine have their folders, below the current directory."""
-WRONG, FAILED, INTERRUPTED = 2, 1, 130
-"""Exit codes: the input is wrong; the job failed; Ctrl-C."""
+WRONG, FAILED, HELD, INTERRUPTED = 2, 1, 3, 130
+"""Exit codes: the input is wrong; the job failed; it stands still until something is changed; Ctrl-C."""
 OPEN: Final = (
     "this system gives a user no namespaces: sandboxes have this machine's network and see its processes "
     "(docs/local.md)"
@@ -92,6 +92,9 @@ def run(
         list[str] | None, typer.Option(help="Token of a Secret that the job names: NAME=FILE.")
     ] = None,
     fresh: Annotated[bool, typer.Option(help="Throw away what an earlier run left.")] = False,
+    resume_: Annotated[
+        bool, typer.Option("--resume", help="End the pause of a job that stopped at a sign of collapse.")
+    ] = False,
 ) -> None:
     """Run a job to its end. A second run goes on where the first stopped."""
     if not local:
@@ -99,7 +102,7 @@ def run(
     try:
         document = manifest.changed(manifest.read(job), set_ or [])
         where = (folder or JOBS / document["metadata"]["name"]).resolve()
-        stored = prepared(document, where, fresh=fresh)
+        stored = prepared(document, where, fresh=fresh, resume=resume_)
         if not walls():
             typer.echo(OPEN, err=True)
         manifest.lend(stored, document, prices, secret or [])
@@ -112,6 +115,9 @@ def run(
         raise typer.Exit(INTERRUPTED) from None
     typer.echo("\n".join(progress.conditions(ended)))
     typer.echo(f"files: {where}")
+    if engine.is_held(ended):
+        typer.echo(f"held: {progress.message(ended, 'Suspended')}", err=True)
+        raise typer.Exit(HELD)
     if not progress.is_true(ended, "Complete"):
         raise typer.Exit(FAILED)
 
@@ -251,11 +257,11 @@ class Progress:
                 typer.echo(f"{elapsed:6.0f} s  {each}")
 
 
-def prepared(document: Json, folder: Path, *, fresh: bool) -> JobFolder:
+def prepared(document: Json, folder: Path, *, fresh: bool, resume: bool = False) -> JobFolder:
     """The folder of a job that is new, or that goes on.
 
     Raises:
-        ManifestWrong: the spec is wrong, or the folder has a job of another spec.
+        ManifestWrong: the spec is wrong, or changes what the folder's job may not change.
     """
     if fresh:
         shutil.rmtree(folder, ignore_errors=True)
@@ -267,12 +273,7 @@ def prepared(document: Json, folder: Path, *, fresh: bool) -> JobFolder:
         for note in notes:
             typer.echo(note, err=True)
         return stored
-    differs = manifest.differences(stored.whole()["spec"], made["spec"])
-    if differs:
-        raise ManifestWrong(
-            f"{folder} has a job of another spec ({', '.join(differs[:3])}): write --fresh to throw it away, "
-            "or --folder to keep both"
-        )
+    stored.write(manifest.continued(stored.whole(), made, resume=resume))
     return stored
 
 

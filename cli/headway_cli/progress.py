@@ -50,6 +50,12 @@ def is_true(job: Json, kind: str) -> bool:
     )
 
 
+def message(job: Json, kind: str) -> str:
+    """What a condition says; empty where there is none."""
+    told = (each for each in job.get("status", {}).get("conditions", []) if each["type"] == kind)
+    return next((f"{each.get('reason', '')}: {each.get('message', '')}" for each in told), "")
+
+
 def conditions(job: Json) -> list[str]:
     """What the conditions say, a line each."""
     return [

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from headway_api import names
-from headway_api.conditions import is_finished
+from headway_api.conditions import ConditionType, is_finished, is_true
 from headway_api.job_folder import JobFolder
 from headway_cli.local.machine import Machine
 from headway_operator import plan
@@ -46,8 +46,11 @@ class Engine:
     platform: OperatorConfig
 
     async def run(self, show: Callable[[Json], None]) -> Json:
-        """Until the job has ended and nothing of it runs; the job with its last status. `show` is called with
-        the job after each look."""
+        """Until the job has ended or is held, and nothing of it runs; the job with its last status.
+
+        Args:
+            show: called with the job at each look.
+        """
         raw = self.folder.whole()
         async with Machine(self.folder.folder, self.modules, raw) as machine:
             while True:
@@ -57,7 +60,7 @@ class Engine:
                 if made.status is not None:
                     self.folder.write_status(names.FIELD_MANAGER_OPERATOR, made.status.as_object())
                 show(raw)
-                if is_over(raw) and machine.is_empty():
+                if (is_over(raw) and machine.is_empty()) or (is_held(raw) and machine.is_still()):
                     return raw
                 again = LOOK_SECONDS if made.again_seconds is None else made.again_seconds
                 await asyncio.sleep(min(LOOK_SECONDS, max(0.0, again)))
@@ -66,6 +69,11 @@ class Engine:
         """The jobs that this one names, where they ran beside it: each in a folder of its name."""
         beside = {name: JobFolder(self.folder.folder.parent / name) for name in plan.sources(raw)}
         return {name: folder.whole() for name, folder in beside.items() if folder.exists()}
+
+
+def is_held(raw: Json) -> bool:
+    """Whether a job stands still until a person changes something: suspended, paused, or out of budget."""
+    return is_true(parse_status(subject_of(raw).model, raw).conditions, ConditionType.SUSPENDED)
 
 
 def is_over(raw: Json) -> bool:

@@ -128,6 +128,10 @@ class Machine:
         pods = (pod.seen() for pod in self._pods.values())
         return Observed(datetime.now(UTC), (*self._objects.values(), *pods), sources=sources)
 
+    def is_still(self) -> bool:
+        """Whether no process of the job runs, nor is to."""
+        return not (self._pods or any(kind in WORKLOADS for kind, _ in self._objects))
+
     def is_empty(self) -> bool:
         """Whether nothing of the job is left."""
         return not (self._objects or self._pods)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -13,6 +13,7 @@ import yaml
 from pydantic import ValidationError
 
 from headway_api import names
+from headway_api.base import SpecModel
 from headway_api.job_folder import JobFolder
 from headway_api.mistakes import mistakes
 from headway_api.spec.evaluation import RLEvalJob
@@ -130,14 +131,53 @@ def lend(stored: JobFolder, job: Json, prices: Path | None, secrets: Iterable[st
         raise ManifestWrong(f"{error.filename}: {error.strerror}") from error
 
 
-def differences(one: Any, other: Any, path: str = "spec") -> list[str]:
-    """Paths of the fields in which two specs differ."""
-    if not (isinstance(one, dict) and isinstance(other, dict)):
-        return [] if one == other else [path]
-    found = []
-    for key in sorted({*one, *other}):
-        found += differences(one.get(key), other.get(key), f"{path}.{key}")
-    return found
+def continued(stored: Json, made: Json, *, resume: bool) -> Json:
+    """The stored job with what of its spec was changed since, as the API server takes it while nothing runs.
+
+    Args:
+        resume: end the pause that the job stands in.
+
+    Raises:
+        ManifestWrong: a field was changed that no job may change.
+    """
+    model = KINDS[stored["kind"]]
+    if made["kind"] != stored["kind"]:
+        raise ManifestWrong(f"there is an {stored['kind']} in this folder: write --folder for another")
+    try:
+        before = model.model_validate({**stored, "status": {}}).spec
+    except ValidationError as error:
+        wrong = "; ".join(mistakes(error, model))
+        raise ManifestWrong(f"the job of this folder cannot be read: {wrong}; write --fresh") from error
+    now = model.model_validate(made).spec
+    if fixed := list(frozen(before, now)):
+        raise ManifestWrong(
+            f"a job that has begun keeps {', '.join(fixed[:3])}: write --fresh to throw it away, or "
+            "--folder to keep both"
+        )
+    metadata = dict(stored["metadata"])
+    if before != now:
+        metadata["generation"] += 1
+    pause = stored["status"].get("pause", {}).get("time")
+    if resume and pause is not None:
+        metadata["annotations"] = {names.ANNOTATION_RESUME: pause}
+    return {**stored, "metadata": metadata, "spec": made["spec"]}
+
+
+def frozen(one: SpecModel, other: SpecModel, path: str = "spec") -> Iterator[str]:
+    """Paths of the fields in which two specs differ although no job may change them once it has begun."""
+    if type(one).mutable is None:
+        return  # the block that contains it has let it change
+    for name, field in type(one).model_fields.items():
+        before, now = getattr(one, name), getattr(other, name)
+        if before == now:
+            continue
+        at = f"{path}.{field.alias or name}"
+        if name not in (type(one).mutable or ()):
+            yield at
+        elif isinstance(before, SpecModel) and isinstance(now, SpecModel):
+            yield from frozen(before, now, at)
+        elif at == "spec.schedule.maxSteps" and now < before:
+            yield f"{at} or more than it"
 
 
 def utc_now() -> datetime:

@@ -18,6 +18,7 @@ import pytest
 from chaos import EXAMPLE, ROOT
 
 from headway_api.job_folder import JobFolder
+from headway_cli.local import manifest
 from headway_cli.local.pod import left_over
 
 sys.path.insert(0, str(ROOT / "hack" / "demo"))
@@ -111,12 +112,23 @@ def test_a_job_is_stopped_killed_and_gone_on_with(inputs: Path, tmp_path: Path) 
 
 def test_a_folder_with_another_job_is_refused(inputs: Path, tmp_path: Path) -> None:
     folder = tmp_path / "job"
-    JobFolder(folder).write({"kind": "RLTrainingJob", "metadata": {"name": "a"}, "spec": {"seed": 4}})
+    document = manifest.read(EXAMPLE / "job.yaml")
+    made, _ = manifest.local(document, folder, manifest.utc_now())
+    JobFolder(folder).write(made)
     with running(inputs, folder) as process:
         said, _ = process.communicate(timeout=60)
     assert process.returncode == 2
-    assert "has a job of another spec (spec.agent" in said
+    assert "a job that has begun keeps spec.model" in said
     assert "write --fresh to throw it away" in said
+
+
+def test_a_job_that_is_suspended_stands_still_and_says_so(inputs: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "job"
+    with running(inputs, folder, "--set", "spec.suspend=true") as process:
+        said, _ = process.communicate(timeout=60)
+    assert process.returncode == 3, said
+    assert "held: Suspended: " in said
+    assert left_over(folder) == []
 
 
 def test_a_job_that_fails_says_why(inputs: Path, tmp_path: Path) -> None:

@@ -80,7 +80,40 @@ def test_a_spec_that_is_wrong_names_the_field() -> None:
         manifest.local(job, Path("/there"), NOW)
 
 
-def test_differences_name_the_fields() -> None:
-    one = {"a": {"b": 1, "c": [1]}, "d": 2}
-    assert manifest.differences(one, one) == []
-    assert manifest.differences(one, {"a": {"b": 2, "c": [1]}}) == ["spec.a.b", "spec.d"]
+def made(*settings: str) -> dict[str, Any]:
+    job, _ = manifest.local(manifest.changed(manifest.read(JOB), settings), Path("/there"), NOW)
+    return {**job, "status": {}}
+
+
+def test_a_job_goes_on_as_it_was() -> None:
+    stored = made()
+    assert manifest.continued(stored, made(), resume=False) == stored
+
+
+@pytest.mark.parametrize("setting", ["spec.budget.usd='9'", "spec.schedule.maxSteps=40", "spec.suspend=true"])
+def test_a_job_goes_on_with_what_may_change(setting: str) -> None:
+    stored, new = made(), made(setting)
+    found = manifest.continued(stored, new, resume=False)
+    assert found["spec"] == new["spec"]
+    assert found["metadata"] == {**stored["metadata"], "generation": 2}
+
+
+@pytest.mark.parametrize(
+    ("setting", "field"),
+    [
+        ("spec.seed=9", "spec.seed"),
+        ("spec.algorithm.groupSize=4", "spec.algorithm"),
+        ("spec.rollout.maxConcurrency=4", "spec.rollout.maxConcurrency"),
+        ("spec.schedule.maxSteps=3", "spec.schedule.maxSteps or more than it"),
+    ],
+)
+def test_a_job_keeps_what_no_job_may_change(setting: str, field: str) -> None:
+    with pytest.raises(ManifestWrong, match=f"a job that has begun keeps {field}: write --fresh"):
+        manifest.continued(made(), made(setting), resume=False)
+
+
+def test_a_person_ends_the_pause_of_a_job() -> None:
+    stored = made() | {"status": {"pause": {"time": "2026-01-01T00:00:00Z"}}}
+    assert "annotations" not in manifest.continued(stored, made(), resume=False)["metadata"]
+    found = manifest.continued(stored, made(), resume=True)
+    assert found["metadata"]["annotations"] == {"headway.dev/resume": "2026-01-01T00:00:00Z"}
