@@ -44,9 +44,11 @@ class JobFolder:
         new.write_text(content)
         new.replace(file)
 
-    def status_of(self, manager: str) -> Json:
-        """A manager's part of the status; empty before its first."""
-        return dict(_read(self._status(manager)).get("status", {}))
+    def last_status(self, manager: str) -> tuple[Json, float | None]:
+        """A manager's part of the status, and when it was written (Unix time); before its first, nothing."""
+        found = _read(self._status(manager))
+        at = found.get("time")
+        return dict(found.get("status", {})), None if at is None else int(at) / 1e9
 
     def whole(self) -> Json:
         """The job with its status, merged as the API server merges what managers apply by force."""

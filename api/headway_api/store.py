@@ -61,6 +61,9 @@ WORK: Final[dict[str, Any]] = {
 }
 
 
+BUCKET: Final = "s3://"
+
+
 class Store(Protocol):
     """What a process may do with the artifact store."""
 
@@ -304,7 +307,7 @@ def open_store(output: OutputSpec, patience: Patience | None = None) -> Store:
             credentials at hand; retriable where the store did not answer or was in trouble itself.
     """
     if urlsplit(output.uri).scheme == "file":
-        return FileStore()
+        return LocalStore(output)
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:
@@ -316,6 +319,49 @@ def open_store(output: OutputSpec, patience: Patience | None = None) -> Store:
         return S3Store(working)
     wait_for(working, patience)
     return Patient(S3Store(working), patience)
+
+
+class LocalStore(FileStore):
+    """Files; and buckets, to be read: the model and the rows of a job on one machine may lie there."""
+
+    def __init__(self, output: OutputSpec) -> None:
+        self._output = output
+        self._buckets: dict[str, S3Store] = {}
+
+    def get(self, uri: str) -> bytes:
+        return self._bucket(uri).get(uri) if uri.startswith(BUCKET) else super().get(uri)
+
+    def get_start(self, uri: str, size: int) -> bytes:
+        return (
+            self._bucket(uri).get_start(uri, size) if uri.startswith(BUCKET) else super().get_start(uri, size)
+        )
+
+    def size(self, uri: str) -> int:
+        return self._bucket(uri).size(uri) if uri.startswith(BUCKET) else super().size(uri)
+
+    def list(self, prefix_uri: str) -> list[str]:
+        if prefix_uri.startswith(BUCKET):
+            return self._bucket(prefix_uri).list(prefix_uri)
+        return super().list(prefix_uri)
+
+    def download(self, uri: str, path: Path) -> None:
+        if uri.startswith(BUCKET):
+            self._bucket(uri).download(uri, path)
+        else:
+            super().download(uri, path)
+
+    def _bucket(self, uri: str) -> S3Store:
+        """Raises JobError, `BucketUnavailable`, as `open_store` does."""
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        name = urlsplit(uri).netloc
+        if name not in self._buckets:
+            try:
+                client(self._output, LOOK).head_bucket(Bucket=name)
+            except (ClientError, BotoCoreError) as error:
+                raise bucket_unavailable(f"{BUCKET}{name}", error) from error
+            self._buckets[name] = S3Store(client(self._output, WORK))
+        return self._buckets[name]
 
 
 def get_each(store: Store, uris: Sequence[str]) -> Iterator[bytes]:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import shutil
-import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,24 +13,24 @@ from typing import Annotated, Any, Final
 import typer
 
 from headway_api import names
-from headway_api.job_folder import JobFolder
 from headway_api.records import Outcome, Purpose
 from headway_cli import episodes, progress, runs
 from headway_cli.cluster import Cluster, ClusterError, JobGone
 from headway_cli.local import engine, manifest
+from headway_cli.local import run as local_run
 from headway_cli.local.machine import MachineBusy
 from headway_cli.local.manifest import ManifestWrong
 from headway_sandbox.broker.processes import walls
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 
-JOBS: Final = Path(".headway")
+JOBS: Final = Path(names.LOCAL_JOBS)
 """Where jobs of this machine have their folders, below the current directory."""
 WRONG, FAILED, HELD, INTERRUPTED = 2, 1, 3, 130
 """Exit codes: the input is wrong; the job failed; it stands still until something is changed; Ctrl-C."""
 OPEN: Final = (
-    "this system gives a user no namespaces: sandboxes have this machine's network and see its processes "
-    "(docs/local.md)"
+    "warning: this system gives a user no namespaces, so sandboxes have this machine's network, see its "
+    "processes, and can read the keys of their job (docs/local.md)"
 )
 Json = dict[str, Any]
 
@@ -61,10 +58,6 @@ Name = Annotated[str, typer.Argument(help="Of the job.")]
 Kind = Annotated[KindOf, typer.Option(help="Which kind of job.")]
 Namespace = Annotated[str | None, typer.Option("--namespace", "-n", help="Default: the context's.")]
 Context = Annotated[str | None, typer.Option(help="Of the kubeconfig; default: the current one.")]
-
-
-class Stopped(Exception):
-    """A person ended the command before the job's end."""
 
 
 @app.callback()
@@ -101,25 +94,23 @@ def run(
         raise _wrong("write --local: to run a job on a cluster, use `headway submit`")
     try:
         document = manifest.changed(manifest.read(job), set_ or [])
-        where = (folder or JOBS / document["metadata"]["name"]).resolve()
-        stored = prepared(document, where, fresh=fresh, resume=resume_)
+        where = folder or JOBS / document["metadata"]["name"]
         if not walls():
             typer.echo(OPEN, err=True)
-        manifest.lend(stored, document, prices, secret or [])
-        modules = (environment or job.parent).resolve()
-        ended = followed(engine.Engine(stored, modules, engine.platform(engine.has_accelerator())))
+        local_run.private()
+        with local_run.opened(document, where, _note, fresh=fresh, resume=resume_) as stored:
+            manifest.lend(stored, document, prices, secret or [])
+            modules = (environment or job.parent).resolve()
+            running = engine.Engine(stored, modules, engine.platform(engine.has_accelerator()))
+            ended = local_run.followed(running, Progress().show)
     except (ManifestWrong, MachineBusy) as error:
         raise _wrong(str(error)) from error
-    except Stopped:
+    except local_run.Stopped:
         typer.echo(f"stopped; run it again and it goes on; its files are in {where}", err=True)
         raise typer.Exit(INTERRUPTED) from None
     typer.echo("\n".join(progress.conditions(ended)))
     typer.echo(f"files: {where}")
-    if engine.is_held(ended):
-        typer.echo(f"held: {progress.message(ended, 'Suspended')}", err=True)
-        raise typer.Exit(HELD)
-    if not progress.is_true(ended, "Complete"):
-        raise typer.Exit(FAILED)
+    _leave(ended)
 
 
 @app.command()
@@ -150,7 +141,7 @@ def trajectories(
     if len(found) > limit:
         typer.echo(f"{len(found) - limit} more; write --limit {len(found)} for all", err=True)
     if not found:
-        typer.echo("no episode is so", err=True)
+        typer.echo("no episode matches", err=True)
 
 
 @app.command()
@@ -257,46 +248,18 @@ class Progress:
                 typer.echo(f"{elapsed:6.0f} s  {each}")
 
 
-def prepared(document: Json, folder: Path, *, fresh: bool, resume: bool = False) -> JobFolder:
-    """The folder of a job that is new, or that goes on.
-
-    Raises:
-        ManifestWrong: the spec is wrong, or changes what the folder's job may not change.
-    """
-    if fresh:
-        shutil.rmtree(folder, ignore_errors=True)
-    made, notes = manifest.local(document, folder, manifest.utc_now())
-    stored = JobFolder(folder)
-    if not stored.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        stored.write(made)
-        for note in notes:
-            typer.echo(note, err=True)
-        return stored
-    stored.write(manifest.continued(stored.whole(), made, resume=resume))
-    return stored
+def _leave(ended: Json) -> None:
+    """Say what holds a local job up, and exit unless it is Complete."""
+    if progress.is_true(ended, "Complete"):
+        return
+    if progress.is_true(ended, "Failed"):
+        raise typer.Exit(FAILED)
+    typer.echo(f"the job stands still: {progress.held_by(ended)}", err=True)
+    raise typer.Exit(HELD)
 
 
-def followed(running: engine.Engine) -> Json:
-    """Run a job to its end and print how it goes; the job as it ended.
-
-    Raises:
-        Stopped: by SIGINT or SIGTERM.
-        MachineBusy: as many jobs run here as can.
-    """
-    try:
-        return asyncio.run(_until_end(running))
-    except asyncio.CancelledError:
-        raise Stopped from None
-
-
-async def _until_end(running: engine.Engine) -> Json:
-    task = asyncio.current_task()
-    assert task is not None
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, task.cancel)
-    return await running.run(Progress().show)
+def _note(text: str) -> None:
+    typer.echo(text, err=True)
 
 
 def _wrong(message: str) -> typer.Exit:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -17,6 +18,9 @@ from headway_api import names
 
 MANAGER: Final = "headway-cli"
 CALL_SECONDS: Final = 30
+AWAY_SECONDS: Final = 300.0
+"""Longest that a cluster which has answered may be away while a job is followed."""
+AGAIN_SECONDS: Final = 5.0
 WATCH_SECONDS: Final = 240
 """A watch is begun anew after so long: a connection that died without a word is noticed by then."""
 SHOWN: Final = 3
@@ -27,6 +31,14 @@ Json = dict[str, Any]
 
 class ClusterError(Exception):
     """The cluster refuses, or there is none; the message says what to do."""
+
+
+class NoSuchJob(ClusterError):
+    """There is no job of that name."""
+
+
+class Unreachable(ClusterError):
+    """The cluster does not answer."""
 
 
 class JobGone(Exception):
@@ -103,12 +115,23 @@ class Cluster:
         Raises:
             JobGone: it was deleted.
         """
+        seen, since = False, time.monotonic()
         while True:
-            found = self.job(kind, name)
-            yield found
-            version = found["metadata"]["resourceVersion"]
-            with self._explained(kind, name, gone_is_old=True):
-                yield from self._changes(kind, name, version)
+            try:
+                found = self.job(kind, name)
+                seen, since = True, time.monotonic()
+                yield found
+                version = found["metadata"]["resourceVersion"]
+                with self._explained(kind, name, gone_is_old=True):
+                    yield from self._changes(kind, name, version)
+            except NoSuchJob as error:
+                if seen:
+                    raise JobGone(f"{kind} {name} was deleted") from error
+                raise
+            except Unreachable:
+                if not seen or time.monotonic() - since > AWAY_SECONDS:
+                    raise
+                time.sleep(AGAIN_SECONDS)
 
     def _changes(self, kind: str, name: str, version: str) -> Iterator[Json]:
         stream = watch.Watch().stream(
@@ -138,22 +161,23 @@ class Cluster:
         except ApiException as error:
             if error.status == 410 and gone_is_old:
                 return
-            raise ClusterError(self._words(error, kind, name)) from error
+            said = self._words(error, kind, name)
+            raise (NoSuchJob if _is_absent(error) else ClusterError)(said) from error
         except (urllib3.exceptions.HTTPError, OSError) as error:
             host = self._api.api_client.configuration.host
-            raise ClusterError(
+            raise Unreachable(
                 f"the cluster at {host} (context {self.context}) does not answer: {_cause(error)}; start it, "
                 "or choose another with --context"
             ) from error
 
     def _words(self, error: ApiException, kind: str, name: str) -> str:
-        said, reason = _said(error)
-        if error.status == 404 and reason != "NotFound":
+        said, _ = _said(error)
+        if error.status == 404 and not _is_absent(error):
             return (
                 f"the cluster of context {self.context} knows no {kind} ({names.API_VERSION}): Headway is "
                 f"not installed there, or another version of it; {INSTALL}"
             )
-        if error.status == 404 and name:
+        if _is_absent(error) and name:
             near = difflib.get_close_matches(name, _quiet(lambda: self._names(kind)), SHOWN, 0.5)
             hint = f"did you mean {', '.join(near)}?" if near else "write -n for another namespace"
             return f"namespace {self.namespace} has no {kind} {name}; {hint}"
@@ -182,6 +206,11 @@ def _said(error: ApiException) -> tuple[str, str]:
         return str(body["message"]), str(body.get("reason", ""))
     except (ValueError, KeyError, TypeError):
         return f"the API server answers {error.status} {error.reason}", ""
+
+
+def _is_absent(error: ApiException) -> bool:
+    """Whether the job is not there; the API server answers otherwise where it does not know the kind."""
+    return bool(error.status == 404 and _said(error)[1] == "NotFound")
 
 
 def _cause(error: BaseException) -> str:

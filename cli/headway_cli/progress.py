@@ -19,7 +19,9 @@ def line(job: Json) -> str:
         "tokens": f"{usage.get('totalTokens', 0):,}",
         "cost": f"{usage.get('cost', '0')} {usage.get('currency', 'USD')}",
     }
-    return "  ".join(f"{name} {value}" for name, value in fields.items())
+    said = "  ".join(f"{name} {value}" for name, value in fields.items())
+    reason = status.get("reason", "")
+    return f"{said}  ({reason})" if reason and reason not in (fields["state"], "Running") else said
 
 
 def held_out(validation: Json) -> str:
@@ -50,10 +52,16 @@ def is_true(job: Json, kind: str) -> bool:
     )
 
 
-def message(job: Json, kind: str) -> str:
-    """What a condition says; empty where there is none."""
-    told = (each for each in job.get("status", {}).get("conditions", []) if each["type"] == kind)
-    return next((f"{each.get('reason', '')}: {each.get('message', '')}" for each in told), "")
+def held_by(job: Json) -> str:
+    """Why a job stands still, and what has it go on."""
+    if pause := job.get("status", {}).get("pause"):
+        return f"it is paused ({pause.get('message') or pause.get('signal')}); write --resume to go on"
+    told = {each["type"]: each for each in job.get("status", {}).get("conditions", [])}
+    for kind in ("BudgetExhausted", "Suspended", "Stalled"):
+        found = told.get(kind, {})
+        if found.get("status") == "True":
+            return f"{found.get('reason', '')}: {found.get('message', '')}"
+    return "see its conditions"
 
 
 def conditions(job: Json) -> list[str]:

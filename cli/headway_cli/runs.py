@@ -14,7 +14,7 @@ from headway_api.exits import JobError
 from headway_api.job_folder import JobFolder
 from headway_api.records import GroupRecord, Purpose
 from headway_api.spec.lifecycle import OutputSpec
-from headway_api.store import FileStore, NotFound, Store, open_store
+from headway_api.store import Denied, FileStore, NotFound, Store, open_store
 
 GROUP_FILE: Final = ".json.gz"
 
@@ -37,12 +37,12 @@ class Run:
         Raises:
             NoRun: one cannot be read.
         """
-        uris = self.store.list(f"{self.root}/trajectories/{purpose.value}/")
         try:
+            uris = self.store.list(f"{self.root}/trajectories/{purpose.value}/")
             yield from stored.read_each(
                 self.store, sorted(uri for uri in uris if uri.endswith(GROUP_FILE)), stored.group
             )
-        except (NotFound, JobError) as error:
+        except (NotFound, Denied, JobError) as error:
             raise NoRun(f"{self.root}: {error}") from error
 
 
@@ -55,6 +55,8 @@ def located(where: str, endpoint_url: str | None = None) -> Run:
     if where.startswith("s3://"):
         try:
             return Run(open_store(OutputSpec(uri=where, endpoint_url=endpoint_url)), where.rstrip("/"))
+        except ModuleNotFoundError as error:
+            raise NoRun(f"{where}: reading buckets needs boto3: pip install headway[coordinator]") from error
         except (JobError, ValidationError) as error:
             raise NoRun(f"{where}: {error}") from error
     folder = Path(where.removeprefix("file://"))

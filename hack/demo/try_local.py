@@ -15,8 +15,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from headway_cli.app import INTERRUPTED, WRONG, Stopped, followed, prepared
-from headway_cli.local import engine
+from headway_cli import progress
+from headway_cli.app import INTERRUPTED, WRONG, Progress
+from headway_cli.local import engine, run
 from headway_cli.local.machine import MachineBusy
 from headway_cli.local.manifest import ManifestWrong
 from headway_demo import bill, quickstart, report
@@ -24,7 +25,7 @@ from headway_demo.console import Timings, fail
 from headway_demo.settings import ROOT, Settings, SettingsError
 from headway_demo.watch import is_true
 
-FOLDER = Path(os.environ.get("OUTPUT", ROOT / "build" / "try"))
+FOLDER = Path(os.environ.get("OUTPUT") or ROOT / "build" / "try").resolve()
 """`OUTPUT`: where the job's files go."""
 EPISODES = 48
 """Of the preflight: half the demo's."""
@@ -48,23 +49,25 @@ def tried(settings: Settings, *, fresh: bool) -> bool:
     """Run the job and print its report; whether it is Complete.
 
     Raises:
-        Stopped: by a person, before its end.
+        run.Stopped: by a person, before its end.
     """
     timings = Timings()
     if settings.begun is not None:
         timings.took("Python environment", max(0.0, time.time() - settings.begun))
     with timings.step("base model and rows"):
         inputs = quickstart.inputs(settings.cache, settings.seed, reference=False)
-    stored = prepared(document(inputs, settings), FOLDER, fresh=fresh)
-    with timings.step(report.JOB_STEP):
-        job = followed(engine.Engine(stored, quickstart.EXAMPLE, engine.platform(engine.has_accelerator())))
+    here = engine.platform(engine.has_accelerator())
+    job_here = run.opened(document(inputs, settings), FOLDER, print, fresh=fresh)
+    with job_here as stored, timings.step(report.JOB_STEP):
+        job = run.followed(engine.Engine(stored, quickstart.EXAMPLE, here), Progress().show)
     if not is_true(job, "Complete"):
+        fail("\n".join(["the job is not Complete:", *progress.conditions(job), f"its files: {FOLDER}"]))
         return False
     with timings.step("recount of the bill"):
-        run = Path(job["status"]["artifacts"]["uri"].removeprefix("file://"))
-        counted = bill.verified(job, run)
+        written = Path(job["status"]["artifacts"]["uri"].removeprefix("file://"))
+        counted = bill.verified(job, written)
     threshold = float(job["spec"]["evaluation"].get("successThreshold", 1.0))
-    print("\n" + report.text(job, run, timings.seconds, threshold, counted, {}))
+    print("\n" + report.text(job, written, timings.seconds, threshold, counted, {}))
     return True
 
 
@@ -79,7 +82,7 @@ def main() -> int:
     except subprocess.CalledProcessError as error:
         fail(f"{error.cmd} exited {error.returncode}")
         return 1
-    except (Stopped, KeyboardInterrupt):
+    except (run.Stopped, KeyboardInterrupt):
         fail("stopped; make try goes on where it was")
         return INTERRUPTED
 

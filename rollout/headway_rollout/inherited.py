@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from headway_api.names import ENV_LOCAL_JOB, ENV_LOCAL_POD
+
 NAMES: Final = frozenset(
     {
         *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "PWD", "HOSTNAME", "LANG", "LANGUAGE", "TZ", "TERM"),
@@ -16,6 +18,7 @@ NAMES: Final = frozenset(
         *("http_proxy", "https_proxy", "no_proxy", "all_proxy"),
         *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY"),
         *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"),
+        *(ENV_LOCAL_JOB, ENV_LOCAL_POD),
         *("CC", "CXX", "MAX_JOBS", "LOCAL_RANK"),
     }
 )

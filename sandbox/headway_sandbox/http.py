@@ -78,8 +78,13 @@ def listen(port: int, host: str = "") -> socket.socket:
 
 
 def inherited(descriptor: int) -> socket.socket:
-    """The socket at which a parent process listens for this one, so that nobody has to guess a free port."""
-    return socket.socket(fileno=descriptor)
+    """The socket at which a parent process listens for this one, so that nobody has to guess a free port.
+
+    What this process starts does not inherit it.
+    """
+    found = socket.socket(fileno=descriptor)
+    found.set_inheritable(False)
+    return found
 
 
 class Served:

@@ -159,6 +159,8 @@ def main(environ: MutableMapping[str, str] = os.environ) -> None:
     config = json.loads(environ.pop("HEADWAY_ENVIRONMENT_CONFIG", "") or "{}")
     entrypoint, port = environ.pop("HEADWAY_ENTRYPOINT"), int(environ.pop("HEADWAY_SANDBOX_PORT", PORT))
     where, given = environ.pop("HEADWAY_RUNNER", ""), environ.pop("HEADWAY_SANDBOX_SOCKET", "")
+    # Before anything of the environment runs: no program that it starts has the socket.
+    listener = inherited(int(given)) if given else None
     try:
         if not where:
             session = Session(lambda: load(entrypoint, config))
@@ -172,7 +174,7 @@ def main(environ: MutableMapping[str, str] = os.environ) -> None:
         leave(error)
     served = Served(routes(session), admission(session))
     session.answer_for = served.answer_for
-    served.serve(inherited(int(given)) if given else listen(port))
+    served.serve(listener or listen(port))
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,6 +52,7 @@ class Engine:
         Args:
             show: called with the job at each look.
         """
+        self._count_rest()
         raw = self.folder.whole()
         async with Machine(self.folder.folder, self.modules, raw) as machine:
             while True:
@@ -59,11 +61,22 @@ class Engine:
                 await machine.carry_out(made.wanted, made.doomed)
                 if made.status is not None:
                     self.folder.write_status(names.FIELD_MANAGER_OPERATOR, made.status.as_object())
+                raw = self.folder.whole()
                 show(raw)
-                if (is_over(raw) and machine.is_empty()) or (is_held(raw) and machine.is_still()):
+                if is_over(raw) and machine.is_empty():
+                    return raw
+                if is_held(raw) and machine.is_still() and made.again_seconds != 0:
                     return raw
                 again = LOOK_SECONDS if made.again_seconds is None else made.again_seconds
                 await asyncio.sleep(min(LOOK_SECONDS, max(0.0, again)))
+
+    def _count_rest(self) -> None:
+        """Count the time since the last run as suspended, as it is of a job on a cluster that nobody runs."""
+        told, since = self.folder.last_status(names.FIELD_MANAGER_OPERATOR)
+        if since is not None and "startTime" in told and "completionTime" not in told:
+            rest = int(max(0.0, time.time() - since))
+            told["suspendedSeconds"] = int(told.get("suspendedSeconds", 0)) + rest
+            self.folder.write_status(names.FIELD_MANAGER_OPERATOR, told)
 
     def _sources(self, raw: Json) -> dict[str, Json]:
         """The jobs that this one names, where they ran beside it: each in a folder of its name."""
@@ -72,8 +85,9 @@ class Engine:
 
 
 def is_held(raw: Json) -> bool:
-    """Whether a job stands still until a person changes something: suspended, paused, or out of budget."""
-    return is_true(parse_status(subject_of(raw).model, raw).conditions, ConditionType.SUSPENDED)
+    """Whether it stands still until a person changes something: suspended, paused, out of budget, refused."""
+    found = parse_status(subject_of(raw).model, raw).conditions
+    return is_true(found, ConditionType.SUSPENDED) or is_true(found, ConditionType.STALLED)
 
 
 def is_over(raw: Json) -> bool:

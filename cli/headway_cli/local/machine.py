@@ -18,7 +18,7 @@ import aiohttp
 from headway_api import names
 from headway_api.keys import Key
 from headway_cli.local import workloads
-from headway_cli.local.pod import MARK, Place, Pod, kill_tree, left_over
+from headway_cli.local.pod import Place, Pod, kill_all, left_over, remove_folders
 from headway_cli.local.workloads import Step, moment
 from headway_operator.plan.context import Mode, Wanted
 from headway_operator.plan.observed import Observed
@@ -26,6 +26,7 @@ from headway_operator.plan.observed import Observed
 KEY_BYTES: Final = 32
 NETWORKS: Final = range(16, 240)
 """Second numbers of the loopback addresses of jobs: 127.N.0.0/16 each."""
+LOOPBACK: Final = "127.0.0.1"
 FIRST_HOST: Final = 2
 WORKLOADS: Final = {"Job": "job", "Deployment": "deployment"}
 INDEX: Final = "batch.kubernetes.io/job-completion-index"
@@ -91,9 +92,10 @@ class Machine:
         """Of each pod of each workload, the last number of its address: its successor has the same."""
 
     async def __aenter__(self) -> Self:
-        for pid in left_over(self._folder):
-            kill_tree(pid, [])
+        await asyncio.to_thread(kill_all, left_over(self._folder))
+        await asyncio.to_thread(remove_folders, self._folder)
         self._network = Network.take()
+        self._port = _free_port(LOOPBACK)
         self._http = aiohttp.ClientSession()
         for name in ("logs", "config-maps", "secrets", "cache"):
             (self._folder / name).mkdir(parents=True, exist_ok=True)
@@ -103,10 +105,10 @@ class Machine:
     async def __aexit__(self, *_: object) -> None:
         """End every pod: all are told at once, and killed after their grace periods."""
         try:
-            await asyncio.gather(*(self._end(pod) for pod in list(self._pods.values())))
+            ending = (self._end(pod) for pod in list(self._pods.values()))
+            await asyncio.gather(*ending, return_exceptions=True)
         finally:
-            for pid in left_over(self._folder):
-                kill_tree(pid, [])
+            kill_all(left_over(self._folder))
             await self._http.close()
             self._network.lock.close()
 
@@ -219,6 +221,7 @@ class Machine:
             log=self._folder / "logs" / f"{metadata['name']}.log",
             mounts=mounts,
             variables=self._variables() | _folders(mounts),
+            lent=(self._network.lock.fileno(),),
         )
         pod = self._pods[metadata["name"]] = Pod(body, place, self._http)
         pod.start()
@@ -228,9 +231,11 @@ class Machine:
             self._ending[pod.name] = asyncio.create_task(self._end(pod))
 
     async def _end(self, pod: Pod) -> None:
-        await pod.end()
-        self._pods.pop(pod.name, None)
-        self._ending.pop(pod.name, None)
+        try:
+            await pod.end()
+        finally:
+            self._pods.pop(pod.name, None)
+            self._ending.pop(pod.name, None)
 
     # where things are
 
@@ -273,7 +278,7 @@ class Machine:
         coordinator = self._address(names.child(self._stem, names.COORDINATOR), 0)
         learner = self._address(names.child(self._stem, names.LEARNER), 0)
         return {
-            MARK: str(folder),
+            names.ENV_LOCAL_JOB: str(folder),
             names.ENV_JOB_FOLDER: str(folder),
             names.ENV_HOSTS: str(folder / "hosts"),
             names.ENV_COORDINATOR_URL: f"http://{coordinator}:{names.PORT_COORDINATOR}",
@@ -281,7 +286,7 @@ class Machine:
             names.ENV_ENVIRONMENT_MODULES: str(self._modules),
             names.ENV_SANDBOX_NETWORK: str(self._network.number),
             "MASTER_ADDR": learner,
-            "MASTER_PORT": str(_free_port(learner)),
+            "MASTER_PORT": str(self._port),
         }
 
     def _write_hosts(self) -> None:

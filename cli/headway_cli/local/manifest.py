@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
@@ -20,6 +21,7 @@ from headway_api.spec.evaluation import RLEvalJob
 from headway_api.spec.training import RLTrainingJob
 from headway_cli.local.workloads import moment
 
+NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 KINDS: Final[Mapping[str, type[RLTrainingJob] | type[RLEvalJob]]] = {
     names.TRAINING_KIND: RLTrainingJob,
     names.EVAL_KIND: RLEvalJob,
@@ -42,13 +44,18 @@ def read(path: Path) -> Json:
     except OSError as error:
         raise ManifestWrong(f"{path}: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ManifestWrong(f"{path} is no YAML: {error}") from error
+        raise ManifestWrong(f"{path} cannot be read as YAML: {error}") from error
     jobs = [each for each in documents if isinstance(each, dict) and each.get("kind") in KINDS]
     if len(jobs) != 1:
         raise ManifestWrong(f"{path} has {len(jobs)} jobs: write one {' or '.join(KINDS)}")
     job: Json = jobs[0]
-    if not isinstance(job.get("metadata"), dict) or not isinstance(job["metadata"].get("name"), str):
-        raise ManifestWrong(f"{path}: metadata.name is missing: write a name")
+    name = job["metadata"].get("name") if isinstance(job.get("metadata"), dict) else None
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise ManifestWrong(f"{path}: metadata.name: write a name of a-z, 0-9 and -, such as my-job")
+    for part in ("spec", "metadata.labels"):
+        value = job["metadata"].get("labels") if "." in part else job.get(part)
+        if not isinstance(value, dict | None):
+            raise ManifestWrong(f"{path}: {part}: write fields below it")
     return job
 
 
@@ -62,14 +69,17 @@ def changed(job: Json, settings: Iterable[str]) -> Json:
     for setting in settings:
         path, equals, text = setting.partition("=")
         *parents, last = path.split(".")
-        if not equals or not last or path.partition(".")[0] != "spec":
+        if not equals or not last or parents[:1] != ["spec"]:
             raise ManifestWrong(f"--set {setting}: write spec.FIELD=VALUE, such as spec.schedule.maxSteps=3")
         at = made
         for key in parents:
             at = at.setdefault(key, {})
             if not isinstance(at, dict):
-                raise ManifestWrong(f"--set {setting}: {key} holds no fields")
-        at[last] = yaml.safe_load(text)
+                raise ManifestWrong(f"--set {setting}: {key} has a value, not fields")
+        try:
+            at[last] = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise ManifestWrong(f"--set {setting}: the value cannot be read as YAML") from error
     return made
 
 
@@ -80,8 +90,12 @@ def local(job: Json, folder: Path, now: datetime) -> tuple[Json, tuple[str, ...]
         ManifestWrong: its spec is wrong.
     """
     spec, notes = dict(job.get("spec") or {}), []
-    spec["output"] = {"uri": f"file://{folder / 'artifacts'}"}
-    if "mlflow" in (spec.get("tracking") or {}):
+    store = spec["output"] if isinstance(spec.get("output"), dict) else {}
+    # Of the store of the rows and the model, its address stays.
+    kept = {key: store[key] for key in ("endpointUrl", "region") if key in store}
+    spec["output"] = {"uri": f"file://{folder / 'artifacts'}", **kept}
+    spec.pop("managedBy", None)
+    if isinstance(spec.get("tracking"), dict) and "mlflow" in spec["tracking"]:
         spec["tracking"] = {key: value for key, value in spec["tracking"].items() if key != "mlflow"}
         notes.append("spec.tracking.mlflow is left out: the server is the cluster's")
     for role in ("learner", "rollout"):
@@ -105,6 +119,9 @@ def local(job: Json, folder: Path, now: datetime) -> tuple[Json, tuple[str, ...]
         model.model_validate(made)
     except ValidationError as error:
         raise ManifestWrong("; ".join(mistakes(error, model))) from error
+    if (spec.get("agent") or {}).get("sandboxed") or spec.get("suites"):
+        field = "spec.suites" if spec.get("suites") else "spec.agent.sandboxed"
+        raise ManifestWrong(f"{field}: a sandbox on one machine does not reach the gateway; use a cluster")
     return made, tuple(notes)
 
 
@@ -129,6 +146,8 @@ def lend(stored: JobFolder, job: Json, prices: Path | None, secrets: Iterable[st
             stored.lend(f"secrets/{name}/{names.TOKEN_KEY}", Path(file).read_text())
     except OSError as error:
         raise ManifestWrong(f"{error.filename}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ManifestWrong("--prices and --secret: write files of text") from error
 
 
 def continued(stored: Json, made: Json, *, resume: bool) -> Json:

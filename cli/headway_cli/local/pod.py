@@ -6,12 +6,11 @@ import asyncio
 import contextlib
 import os
 import shutil
-import signal
 import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,11 +26,11 @@ LOG_TAIL: Final = 2048
 """Bytes of the log's end that stand for the message of a process that wrote none, as of a container."""
 TERMINATION_BYTES: Final = 4096
 LOOK_SECONDS: Final = 0.05
+NOT_STARTED: Final = 128
+"""Exit code of a process that this machine could not start."""
 KILLED_SECONDS: Final = 10.0
 """How long a process may take to go once it is killed."""
-MARK: Final = "HEADWAY_LOCAL_JOB"
-"""On every process of a job: its folder, by which those that a killed engine left are found."""
-
+FOLDER_PREFIX: Final = "headway-pod-"
 Json = dict[str, Any]
 
 
@@ -48,6 +47,8 @@ class Place:
     mounts: Mapping[str, Path]
     """Path in a container -> folder of this machine."""
     variables: Mapping[str, str]
+    lent: tuple[int, ...] = ()
+    """Descriptors that its process inherits: the job's network stays taken while any of them runs."""
 
 
 @dataclass
@@ -70,8 +71,9 @@ class Pod:
 
     def __post_init__(self) -> None:
         self._created = datetime.now(UTC)
-        self._folder = Path(tempfile.mkdtemp(prefix="headway-pod-"))
+        self._folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
         (self._folder / "tmp").mkdir()
+        (self._folder / "job").write_text(self.place.variables.get(names.ENV_LOCAL_JOB, ""))
         self._termination = self._folder / "termination"
 
     @property
@@ -116,6 +118,7 @@ class Pod:
         status = {
             "phase": self._phase,
             "podIP": self.place.address,
+            "startTime": moment(self._created),
             "conditions": [ready],
             "containerStatuses": [container],
         }
@@ -143,8 +146,8 @@ class Pod:
         if self._life is not None:
             self._life.cancel()
             await asyncio.gather(self._life, return_exceptions=True)
+        await asyncio.to_thread(kill_all, self._processes())
         if self._process is not None:
-            await asyncio.to_thread(kill_tree, self._process.pid, self._descendants())
             await self._process.wait()
         await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
 
@@ -156,7 +159,10 @@ class Pod:
     async def _live(self) -> None:
         failures = 0
         while True:
-            code = await self._run()
+            try:
+                code = await self._run()
+            except OSError as error:  # this machine has no room, or no processes, left
+                self._state, code = _terminated(NOT_STARTED, self._created, str(error)), NOT_STARTED
             if self.body["spec"].get("restartPolicy") == "Never":
                 self._phase = "Succeeded" if code == 0 else "Failed"
                 return
@@ -178,6 +184,7 @@ class Pod:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                pass_fds=self.place.lent,
                 start_new_session=True,
             )
         self._phase, self._state = "Running", {"running": {"startedAt": moment(started)}}
@@ -187,16 +194,10 @@ class Pod:
         finally:
             probing.cancel()
             self._set_ready(False)
-        await asyncio.to_thread(kill_tree, self._process.pid, [])
+        # What it has started ends with it, as in a container, in whatever session that is.
+        await asyncio.to_thread(kill_all, self._processes())
         code = code if code >= 0 else 128 - code
-        ended = {
-            "exitCode": code,
-            "reason": "Completed" if code == 0 else "Error",
-            "startedAt": moment(started),
-            "finishedAt": moment(datetime.now(UTC)),
-            "message": self._last_words() if code else "",
-        }
-        self._state = {"terminated": ended}
+        self._state = _terminated(code, started, self._last_words() if code else "")
         return code
 
     def _last_words(self) -> str:
@@ -220,8 +221,12 @@ class Pod:
                     return
                 await asyncio.sleep(float(startup["periodSeconds"]))
         due, failed = time.monotonic() + float(liveness["periodSeconds"]) if liveness else float("inf"), 0
+        unready = 0
         while True:
-            self._set_ready(readiness is None or await self._asked(readiness))
+            answered = readiness is None or await self._asked(readiness)
+            unready = 0 if answered else unready + 1
+            if readiness is None or answered or unready >= int(readiness.get("failureThreshold", 3)):
+                self._set_ready(answered)
             if liveness is not None and time.monotonic() > due:
                 failed = 0 if await self._asked(liveness) else failed + 1
                 due = time.monotonic() + float(liveness["periodSeconds"])
@@ -245,13 +250,14 @@ class Pod:
         if ready != self._ready:
             self._ready, self._ready_at = ready, datetime.now(UTC)
 
-    def _descendants(self) -> list[int]:
-        """What its process has started, wherever it put them."""
-        assert self._process is not None
-        try:
-            return [each.pid for each in psutil.Process(self._process.pid).children(recursive=True)]
-        except psutil.NoSuchProcess:
-            return []
+    def _processes(self) -> list[int]:
+        """Its process and what that has started, by descent and by the variables that are inherited."""
+        found = left_over(Path(self.place.variables[names.ENV_LOCAL_JOB]), self.name)
+        if self._process is not None and self._process.returncode is None:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                leader = psutil.Process(self._process.pid)
+                found += [leader.pid, *(each.pid for each in leader.children(recursive=True))]
+        return found
 
     def _variables(self) -> dict[str, str]:
         outside = {
@@ -266,6 +272,7 @@ class Pod:
             **outside,
             **found,
             "TMPDIR": str(self._folder / "tmp"),
+            names.ENV_LOCAL_POD: self.name,
             names.ENV_BIND_ADDRESS: self.place.address,
             names.ENV_TERMINATION_FILE: str(self._termination),
             **self.place.variables,
@@ -285,13 +292,24 @@ class Pod:
         return self.place.address if path == "status.podIP" else str(self.place.index)
 
 
-def kill_tree(leader: int, descendants: Sequence[int]) -> None:
-    """SIGKILL to a process group and to further processes, and wait until they are gone."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(leader, signal.SIGKILL)
+def _terminated(code: int, started: datetime, message: str) -> Json:
+    """The state of a container that has ended."""
+    return {
+        "terminated": {
+            "exitCode": code,
+            "reason": "Completed" if code == 0 else "Error",
+            "startedAt": moment(started),
+            "finishedAt": moment(datetime.now(UTC)),
+            "message": message,
+        }
+    }
+
+
+def kill_all(pids: Iterable[int]) -> None:
+    """SIGKILL, and wait until they are gone."""
     left = []
-    for pid in descendants:
-        with contextlib.suppress(psutil.NoSuchProcess):
+    for pid in pids:
+        with contextlib.suppress(psutil.Error):
             process = psutil.Process(pid)
             process.kill()
             left.append(process)
@@ -308,11 +326,25 @@ def is_alive(process: psutil.Process) -> bool:
         return False
 
 
-def left_over(folder: Path) -> list[int]:
-    """Processes of a job that an engine which was killed has left."""
+def left_over(folder: Path, pod: str | None = None) -> list[int]:
+    """Processes of a job, or of one of its pods, whoever their parents are by now."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            if process.environ().get(MARK) == str(folder) and process.pid != os.getpid():
+            if process.pid == os.getpid():
+                continue
+            variables = process.environ()
+            if variables.get(names.ENV_LOCAL_JOB) == str(folder) and pod in (
+                None,
+                variables.get(names.ENV_LOCAL_POD),
+            ):
                 found.append(process.pid)
     return found
+
+
+def remove_folders(job: Path) -> None:
+    """Remove what pods of a job have left in the system's temporary folder."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*"):
+        with contextlib.suppress(OSError):
+            if (folder / "job").read_text() == str(job):
+                shutil.rmtree(folder)

@@ -21,6 +21,7 @@ from headway_coordinator.agents.sandboxed import SandboxedAgent
 from headway_coordinator.dataset import prompt_of
 from headway_coordinator.gateway.server import GatewayServer
 from headway_coordinator.gateway.turns import Backend
+from headway_coordinator.resolving import hosts_file
 
 
 @dataclass(frozen=True)
@@ -38,9 +39,11 @@ Job = JobConfig | EvalConfig
 
 
 def where(job: Job, pod_ip: str, port: int = names.PORT_GATEWAY) -> Where:
-    """The gateway's addresses in a cluster."""
+    """The gateway's addresses."""
     host = f"[{pod_ip}]" if ":" in pod_ip else pod_ip
     service = names.service_host(job.stem, names.COORDINATOR, job.namespace)
+    if hosts_file() is not None:  # which agents outside the job do not read
+        service = host
     return Where(f"http://{service}:{port}", f"http://{host}:{port}")
 
 

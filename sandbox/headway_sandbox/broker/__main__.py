@@ -58,7 +58,9 @@ def processes(environ: Mapping[str, str]) -> ProcessPods | None:
     """What makes sandboxes of processes, where a local engine asks for that."""
     if (modules := environ.get(names.ENV_ENVIRONMENT_MODULES)) is None:
         return None
-    hidden = [Path(environ[names.ENV_JOB_FOLDER])]
+    folder = Path(environ[names.ENV_JOB_FOLDER])
+    # Beside it lie the folders of other jobs, with their keys.
+    hidden = [folder.parent if folder.parent.name == names.LOCAL_JOBS else folder]
     return ProcessPods(Path(modules), hidden, int(environ[names.ENV_SANDBOX_NETWORK]))
 
 

@@ -16,6 +16,7 @@ import shlex
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import tempfile
@@ -80,6 +81,20 @@ def _files(folder: str) -> BinaryIO:
     return Path(folder, "log").open("wb")
 
 
+def _tail(path: Path) -> str:
+    """The end of a file that a sandbox may have put anything in the place of."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return ""
+    with os.fdopen(descriptor, "rb") as file:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            return ""
+        file.seek(max(0, found.st_size - TAIL))
+        return file.read(TAIL).decode(errors="replace")
+
+
 @cache
 def walls() -> tuple[str, ...]:
     """What a sandbox is started by; empty where this system gives a user no namespaces."""
@@ -95,10 +110,15 @@ def command(limits: Json, hidden: Sequence[Path], within: tuple[str, ...]) -> li
     """How to start the server of a sandbox, `within` walls or, where there are none, within limits alone."""
     blocks = int(amount(limits["ephemeral-storage"])) // 512
     data = int(amount(limits["memory"])) // 1024
-    script = [f"mount -t tmpfs tmpfs {shlex.quote(str(folder))} || exit 1" for folder in hidden if within]
+    mount = "mount -t tmpfs -o ro,size=4k tmpfs"
+    script = [f"{mount} {shlex.quote(str(folder))} || exit 1" for folder in hidden if within]
     script += [f"ulimit -n {OPEN_FILES}; ulimit -f {blocks}; ulimit -d {data}", 'exec "$@"']
     bound = WITH_BROKER if shutil.which(WITH_BROKER[0]) else ()
-    drops = UNPRIVILEGED if within else ()
+    drops: tuple[str, ...] = ()
+    if within or (bound and os.geteuid() == 0):
+        drops = UNPRIVILEGED
+    elif bound:
+        drops = ("setpriv", "--no-new-privs", "--")
     server = (sys.executable, "-m", "headway_sandbox.server")
     return [*bound, *within, "sh", "-c", "\n".join(script), "sh", *drops, *server]
 
@@ -131,7 +151,10 @@ class ProcessPods:
         name = pod["metadata"]["name"]
         if name in self._running:
             raise ApiError(409, "AlreadyExists", f"pod {name} exists")
-        folder = tempfile.TemporaryDirectory(prefix="headway-sandbox-", ignore_cleanup_errors=True)
+        try:
+            folder = tempfile.TemporaryDirectory(prefix="headway-sandbox-", ignore_cleanup_errors=True)
+        except OSError as error:
+            raise ApiError(500, "NotStarted", f"{name}: {error}") from error
         try:
             with self._listener() as listener:
                 address: str = listener.getsockname()[0]
@@ -192,8 +215,9 @@ class ProcessPods:
         if running is None or uid not in (None, running.pod["metadata"]["uid"]):
             return
         del self._running[name]
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(running.process.pid, signal.SIGKILL)
+        if running.process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(running.process.pid, signal.SIGKILL)
         await running.process.wait()
         await asyncio.to_thread(running.folder.cleanup)
         await self._tell("DELETED", running)
@@ -229,8 +253,10 @@ class ProcessPods:
         code = await running.process.wait()
         if self._running.get(name) is not running:
             return
-        said = running.termination.read_text(errors="replace") or running.log.read_text(errors="replace")
-        ended = {"exitCode": code if code >= 0 else 128 - code, "reason": "Error", "message": said[-TAIL:]}
+        said = await asyncio.to_thread(_tail, running.termination) or await asyncio.to_thread(
+            _tail, running.log
+        )
+        ended = {"exitCode": code if code >= 0 else 128 - code, "reason": "Error", "message": said}
         status = {
             "phase": "Failed",
             "containerStatuses": [{"name": CONTAINER, "state": {"terminated": ended}}],

@@ -127,7 +127,7 @@ def test_a_job_that_is_suspended_stands_still_and_says_so(inputs: Path, tmp_path
     with running(inputs, folder, "--set", "spec.suspend=true") as process:
         said, _ = process.communicate(timeout=60)
     assert process.returncode == 3, said
-    assert "held: Suspended: " in said
+    assert "the job stands still: Suspended: " in said
     assert left_over(folder) == []
 
 

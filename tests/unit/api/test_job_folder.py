@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
+
+import pytest
 
 from headway_api.job_folder import JobFolder, merged
 
@@ -31,8 +34,10 @@ def test_what_a_manager_no_longer_says_is_gone(tmp_path: Path) -> None:
     folder.write_status("coordinator", {"progress": {"step": 1}, "usage": {}})
     folder.write_status("coordinator", {"progress": {"step": 2}})
     assert folder.whole()["status"] == {"progress": {"step": 2}}
-    assert folder.status_of("coordinator") == {"progress": {"step": 2}}
-    assert folder.status_of("operator") == {}
+    said, at = folder.last_status("coordinator")
+    assert said == {"progress": {"step": 2}}
+    assert at == pytest.approx(time.time(), abs=60)
+    assert folder.last_status("operator") == ({}, None)
 
 
 def test_a_status_is_not_stored_with_the_job(tmp_path: Path) -> None:

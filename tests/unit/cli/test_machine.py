@@ -265,7 +265,7 @@ subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_n
 
 async def test_what_a_killed_engine_left_is_ended(tmp_path: Path) -> None:
     folder = tmp_path / "job"
-    environ = os.environ | {pods.MARK: str(folder)}
+    environ = os.environ | {names.ENV_LOCAL_JOB: str(folder)}
     left = await asyncio.create_subprocess_exec(
         sys.executable, "-c", "import time; time.sleep(600)", env=environ, start_new_session=True
     )
