@@ -73,7 +73,9 @@ class Engine:
     def _count_rest(self) -> None:
         """Count the time since the last run as suspended, as it is of a job on a cluster that nobody runs."""
         told, since = self.folder.last_status(names.FIELD_MANAGER_OPERATOR)
-        if since is not None and "startTime" in told and "completionTime" not in told:
+        begun = "startTime" in told and "completionTime" not in told
+        held = is_held(self.folder.whole())
+        if since is not None and begun and not held:  # of a suspension the plan counts the time itself
             rest = int(max(0.0, time.time() - since))
             told["suspendedSeconds"] = int(told.get("suspendedSeconds", 0)) + rest
             self.folder.write_status(names.FIELD_MANAGER_OPERATOR, told)
