@@ -155,7 +155,7 @@ record-signals: venv ## record the series that collapse signals are tested on, t
 demo: export DEMO_BEGUN := $(shell date +%s)
 try: export DEMO_BEGUN := $(shell date +%s)
 try: venv ## a model learns on this machine without a cluster, from job to bill (FRESH=1: begin anew)
-	PYTHONPATH=cli $(PY) hack/demo/try_local.py
+	$(PY) hack/demo/try_local.py
 demo: venv ## a model learns on a cluster on this machine, from apply to bill
 	$(PY) hack/demo/demo.py $(DEMO_ARGS)
 images: ## build what a cluster pulls (gigabytes); IMAGE_ARGS="--push --prefix registry.example.com/headway"
