@@ -24,6 +24,7 @@ from headway_coordinator.engines.discovery import by_dns
 from headway_coordinator.engines.fleet import Fleet
 from headway_coordinator.engines.router import Endpoint, Failure, Router, Server
 from headway_coordinator.engines.weights import LOAD_SECONDS
+from headway_coordinator.stored_job import KubernetesJob
 
 A, B, C = (Endpoint(f"http://{name}:8000", f"http://{name}:8001") for name in "abc")
 LONG_AGO = datetime(2026, 11, 1, tzinfo=UTC)
@@ -323,11 +324,19 @@ def job(folder: Path) -> JobConfig:
     return JobConfig(name="job", namespace="ns", uid="uid", spec=of)
 
 
+def stored(folder: Path, api: Api) -> KubernetesJob:
+    return KubernetesJob(job(folder), api)
+
+
+def sink(folder: Path, api: Api) -> status.Sink:
+    return status.sink_of(stored(folder, api))
+
+
 def test_a_successor_goes_on_with_what_was_said_and_leaves_the_operators_alone(tmp_path: Path) -> None:
     theirs = condition(ConditionType.READY, True, Reason.RUNNING, now=LONG_AGO)
     stored = [known.model_dump(mode="json", by_alias=True) for known in [theirs, *said(True)]]
     api = Api({"status": {"state": "Training", "conditions": stored, "progress": {"step": 7}}})
-    told = status.told(job(tmp_path), api)
+    told = status.told(stored(tmp_path, api))
     assert told.conditions == said(True)
     assert told.progress == Progress(step=7)
     assert told.state is None, "the operator's"
@@ -338,28 +347,24 @@ def test_a_successor_goes_on_with_what_was_said_and_leaves_the_operators_alone(t
 
 
 def test_conditions_start_afresh_where_they_cannot_be_had(tmp_path: Path) -> None:
-    assert status.told(job(tmp_path), Api(ConnectionError("no API server"))) == RLTrainingJobStatus()
-    assert status.told(job(tmp_path), Api({"metadata": {}})) == RLTrainingJobStatus()
+    assert status.told(stored(tmp_path, Api(ConnectionError("no API server")))) == RLTrainingJobStatus()
+    assert status.told(stored(tmp_path, Api({"metadata": {}}))) == RLTrainingJobStatus()
 
 
 def test_the_answer_to_a_written_status_says_what_others_wrote(tmp_path: Path) -> None:
     scaled = Api({"spec": {"rollout": {"replicas": 3}}, "status": {}})
-    assert status.kubernetes_sink(job(tmp_path), scaled)({}) == status.Heard(3, budget=None, grant=None)
-    assert status.kubernetes_sink(job(tmp_path), Api({"status": {}}))({}) == status.Heard(
-        budget=None, grant=None
-    )
+    assert sink(tmp_path, scaled)({}) == status.Heard(3, budget=None, grant=None)
+    assert sink(tmp_path, Api({"status": {}}))({}) == status.Heard(budget=None, grant=None)
     ordered = Api({"metadata": {"annotations": {"headway.dev/remedy": "OnPolicy@2", "a/b": "c"}}})
-    assert status.kubernetes_sink(job(tmp_path), ordered)({}) == status.Heard(
-        budget=None, grant=None, remedy="OnPolicy@2"
-    )
+    assert sink(tmp_path, ordered)({}) == status.Heard(budget=None, grant=None, remedy="OnPolicy@2")
     given_up = {"name": "large", "lostReason": "ModelNotFound", "lostMessage": "there is none"}
     without = Api({"status": {"candidates": [{"name": "small"}, given_up]}})
-    heard = status.kubernetes_sink(job(tmp_path), without)({})
+    heard = sink(tmp_path, without)({})
     assert heard == status.Heard(budget=None, grant=None, lost={"large": ("ModelNotFound", "there is none")})
 
 
 async def test_a_job_that_was_scaled_up_is_not_in_sync_without_the_new_server(tmp_path: Path) -> None:
-    scaled = status.kubernetes_sink(job(tmp_path), Api({"spec": {"rollout": {"replicas": 2}}}))
+    scaled = sink(tmp_path, Api({"spec": {"rollout": {"replicas": 2}}}))
     coordinator = Coordinator(job(tmp_path), KEYS, FileStore(), tmp_path, scaled)
     async with aiohttp.ClientSession() as http:
         fleet = coordinator._fleet = Fleet(http, "token", by_dns("nowhere"))

@@ -32,6 +32,7 @@ from headway_coordinator.engines.router import Endpoint, Router
 from headway_coordinator.pause import Pauses, acting, pause_of, unseen
 from headway_coordinator.signals import job_of
 from headway_coordinator.stall import AFTER_SECONDS, culprit
+from headway_coordinator.stored_job import KubernetesJob
 
 COLLAPSED, NOTHING, FLAT, PARTED = (
     SignalName.REWARD_COLLAPSED,
@@ -346,5 +347,5 @@ def test_a_successor_is_told_of_the_pause_and_of_its_end() -> None:
         def patch_namespaced_custom_object_status(self, *given: Any, **named: Any) -> dict[str, Any]:
             return {"status": stored}
 
-    told = status_module.told(IDENTITY, Api())
+    told = status_module.told(KubernetesJob(IDENTITY, Api()))
     assert (told.pause, told.resumed_pause) == (pause, pause.time)
