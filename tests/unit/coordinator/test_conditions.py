@@ -324,19 +324,19 @@ def job(folder: Path) -> JobConfig:
     return JobConfig(name="job", namespace="ns", uid="uid", spec=of)
 
 
-def stored(folder: Path, api: Api) -> KubernetesJob:
+def at(folder: Path, api: Api) -> KubernetesJob:
     return KubernetesJob(job(folder), api)
 
 
 def sink(folder: Path, api: Api) -> status.Sink:
-    return status.sink_of(stored(folder, api))
+    return status.sink_of(at(folder, api))
 
 
 def test_a_successor_goes_on_with_what_was_said_and_leaves_the_operators_alone(tmp_path: Path) -> None:
     theirs = condition(ConditionType.READY, True, Reason.RUNNING, now=LONG_AGO)
     stored = [known.model_dump(mode="json", by_alias=True) for known in [theirs, *said(True)]]
     api = Api({"status": {"state": "Training", "conditions": stored, "progress": {"step": 7}}})
-    told = status.told(stored(tmp_path, api))
+    told = status.told(at(tmp_path, api))
     assert told.conditions == said(True)
     assert told.progress == Progress(step=7)
     assert told.state is None, "the operator's"
@@ -347,8 +347,8 @@ def test_a_successor_goes_on_with_what_was_said_and_leaves_the_operators_alone(t
 
 
 def test_conditions_start_afresh_where_they_cannot_be_had(tmp_path: Path) -> None:
-    assert status.told(stored(tmp_path, Api(ConnectionError("no API server")))) == RLTrainingJobStatus()
-    assert status.told(stored(tmp_path, Api({"metadata": {}}))) == RLTrainingJobStatus()
+    assert status.told(at(tmp_path, Api(ConnectionError("no API server")))) == RLTrainingJobStatus()
+    assert status.told(at(tmp_path, Api({"metadata": {}}))) == RLTrainingJobStatus()
 
 
 def test_the_answer_to_a_written_status_says_what_others_wrote(tmp_path: Path) -> None:
