@@ -25,6 +25,7 @@ from headway_coordinator import status
 from headway_coordinator.ledger import costs
 from headway_coordinator.ledger.segments import Ledger, by_name, decode, encode
 from headway_coordinator.ledger.usage import usage
+from headway_coordinator.stored_job import KubernetesJob
 
 LEARNER, ROLLOUT = Holder("learner", "NVIDIA-H100"), Holder("rollout", "nvidia.com/gpu")
 NOON = datetime(2026, 11, 3, 12, tzinfo=UTC).timestamp()
@@ -208,7 +209,7 @@ class Api:
 
 def heard(told: Any) -> Mapping[Holder, int]:
     job = Identity(name="job", namespace="ns", uid="uid", kind="RLTrainingJob")
-    found = status.kubernetes_sink(job, Api(told))({})
+    found = status.sink_of(KubernetesJob(job, Api(told)))({})
     assert found is not None
     return found.held
 
