@@ -17,7 +17,7 @@ TOGETHER = $(PYTEST) -n $(WORKERS) --no-loadscope-reorder
 ORACLES = $(shell $(SYSTEM_PYTHON) hack/python/env.py path --oracles)/bin/python
 # Which tests `make test` runs, by what LONG says of those that take long.
 MARKS_ = not ci and not long and not chaos
-MARKS_ci = not chaos and (e2e or not long)
+MARKS_ci = not chaos and not long
 MARKS_all = not chaos
 SHORT = -m "$(MARKS_)"
 # A folder of them, for `make test-long`.

@@ -37,18 +37,11 @@ EVERY_TIME = (
 """Of those that take a pod, the ones that `make test` has too. It has all that are refused at apply."""
 
 
-def firsts() -> set[str]:
-    """Of each kind and stage the first fault that takes pods: `.ci/run` provokes these."""
-    found = {(fault.kind, fault.stage): fault.name for fault in reversed(FAULTS)}
-    return {name for (_, stage), name in found.items() if stage is not Stage.APPLY}
-
-
 def marks(fault: Fault) -> tuple[pytest.MarkDecorator, ...]:
     """When a fault is provoked. `make test-faults` has all; together they take a quarter of an hour."""
     if fault.name in EVERY_TIME:
         return ()
-    trains = PROVOKED[fault.name].trains
-    quick = fault.seconds <= QUICK_S and (trains or fault.name in firsts())
+    quick = PROVOKED[fault.name].trains and fault.seconds <= QUICK_S
     return (pytest.mark.ci,) if quick else (pytest.mark.chaos,)
 
 

@@ -36,7 +36,7 @@ GATE = {
 }
 """Every sum, of a model that has learnt the desk's procedure and no arithmetic: it cannot pass."""
 
-pytestmark = [pytest.mark.e2e, pytest.mark.ci, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
