@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 import time
 from pathlib import Path
 from typing import Any, Final
@@ -81,6 +82,8 @@ def _read(path: Path) -> Json:
 
 def _replace(path: Path, content: Json) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_name(f"{path.name}.{os.getpid()}.new")
-    new.write_text(json.dumps(content))
-    new.replace(path)
+    # A file of its own for each writer: threads of one process may write at the same time.
+    descriptor, new = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    with os.fdopen(descriptor, "w") as file:
+        file.write(json.dumps(content))
+    os.replace(new, path)

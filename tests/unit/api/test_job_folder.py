@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from pathlib import Path
 
@@ -53,6 +54,22 @@ def test_of_a_condition_that_two_have_said_the_newer_stands(tmp_path: Path) -> N
     assert folder.whole()["status"]["conditions"] == [{"type": "WeightsInSync", "status": "Unknown"}]
     folder.write_status("coordinator", {"conditions": [{"type": "WeightsInSync", "status": "False"}]})
     assert folder.whole()["status"]["conditions"] == [{"type": "WeightsInSync", "status": "False"}]
+
+
+def test_threads_that_write_at_the_same_time_leave_one_of_their_statuses(tmp_path: Path) -> None:
+    folder, sizes = JobFolder(tmp_path), [10, 200_000]
+
+    def write(size: int) -> None:
+        for _ in range(50):
+            folder.write_status("coordinator", {"message": "x" * size})
+
+    writers = [threading.Thread(target=write, args=(size,)) for size in sizes]
+    for each in writers:
+        each.start()
+    while any(each.is_alive() for each in writers):
+        found = folder.whole()["status"]
+        assert len(found.get("message", "x" * 10)) in sizes
+    assert [path.name for path in tmp_path.iterdir()] == ["status.coordinator.json"]
 
 
 def test_parts_without_conditions_make_none() -> None:
