@@ -23,7 +23,6 @@ from headway_cli.local.manifest import ManifestWrong
 from headway_demo import bill, quickstart, report
 from headway_demo.console import Timings, fail
 from headway_demo.settings import ROOT, Settings, SettingsError
-from headway_demo.watch import is_true
 
 FOLDER = Path(os.environ.get("OUTPUT") or ROOT / "build" / "try").resolve()
 """`OUTPUT`: where the job's files go."""
@@ -60,7 +59,7 @@ def tried(settings: Settings, *, fresh: bool) -> bool:
     job_here = run.opened(document(inputs, settings), FOLDER, print, fresh=fresh)
     with job_here as stored, timings.step(report.JOB_STEP):
         job = run.followed(engine.Engine(stored, quickstart.EXAMPLE, here), Progress().show)
-    if not is_true(job, "Complete"):
+    if not progress.is_true(job, "Complete"):
         fail("\n".join(["the job is not Complete:", *progress.conditions(job), f"its files: {FOLDER}"]))
         return False
     with timings.step("recount of the bill"):

@@ -13,9 +13,10 @@ import pytest
 from judged_job import ENDPOINT, JUDGED, ROWS, Outcome, Trained, ended, evaluation, get, rows_done
 from live_job import pods, sandbox_in_use
 
+from headway_cli.progress import is_true
 from headway_demo.bill import recount, status_tokens
 from headway_demo.settings import NAMESPACE
-from headway_demo.watch import condition, is_true, why
+from headway_demo.watch import condition, why
 
 KILLED = "harried"
 CANDIDATES = ("first", "newest", "newest-base")

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from headway_api.preflight import CHECK_IDS
+from headway_cli.progress import is_true
 from headway_demo.settings import NAMESPACE
-from headway_demo.watch import condition, is_true, why
+from headway_demo.watch import condition, why
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 

@@ -17,12 +17,13 @@ import pytest
 from live_job import look, pods
 
 from headway_api import names
+from headway_cli.progress import is_true
 from headway_demo import quickstart
 from headway_demo.bill import recount, status_tokens
 from headway_demo.images import BUILD, SYSTEM_PYTHON
 from headway_demo.kube import KubeError
 from headway_demo.settings import NAMESPACE, ROOT, Settings
-from headway_demo.watch import is_true, why
+from headway_demo.watch import why
 
 NAME, SUITE = "kept", "sums"
 ROWS, SAMPLES = 2, 16

@@ -13,11 +13,12 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from headway_api.names import API_VERSION
+from headway_cli.progress import is_true
 from headway_demo import quickstart
 from headway_demo.evaluation import start_reference
 from headway_demo.objects import read_group
 from headway_demo.settings import NAMESPACE, Settings
-from headway_demo.watch import is_true, why
+from headway_demo.watch import why
 
 JUDGED = "judged"
 """The evaluation that tests share."""

@@ -71,11 +71,11 @@ class Engine:
                 await asyncio.sleep(min(LOOK_SECONDS, max(0.0, again)))
 
     def _count_rest(self) -> None:
-        """Count the time since the last run as suspended, as it is of a job on a cluster that nobody runs."""
+        """Count the time since the last run as suspended: no deadline of the job goes on meanwhile."""
         told, since = self.folder.last_status(names.FIELD_MANAGER_OPERATOR)
         begun = "startTime" in told and "completionTime" not in told
         held = is_held(self.folder.whole())
-        if since is not None and begun and not held:  # of a suspension the plan counts the time itself
+        if since is not None and begun and not held:  # the plan counts the time of a suspension itself
             rest = int(max(0.0, time.time() - since))
             told["suspendedSeconds"] = int(told.get("suspendedSeconds", 0)) + rest
             self.folder.write_status(names.FIELD_MANAGER_OPERATOR, told)

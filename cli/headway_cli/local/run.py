@@ -64,7 +64,7 @@ def opened(
 
 
 def followed(running: Engine, show: Callable[[Json], None]) -> Json:
-    """Run a job until it ends or is held; the job as it is then. `show` is called at each look.
+    """Run a job until it ends or stands still; the job as it is then. `show` gets the job at each look.
 
     Raises:
         Stopped: by SIGINT, SIGTERM, or a terminal that was closed.

@@ -13,12 +13,13 @@ from typing import Any
 
 import yaml
 
+from headway_cli.progress import is_true
 from headway_demo import images, quickstart
 from headway_demo.bill import BillMismatch
 from headway_demo.kube import Kube, KubeError
 from headway_demo.platform import MANIFESTS, Platform
 from headway_demo.settings import BUCKET, NAMESPACE, ROOT, Settings
-from headway_demo.watch import is_true, why
+from headway_demo.watch import why
 
 NAME = "sop-quickstart"
 KIND = "rlevaljob"

@@ -6,8 +6,8 @@ import json
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,21 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
+@contextmanager
+def watching(served: Any, namespace: str) -> Iterator[subprocess.Popen[str]]:
+    """`headway watch` on the job; killed at the end, and after a minute."""
+    made = command(served.kubeconfig, "watch", "refund-desk", "-n", namespace)
+    process = subprocess.Popen(**made, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    late = threading.Timer(60, process.kill)
+    late.start()
+    try:
+        yield process
+    finally:
+        late.cancel()
+        process.kill()
+        process.wait()
+
+
 def found(served: Any, namespace: str) -> dict[str, Any]:
     text = served.kubectl("get", "rltj", "refund-desk", "-n", namespace, "-o", "json")
     job: dict[str, Any] = json.loads(text)
@@ -102,39 +117,26 @@ def test_a_job_is_followed_to_its_end(
     served: Any, namespace: str, run: Run, file: Path, end: str, code: int
 ) -> None:
     assert run("submit", str(file), "-n", namespace).returncode == 0
-    watching = subprocess.Popen(
-        **command(served.kubeconfig, "watch", "refund-desk", "-n", namespace),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
-    late = threading.Timer(60, watching.kill)
-    late.start()
-    assert watching.stdout is not None
-    try:
-        assert "state Pending" in watching.stdout.readline()
+    with watching(served, namespace) as process:
+        assert process.stdout is not None
+        assert "state Pending" in process.stdout.readline()
         say(served, namespace, {"state": "Training", "progress": {"step": 2, "maxSteps": 9}})
-        assert "state Training  step 2/9" in watching.stdout.readline()
+        assert "state Training  step 2/9" in process.stdout.readline()
         say(served, namespace, {"state": end, "conditions": [condition(end, "the reason of it")]})
-        rest = watching.stdout.read()
-        assert watching.wait(10) == code, rest
+        rest = process.stdout.read()
+        assert process.wait(10) == code, rest
         assert f"state {end}" in rest
         assert ("the reason of it" in rest) == (end == "Failed")
-    finally:
-        late.cancel()
-        watching.kill()
-        watching.wait()
 
 
 def test_a_job_that_is_deleted_ends_its_watch(served: Any, namespace: str, run: Run, file: Path) -> None:
     assert run("submit", str(file), "-n", namespace).returncode == 0
-    deleting = threading.Thread(
-        target=lambda: (time.sleep(2), served.kubectl("delete", "rltj", "refund-desk", "-n", namespace))
-    )
-    deleting.start()
-    done = run("watch", "refund-desk", "-n", namespace)
-    deleting.join()
-    assert done.returncode == 1
-    assert "RLTrainingJob refund-desk was deleted" in done.stderr
+    with watching(served, namespace) as process:
+        assert process.stdout is not None
+        assert "state Pending" in process.stdout.readline()
+        served.kubectl("delete", "rltj", "refund-desk", "-n", namespace)
+        assert "RLTrainingJob refund-desk was deleted" in process.stdout.read()
+        assert process.wait(10) == 1
 
 
 def test_a_name_that_does_not_exist_is_answered_with_the_nearest(

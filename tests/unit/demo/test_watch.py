@@ -8,7 +8,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "hack" / "demo"))
 
-from headway_demo.watch import preflight_lines
+from headway_cli.progress import preflight
 
 
 def a_job(**preflight: Any) -> dict[str, Any]:
@@ -21,7 +21,7 @@ def test_verdicts_are_shown_once_there_are_some() -> None:
         {"check": "splits", "verdict": "Pass", "message": "no row twice"},
     ]
     told = {"state": "Passed", "episodes": 32, "summary": "1 warned, 1 passed", "findings": findings}
-    assert preflight_lines(a_job(**told)) == [
+    assert preflight(a_job(**told)) == [
         "preflight: Passed after 32 baseline episodes: 1 warned, 1 passed",
         "  Warn    foothold 0.03 (0 to 0.1): 1 of 32 succeed",
         "  Pass    splits: no row twice",
@@ -29,5 +29,5 @@ def test_verdicts_are_shown_once_there_are_some() -> None:
 
 
 def test_nothing_is_shown_before_or_without_them() -> None:
-    assert preflight_lines(a_job(state="Sampling", episodes=8)) == []
-    assert preflight_lines({}) == []
+    assert preflight(a_job(state="Sampling", episodes=8)) == []
+    assert preflight({}) == []
