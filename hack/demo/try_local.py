@@ -16,7 +16,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from headway_cli import progress
-from headway_cli.app import INTERRUPTED, WRONG, Progress
+from headway_cli.commands.common import INTERRUPTED, WRONG, Progress
 from headway_cli.local import engine, run
 from headway_cli.local.machine import MachineBusy
 from headway_cli.local.manifest import ManifestWrong

@@ -1,0 +1,1 @@
+"""The verbs of `headway`, a module for each or for a few that belong together."""

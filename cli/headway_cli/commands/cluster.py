@@ -1,0 +1,96 @@
+"""`headway submit`, `watch`, `suspend` and `resume`: a job on a cluster."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from headway_api import names
+from headway_cli import progress
+from headway_cli.cluster import Cluster, JobGone
+from headway_cli.commands.common import (
+    FAILED,
+    INTERRUPTED,
+    Changes,
+    Context,
+    JobFile,
+    Json,
+    Kind,
+    KindOf,
+    Name,
+    Namespace,
+    Progress,
+    note,
+    told,
+)
+from headway_cli.local import manifest
+
+
+def submit(
+    job: JobFile,
+    set_: Changes = None,
+    follow: Annotated[bool, typer.Option("--watch", help="Follow it to its end.")] = False,
+    namespace: Namespace = None,
+    context: Context = None,
+) -> None:
+    """Apply a job to the cluster that kubectl points at."""
+    with told():
+        document = manifest.changed(manifest.read(job), set_ or [])
+        kind, place, name = Cluster(context, namespace).submit(document)
+    typer.echo(f"{kind} {place}/{name}")
+    if follow:
+        _watch(Cluster(context, place), kind, name)
+
+
+def watch(
+    name: Name, kind: Kind = KindOf.TRAINING, namespace: Namespace = None, context: Context = None
+) -> None:
+    """Follow a job on a cluster to its end; the exit code says how it ended."""
+    with told():
+        there = Cluster(context, namespace)
+    _watch(there, kind.kind, name)
+
+
+def suspend(
+    name: Name, kind: Kind = KindOf.TRAINING, namespace: Namespace = None, context: Context = None
+) -> None:
+    """Stop a job's pods; what is acknowledged stays."""
+    with told():
+        Cluster(context, namespace).change(kind.kind, name, {"spec": {"suspend": True}})
+    typer.echo(f"{name}: spec.suspend is true; `headway resume {name}` goes on")
+
+
+def resume(
+    name: Name, kind: Kind = KindOf.TRAINING, namespace: Namespace = None, context: Context = None
+) -> None:
+    """Let a job go on that is suspended or paused."""
+    with told():
+        there = Cluster(context, namespace)
+        paused = there.job(kind.kind, name).get("status", {}).get("pause", {}).get("time")
+        patch: Json = {"spec": {"suspend": False}}
+        if paused is not None:
+            patch["metadata"] = {"annotations": {names.ANNOTATION_RESUME: paused}}
+        there.change(kind.kind, name, patch)
+    typer.echo(
+        f"{name}: spec.suspend is false" + ("" if paused is None else f"; the pause of {paused} is over")
+    )
+
+
+def _watch(there: Cluster, kind: str, name: str) -> None:
+    """Print how a job goes; exits with FAILED unless it ends Complete."""
+    shown = Progress()
+    try:
+        with told():
+            for job in there.follow(kind, name):
+                shown.show(job)
+                if progress.is_true(job, "Complete"):
+                    return
+                if progress.is_true(job, "Failed"):
+                    typer.echo("\n".join(progress.conditions(job)))
+                    raise typer.Exit(FAILED)
+    except JobGone as error:
+        note(f"headway: {error}")
+        raise typer.Exit(FAILED) from error
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None

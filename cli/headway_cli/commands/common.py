@@ -1,0 +1,97 @@
+"""What the commands share: exit codes, options, and how an error is told."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from headway_api import names
+from headway_cli import progress
+from headway_cli.cluster import ClusterError
+from headway_cli.local.machine import MachineBusy
+from headway_cli.local.manifest import ManifestWrong
+from headway_cli.runs import NoRun
+
+JOBS: Final = Path(names.LOCAL_JOBS)
+"""Where jobs of this machine have their folders, below the current directory."""
+WRONG, FAILED, HELD, INTERRUPTED = 2, 1, 3, 130
+"""Exit codes: the input is wrong; the job failed; it stands still until something is changed; Ctrl-C."""
+Json = dict[str, Any]
+
+
+class Form(StrEnum):
+    """How a result is written."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+class KindOf(StrEnum):
+    """Of a job."""
+
+    TRAINING = "training"
+    EVALUATION = "eval"
+
+    @property
+    def kind(self) -> str:
+        """As the API has it."""
+        return names.TRAINING_KIND if self is KindOf.TRAINING else names.EVAL_KIND
+
+
+Name = Annotated[str, typer.Argument(help="Of the job.")]
+Kind = Annotated[KindOf, typer.Option(help="Which kind of job.")]
+Namespace = Annotated[str | None, typer.Option("--namespace", "-n", help="Default: the context's.")]
+Context = Annotated[str | None, typer.Option(help="Of the kubeconfig; default: the current one.")]
+JobFile = Annotated[Path, typer.Argument(help="File with an RLTrainingJob or RLEvalJob.")]
+Changes = Annotated[list[str] | None, typer.Option("--set", help="Change a field: spec.schedule.maxSteps=3.")]
+RunAt = Annotated[
+    str, typer.Argument(help="Folder of a local job, or status.artifacts.uri of a job on a cluster.")
+]
+EndpointUrl = Annotated[str | None, typer.Option(help="Of an S3-compatible store.")]
+Output = Annotated[Form, typer.Option(help="For people, or as JSON.")]
+
+
+class Progress:
+    """Prints a line of a job whenever its status says something new."""
+
+    def __init__(self) -> None:
+        self._started = time.monotonic()
+        self._line = ""
+        self._checked = False
+
+    def show(self, job: Json) -> None:
+        """The job as it is now."""
+        elapsed = time.monotonic() - self._started
+        if (text := progress.line(job)) != self._line:
+            typer.echo(f"{elapsed:6.0f} s  {text}")
+            self._line = text
+        if not self._checked and (lines := progress.preflight(job)):
+            self._checked = True
+            for each in lines:
+                typer.echo(f"{elapsed:6.0f} s  {each}")
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """What is wrong with what was given, or with the cluster, as a line and exit code 2."""
+    try:
+        yield
+    except (ManifestWrong, MachineBusy, ClusterError, NoRun) as error:
+        raise wrong(str(error)) from error
+
+
+def note(text: str) -> None:
+    """A line that is no result."""
+    typer.echo(text, err=True)
+
+
+def wrong(message: str) -> typer.Exit:
+    """Says what is wrong; the exit that the command raises."""
+    note(f"headway: {message}")
+    return typer.Exit(WRONG)

@@ -1,0 +1,85 @@
+"""`headway run`: a job on this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from headway_cli import progress
+from headway_cli.commands.common import (
+    FAILED,
+    HELD,
+    INTERRUPTED,
+    JOBS,
+    Changes,
+    JobFile,
+    Json,
+    Progress,
+    note,
+    told,
+    wrong,
+)
+from headway_cli.local import engine, manifest
+from headway_cli.local import run as local_run
+from headway_sandbox.broker.processes import walls
+
+OPEN: Final = (
+    "warning: this system gives a user no namespaces, so sandboxes have this machine's network, see its "
+    "processes, and can read the keys of their job (docs/local.md)"
+)
+
+
+def run(
+    job: JobFile,
+    local: Annotated[bool, typer.Option(help="Run it on this machine, without a cluster.")] = False,
+    environment: Annotated[
+        Path | None, typer.Option(help="Folder of the environment's modules; default: the file's.")
+    ] = None,
+    folder: Annotated[
+        Path | None, typer.Option(help="Where the job's files go; default: .headway/NAME.")
+    ] = None,
+    set_: Changes = None,
+    prices: Annotated[
+        Path | None, typer.Option(help="File of the price book; default: the built-in one.")
+    ] = None,
+    secret: Annotated[
+        list[str] | None, typer.Option(help="Token of a Secret that the job names: NAME=FILE.")
+    ] = None,
+    fresh: Annotated[bool, typer.Option(help="Throw away what an earlier run left.")] = False,
+    resume_: Annotated[
+        bool, typer.Option("--resume", help="End the pause of a job that stopped at a sign of collapse.")
+    ] = False,
+) -> None:
+    """Run a job to its end. A second run goes on where the first stopped."""
+    if not local:
+        raise wrong("write --local: to run a job on a cluster, use `headway submit`")
+    with told():
+        document = manifest.changed(manifest.read(job), set_ or [])
+        where = folder or JOBS / document["metadata"]["name"]
+        if not walls():
+            note(OPEN)
+        local_run.private()
+        try:
+            with local_run.opened(document, where, note, fresh=fresh, resume=resume_) as stored:
+                manifest.lend(stored, document, prices, secret or [])
+                modules = (environment or job.parent).resolve()
+                running = engine.Engine(stored, modules, engine.platform(engine.has_accelerator()))
+                ended = local_run.followed(running, Progress().show)
+        except local_run.Stopped:
+            note(f"stopped; run it again and it goes on; its files are in {where}")
+            raise typer.Exit(INTERRUPTED) from None
+    typer.echo("\n".join(progress.conditions(ended)))
+    typer.echo(f"files: {where}")
+    _leave(ended)
+
+
+def _leave(ended: Json) -> None:
+    """Say what holds a local job up, and exit unless it is Complete."""
+    if progress.is_true(ended, "Complete"):
+        return
+    if progress.is_true(ended, "Failed"):
+        raise typer.Exit(FAILED)
+    note(f"the job stands still: {progress.held_by(ended)}")
+    raise typer.Exit(HELD)
