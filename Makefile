@@ -83,6 +83,11 @@ signals: venv ## write docs/signals.md, the runbooks of signals and the chart's 
 test-signals: venv ## when each symptom of the recorded runs is raised, and how often nothing is wrong: bench/results/signals.md (a minute)
 	PYTHONPATH=. $(PY) -m tests.signals.page --write
 
+.PHONY: report-pictures
+report-pictures: venv ## draw docs/report/*.png: reports in a real browser, and the checks on them (2 minutes)
+	mkdir -p docs/report
+	REPORT_PICTURES=$(CURDIR)/docs/report $(PYTEST) tests/integration/pages
+
 .PHONY: test-traps
 test-traps: venv ## what the preflight's checks find in tasks with one fault each, and in clean ones over ten seeds: bench/results/traps.md (minutes)
 	PYTHONPATH=.:tests/support $(PY) -m tests.traps.page --write

@@ -31,7 +31,9 @@
     latest.json                                   pointer to the newest complete checkpoint
     mlflow-run                                    the job's run in MLflow
     mlflow-runs/<candidate>                       the run of one candidate, of an RLEvalJob, below it
+    job.json                                      the job's identity and spec, as its processes read them
     report.json                                   the job's own summary, written at the end
+    report.html                                   the same with curves and episodes, in one file
     report.md                                     the same for people, of an RLEvalJob
     results.parquet                               a row for each candidate, row and try, of an RLEvalJob
     logs/<candidate>.eval                         Inspect logs, of an RLEvalJob
@@ -48,7 +50,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import date
-from typing import Final
+from typing import Final, Self
 
 from headway_api.bounds import KIB, OutOfBounds, json_within
 
@@ -64,10 +66,24 @@ class Layout:
     name: str
     uid: str
 
+    @classmethod
+    def at(cls, root: str) -> Self:
+        """The layout whose `root` is given.
+
+        Raises:
+            ValueError: it does not end with a namespace, a name and a uid.
+        """
+        parts = root.rstrip("/").rsplit("/", 3)
+        if len(parts) != 4 or not all(parts):
+            raise ValueError(f"{root} does not end with <namespace>/<name>/<uid>")
+        return cls(*parts)
+
     @property
     def root(self) -> str:
         """URI of everything this job writes."""
-        return f"{self.output_uri.rstrip('/')}/{self.namespace}/{self.name}/{self.uid}"
+        output = self.output_uri
+        output = output if output.endswith("://") else output.rstrip("/")
+        return f"{output}/{self.namespace}/{self.name}/{self.uid}"
 
     @property
     def train_groups(self) -> str:
@@ -301,6 +317,16 @@ class Layout:
     def weights(self, step: int) -> str:
         """Weights in Hugging Face layout."""
         return f"{self.all_weights}/{step:06d}"
+
+    @property
+    def job(self) -> str:
+        """Identity and spec of the job, written by each coordinator when it starts."""
+        return f"{self.root}/job.json"
+
+    @property
+    def page(self) -> str:
+        """The report as one HTML file."""
+        return f"{self.root}/report.html"
 
     @property
     def report(self) -> str:

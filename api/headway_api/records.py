@@ -521,6 +521,30 @@ class BatchFigures(Record):
     figures: Figures
 
 
+class RowResult(Record):
+    """What the tries on one row scored, in their order."""
+
+    rewards: list[float]
+    scores: list[float]
+
+
+class ValidationRecord(Record):
+    """What a finished validation came to."""
+
+    step: int = Field(ge=0)
+    reward: float
+    external_score: float
+    success: float
+    episodes: int = Field(ge=0)
+    failed: int = Field(ge=0)
+    rows: dict[str, RowResult]
+    """By group id: the rows of which a try was scored."""
+    tasks: dict[str, dict[str, float]] | None = None
+    """What each task came to; None where no column names tasks."""
+    figures: dict[str, float]
+    """What metrics show of it."""
+
+
 class UsageClass(StrEnum):
     """What a token (or second) is billed as."""
 

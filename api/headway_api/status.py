@@ -540,6 +540,8 @@ class Artifacts(StatusModel):
     """Every usage event."""
     report: Uri | None = None
     """The report of the run."""
+    page: Uri | None = None
+    """The same as one HTML file, with curves and episodes; absent where it could not be written."""
 
 
 class MlflowRun(StatusModel):
@@ -817,6 +819,8 @@ class EvalArtifacts(StatusModel):
     """The table of candidate x row x try."""
     report: Uri | None = None
     """The report as JSON; report.md beside it is for people."""
+    page: Uri | None = None
+    """The same as one HTML file, with episodes; absent where it could not be written."""
     logs: Uri | None = None
     """Folder of the Inspect logs, one of each candidate."""
 

@@ -20,6 +20,7 @@ from headway_api.store import open_store
 from headway_coordinator import status as status_writer
 from headway_coordinator.coordinator import Coordinator
 from headway_coordinator.process import serve
+from headway_coordinator.stored_job import KubernetesJob
 
 
 def main(folder: Path) -> None:
@@ -27,14 +28,14 @@ def main(folder: Path) -> None:
     logs.setup()
     run = json.loads((folder / "run.json").read_text())
     job = JobConfig.model_validate_json((folder / "job.json").read_text())
-    api = client.CustomObjectsApi(config.new_client_from_config(run["kubeconfig"]))
+    stored = KubernetesJob(job, client.CustomObjectsApi(config.new_client_from_config(run["kubeconfig"])))
     coordinator = Coordinator(
         job,
         KEYS,
         open_store(job.spec.output),
         folder / "cache",
-        status_writer.kubernetes_sink(job, api),
-        told=status_writer.told(job, api),
+        status_writer.sink_of(stored),
+        told=status_writer.told(stored),
         broker_url=run["broker_url"],
         port=run["port"],
         gateway_port=run["gateway_port"],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from headway_cli.commands import cluster, run, trajectories
+from headway_cli.commands import cluster, report, run, trajectories
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 for command in (
@@ -14,6 +14,8 @@ for command in (
     cluster.suspend,
     cluster.resume,
     trajectories.trajectories,
+    report.report,
+    report.compare,
 ):
     app.command()(command)
 

@@ -17,6 +17,7 @@ from aiohttp import web
 
 from headway_analysis.measures.figures import Figures
 from headway_analysis.remedies.course import Course
+from headway_analysis.report.page.episodes import Decode
 from headway_api import logs, names, prices
 from headway_api import status as st
 from headway_api.conditions import Condition, ConditionType, find
@@ -137,6 +138,8 @@ class Coordinator(Process):
         self._estimates = TrainingEstimates(
             self.spec, self.layout, store, self._ledger, self._tariff, self._told.estimate
         )
+        self._decode: Decode | None = None
+        """Text of the model's token ids, once its tokenizer is there."""
         self._restoring = True
         """What a predecessor saw is shown again, and tracked where it could not be any more."""
 
@@ -153,6 +156,7 @@ class Coordinator(Process):
             await self._blocking(
                 runner.budget, partial(self._fits, episode_limits(self.spec, ready.context_length))
             )
+        self._decode = ready.renderer.text
         broker = await self._claimed(http, incarnation)
         await self._load_ledger()
         if self.spec.agent.http is not None:
@@ -311,6 +315,7 @@ class Coordinator(Process):
         report["estimate"] = self._estimates.report(self._usage())
         report["remedies"] = shown.report(training.remedies.course, self.spec)
         await self._blocking(self._store.put, self.layout.report, json.dumps(report, indent=2).encode())
+        await self._write_page(self._decode)
         await self._last_word()
         with suppress(TimeoutError):
             async with asyncio.timeout(FAREWELL_SECONDS):
@@ -341,7 +346,7 @@ class Coordinator(Process):
                 "conditions": self._said(router),
                 "preflight": self._preflight,
                 "algorithm": self._told.algorithm or view.algorithm(self.spec),
-                "artifacts": view.artifacts(self.layout, finished=finished),
+                "artifacts": view.artifacts(self.layout, finished=finished, paged=self._paged),
                 "pause": self._pauses.last,
                 "resumed_pause": None,  # the operator's to say
                 "accelerators": None,  # its too

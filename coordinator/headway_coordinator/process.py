@@ -22,6 +22,7 @@ from typing import Any, Final, Literal, ParamSpec, TypeVar
 import aiohttp
 from aiohttp import web
 
+from headway_analysis.report.page.episodes import Decode
 from headway_api import logs, names, prices
 from headway_api import status as st
 from headway_api.artifacts import Layout
@@ -34,6 +35,7 @@ from headway_api.keys import Key, Keys
 from headway_api.records import EpisodeRecord
 from headway_api.spec.lifecycle import BudgetSpec, OutputSpec
 from headway_api.store import Store
+from headway_coordinator import page
 from headway_coordinator import status as status_writer
 from headway_coordinator.bounds import SUPERSEDED
 from headway_coordinator.budget import shown
@@ -129,6 +131,8 @@ class Process(ABC):
         """Accelerator seconds, as they were heard last."""
         self._counting_held = asyncio.Lock()
         self._preflight = st.Preflight(state="Running")
+        self._paged = False
+        """The report that people open was written."""
         self.fault: BaseException | None = None
         """What ended a background task, and with it the process."""
 
@@ -300,7 +304,13 @@ class Process(ABC):
     async def _incarnation(self) -> int:
         """The number of this process among all coordinators of the job."""
         with not_final(self._begun):
-            return await self._blocking(self._spool.incarnation)
+            number = await self._blocking(self._spool.incarnation)
+            await self._blocking(self._spool.describe, self._identity)
+            return number
+
+    async def _write_page(self, decode: Decode | None) -> None:
+        """Write the report that people open. `decode`: text of token ids; None: tokens are not shown."""
+        self._paged = await self._blocking(page.write, self._store, self.layout, self._identity.kind, decode)
 
     async def _claimed(self, http: aiohttp.ClientSession, incarnation: int, url: str | None = None) -> Broker:
         """A broker, which hands out sandboxes to this process and to none before it; without `url` the job's

@@ -9,12 +9,11 @@ from typing import Final, Literal
 from headway_analysis.measures.figures import Figures
 from headway_analysis.signals.catalogue import SIGNALS
 from headway_analysis.signals.definition import Reading, Signal
-from headway_analysis.signals.history import Job
+from headway_analysis.signals.of_spec import job_of
 from headway_analysis.signals.watch import Verdict, Watch
 from headway_api import logs
 from headway_api import status as st
 from headway_api.conditions import Condition, ConditionType, Reason, condition, merge
-from headway_api.objective import episode_tokens, expand
 from headway_api.signals import SHOWN_MOST, STATE_VALUES, SignalState
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_coordinator.metrics.prometheus import Sample
@@ -24,20 +23,6 @@ TEXT_LENGTH: Final = 1024
 DIGITS: Final = 4
 
 _log = logging.getLogger(__name__)
-
-
-def job_of(spec: RLTrainingJobSpec) -> Job:
-    """What signals must know of a job."""
-    return Job(
-        reward_low=spec.reward.range[0],
-        reward_high=spec.reward.range[1],
-        max_steps_off_policy=spec.algorithm.max_steps_off_policy,
-        max_turns=spec.agent.turn_limit,
-        updates_per_batch=spec.algorithm.updates_per_batch,
-        sequence_ratio=expand(spec.algorithm, episode_tokens(spec)).ratio == "sequence",
-        gradient_clip=spec.optimizer.gradient_clip,
-        validates=spec.data.validation is not None and spec.evaluation.every_steps > 0,
-    )
 
 
 class Signals:

@@ -17,6 +17,7 @@ from typing import Final
 
 from headway_api.artifacts import GROUPS, NUMBERED, Layout, by_number, pointed, written
 from headway_api.bounds import OutOfBounds
+from headway_api.config import Identity
 from headway_api.records import (
     Abandoned,
     BatchFigures,
@@ -26,6 +27,7 @@ from headway_api.records import (
     StepReport,
     WeightsManifest,
 )
+from headway_api.run_files import standing
 from headway_api.store import Denied, NotFound, Store, bucket_unavailable, get_each
 from headway_api.stored import group as stored_group
 from headway_api.stored import parsed, read_each
@@ -205,6 +207,11 @@ class Spool:
             raise bucket_unavailable(self._layout.root, error) from error
         return number
 
+    def describe(self, job: Identity) -> None:
+        """Keep which job it is, with its spec as it is now: whoever reads the run later has no API server."""
+        text = job.model_dump_json(by_alias=True, exclude_none=True)
+        self._store.put(self._layout.job, text.encode())
+
     def refuse_superseded(self, incarnation: int) -> None:
         """To be called before anything is written that a successor would take for its own.
 
@@ -275,14 +282,3 @@ def _summary(data: bytes) -> Summary | None:
 
 def _group_id(uri: str) -> str:
     return uri.rpartition("/")[2].partition(".")[0]
-
-
-def standing(reports: Sequence[StepReport]) -> tuple[list[StepReport], list[StepReport]]:
-    """Reports that stand and reports that were undone, each by step.
-
-    The learner is at the newest version of all. A step beyond it was taken before the learner resumed there.
-    """
-    newest = max((report.version for report in reports), default=None)
-    ordered = sorted(reports, key=lambda report: report.step)
-    at = -1 if newest is None else newest.step
-    return [r for r in ordered if r.step <= at], [r for r in ordered if r.step > at]

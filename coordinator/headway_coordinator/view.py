@@ -227,13 +227,14 @@ def checkpoints(layout: Layout, state: State, evaluations: list[Evaluation]) -> 
     )
 
 
-def artifacts(layout: Layout, finished: bool) -> st.Artifacts:
-    """Where the results lie."""
+def artifacts(layout: Layout, *, finished: bool, paged: bool) -> st.Artifacts:
+    """Where the results lie. `paged`: the report that people open was written."""
     return st.Artifacts(
         uri=layout.root,
         trajectories=f"{layout.root}/trajectories",
         ledger=layout.usage,
         report=layout.report if finished else None,
+        page=layout.page if paged else None,
     )
 
 

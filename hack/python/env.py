@@ -51,6 +51,7 @@ CPU = ("--overrides", "requirements/overrides.txt", "--excludes", "requirements/
 GUESTS: dict[str, tuple[str, ...]] = {
     "agent-framework": (),
     "anthropic": (),
+    "browser": (),
     "claude-code": (),
     "langchain": (),
     "litellm": (),

@@ -23,6 +23,7 @@ from headway_api import bounds, warm_start
 from headway_api.artifacts import Layout
 from headway_api.exits import JobError
 from headway_api.records import PolicyVersion
+from headway_api.run_files import RunFiles
 from headway_api.spec.evaluation import CandidateRescore
 from headway_api.spec.model import ModelSpec
 from headway_api.status import MlflowRun, ResolvedCandidate
@@ -181,6 +182,19 @@ READERS: dict[str, Reader] = {
     "weights to start from": Reader(
         lambda at: at.step_history(3), lambda store, at: warm_start._digests(store, at.weights(3))
     ),
+    "a run's steps": Reader(lambda at: at.step_history(3), lambda store, at: RunFiles(store, at).steps()),
+    "a run's figures": Reader(
+        lambda at: at.batch_figures(3), lambda store, at: RunFiles(store, at).figures()
+    ),
+    "a run's validations": Reader(
+        lambda at: at.validation(3), lambda store, at: RunFiles(store, at).validations()
+    ),
+    "a run's decisions": Reader(lambda at: at.remedy(1), lambda store, at: RunFiles(store, at).decisions()),
+    "a run's groups": Reader(
+        lambda at: at.train_group("t0-000001"),
+        lambda store, at: RunFiles(store, at).groups([at.train_group("t0-000001")]),
+    ),
+    "a run's report": Reader(lambda at: at.report, lambda store, at: RunFiles(store, at).document(at.report)),
     "the learner's pointer": Reader(lambda at: at.latest, lambda store, at: journal(store, at).begin()),
     "a checkpoint's record": Reader(lambda at: at.checkpoint_report(3, 0), resumed),
     "a rank's record": Reader(part, lambda store, at: state._uploaded(store, part(at), Signer.of("t", at))),
@@ -189,6 +203,7 @@ READERS: dict[str, Reader] = {
     ),
 }
 WHERE = {
+    "api/headway_api/run_files.py": "a run's steps, figures, validations, decisions, groups and report",
     "api/headway_api/stored.py": "all of them",
     "api/headway_api/warm_start.py": "weights to start from",
     "coordinator/headway_coordinator/coordinator.py": "an exported version",

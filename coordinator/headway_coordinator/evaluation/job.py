@@ -18,6 +18,7 @@ from aiohttp import web
 
 from headway_analysis.comparison import HEADLINE, Comparison, compare_all
 from headway_analysis.measures.candidate import priced
+from headway_analysis.report.page.episodes import Decode
 from headway_api import logs, names, prices
 from headway_api import status as st
 from headway_api.conditions import merge
@@ -122,7 +123,8 @@ class EvalCoordinator(Process):
     def status(self) -> st.RLEvalJobStatus:
         """Everything this process owns of `.status`."""
         found = st.RLEvalJobStatus(
-            preflight=self._preflight, artifacts=view.artifacts(self.layout, self._final)
+            preflight=self._preflight,
+            artifacts=view.artifacts(self.layout, finished=self._final, paged=self._paged),
         )
         compared, before = self._compared, self._told
         # Merged: a condition is as old as its status, not as this write.
@@ -249,10 +251,16 @@ class EvalCoordinator(Process):
         run = self._run_of(evaluation)
         self._tracked = await self._blocking(results.write, self._store, self.layout, run, compared)
         self._final = True
+        await self._write_page(await self._blocking(self._decoder))
         await self._last_word()
         logs.event(_log, "finished", groups=evaluation.state.groups_done)
         if (error := view.ending(evaluation.state, compared)) is not None:
             raise error
+
+    def _decoder(self) -> Decode | None:
+        """Text of the token ids of every candidate; None where they are of several models."""
+        models = at_hand(self.job, self._store, self._cache) if self.job.model else {}
+        return next((model.renderer.text for model in models.values()), None)
 
     def _run_of(self, evaluation: Evaluation) -> results.Run:
         """What the results tell of."""

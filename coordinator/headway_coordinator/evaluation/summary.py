@@ -5,40 +5,17 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Self
 
-from pydantic import Field
-
 from headway_analysis.measures import figures
 from headway_analysis.measures.episodes import Evaluation, rewards, scores, summarize
-from headway_analysis.measures.tasks import ByTask
 from headway_analysis.measures.tasks import shown as shown_by_task
 from headway_analysis.measures.tasks import summarize as summarize_tasks
-from headway_api.records import GroupRecord, Record
+from headway_api.records import GroupRecord, RowResult, ValidationRecord
 from headway_api.spec.trust import MeasureSpec
 from headway_coordinator.dataset import position_of
 
 
-class RowResult(Record):
-    """What the tries on one row scored, in their order."""
-
-    rewards: list[float]
-    scores: list[float]
-
-
-class Summary(Record):
+class Summary(ValidationRecord):
     """One validation. It is a function of its groups, and stands for them while they are the same ones."""
-
-    step: int = Field(ge=0)
-    reward: float
-    external_score: float
-    success: float
-    episodes: int = Field(ge=0)
-    failed: int = Field(ge=0)
-    rows: dict[str, RowResult]
-    """By group id: the rows of which a try was scored."""
-    tasks: ByTask | None = None
-    """What each task came to; None where no column names tasks."""
-    figures: dict[str, float]
-    """What metrics show of it."""
 
     @classmethod
     def of(

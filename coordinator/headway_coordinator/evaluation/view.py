@@ -169,14 +169,15 @@ def healthy(before: Sequence[Condition], failing: Sequence[Standing]) -> list[Co
     return [condition(kind, True, Reason.NO_SIGNAL_RAISED, "no fault of environment or agent recurs")]
 
 
-def artifacts(layout: Layout, finished: bool) -> st.EvalArtifacts:
-    """Where the results lie."""
+def artifacts(layout: Layout, *, finished: bool, paged: bool) -> st.EvalArtifacts:
+    """Where the results lie. `paged`: the report that people open was written."""
     return st.EvalArtifacts(
         uri=layout.root,
         trajectories=f"{layout.root}/trajectories",
         ledger=layout.usage,
         results=layout.results if finished else None,
         report=layout.report if finished else None,
+        page=layout.page if paged else None,
         logs=layout.logs if finished else None,
     )
 

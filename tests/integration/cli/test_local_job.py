@@ -108,6 +108,11 @@ def test_a_job_is_stopped_killed_and_gone_on_with(inputs: Path, tmp_path: Path) 
     assert job["status"]["progress"]["step"] == STEPS
     run = Path(job["status"]["artifacts"]["uri"].removeprefix("file://"))
     bill.verified(job, run)  # raises where a token was billed twice, or not at all
+    assert job["status"]["artifacts"]["page"] == f"file://{run}/report.html"
+    page = (run / "report.html").read_text()
+    assert f"finished: MaxSteps, step {STEPS}" in page
+    assert '<i class="p' in page, "tokens are shown by the job's own tokenizer"
+    assert "no job.json" not in page
 
 
 def test_a_folder_with_another_job_is_refused(inputs: Path, tmp_path: Path) -> None:

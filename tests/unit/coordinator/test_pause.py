@@ -30,7 +30,7 @@ from headway_coordinator import status as status_module
 from headway_coordinator.coordinator import Coordinator
 from headway_coordinator.engines.router import Endpoint, Router
 from headway_coordinator.pause import Pauses, acting, pause_of, unseen
-from headway_coordinator.signals import job_of
+from headway_analysis.signals.of_spec import job_of
 from headway_coordinator.stall import AFTER_SECONDS, culprit
 from headway_coordinator.stored_job import KubernetesJob
 

@@ -16,7 +16,8 @@ from headway_api.records import Purpose
 from headway_api.spec.trust import EvaluationSpec
 from headway_api.store import FileStore
 from headway_coordinator.evaluation.summary import Summary
-from headway_coordinator.spool import Spool, standing
+from headway_api.run_files import standing
+from headway_coordinator.spool import Spool
 
 
 def test_a_bucket_that_may_not_be_written_is_named_before_anything_starts() -> None:

@@ -1,0 +1,169 @@
+"""Which groups a page reads, and which of their episodes it shows: those that say most. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Final, Self
+
+from headway_api.records import EpisodeRecord, GroupRecord, Outcome, Purpose, StepReport, ValidationRecord
+
+MOST_STEPS: Final = 8
+"""Steps whose batches are read."""
+GROUPS_OF_STEP: Final = 8
+APART: Final = "reward and score apart"
+ROWS: Final = 8
+"""Held-out rows that are shown at the first and at the last validation."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """An episode that the page shows, and why. Nothing else of its group is kept: groups are large."""
+
+    episode: EpisodeRecord
+    purpose: Purpose
+    step: int
+    row: int
+    candidate: str | None
+    group_mean: float | None
+    """Mean reward of the group's scored episodes."""
+    why: str
+
+    @classmethod
+    def of(cls, group: GroupRecord, episode: EpisodeRecord, why: str, step: int | None = None) -> Self:
+        """An episode of a group. `step`: the one that was trained on it; absent: the group's own."""
+        rewards = [each.reward for each in group.scored if each.reward is not None]
+        mean = fmean(rewards) if rewards else None
+        return cls(
+            episode,
+            group.purpose,
+            group.step if step is None else step,
+            group.row,
+            group.candidate,
+            mean,
+            why,
+        )
+
+    @property
+    def gap(self) -> float:
+        """How far reward and external score are apart; 0 where one of them is missing."""
+        reward, score = self.episode.reward, self.episode.score
+        return 0.0 if reward is None or score is None else abs(reward - score)
+
+    @property
+    def advantage(self) -> float | None:
+        """The reward less the mean of its group; None of an episode without a reward."""
+        reward = self.episode.reward
+        return None if reward is None or self.group_mean is None else reward - self.group_mean
+
+
+def validated_rows(validations: Sequence[ValidationRecord]) -> list[tuple[int, str]]:
+    """(step, group) of the held-out rows that are shown.
+
+    Of the last validation: those whose reward and external score are furthest apart, then the worst and the
+    best. The same rows at the first validation follow.
+    """
+    if not validations:
+        return []
+    last, first = validations[-1], validations[0]
+
+    def gap(group: str) -> float:
+        row = last.rows[group]
+        return abs(fmean(row.rewards) - fmean(row.scores)) if row.rewards and row.scores else 0.0
+
+    def worth(group: str) -> float:
+        row = last.rows[group]
+        return fmean(row.scores or row.rewards)
+
+    groups = sorted(last.rows)
+    apart = sorted((each for each in groups if gap(each) > 0), key=lambda each: -gap(each))[: ROWS // 2]
+    rest = sorted((each for each in groups if each not in apart), key=worth)
+    half = (ROWS - len(apart)) // 2
+    chosen = [*apart, *rest[:half], *rest[max(half, len(rest) - (ROWS - len(apart) - half)) :]]
+    found = [(last.step, group) for group in dict.fromkeys(chosen)]
+    if first.step != last.step:
+        again = {_place(group): group for group in first.rows}
+        found += [(first.step, again[_place(group)]) for _, group in found if _place(group) in again]
+    return found
+
+
+def _place(group: str) -> str:
+    """The part of a validation group's id that names its row: `v000004-000003`."""
+    return group.rpartition("-")[2]
+
+
+def trained_groups(reports: Sequence[StepReport], also: Iterable[int] = ()) -> list[str]:
+    """Ids of the training groups to read: of the first and the last step, of `also`, and of some between."""
+    steps = [report for report in reports if report.groups]
+    if not steps:
+        return []
+    wanted = {report.step for report in steps if report.step in {*also}}
+    places = {round(at * (len(steps) - 1) / (MOST_STEPS - 1)) for at in range(MOST_STEPS)}
+    evenly = [steps[place].step for place in sorted(places)]
+    for step in (evenly[0], evenly[-1], *evenly):
+        if len(wanted) < MOST_STEPS:
+            wanted.add(step)
+    chosen = [report for report in steps if report.step in sorted(wanted)[:MOST_STEPS]]
+    return [group for report in chosen for group in report.groups[:GROUPS_OF_STEP]]
+
+
+class OfStep:
+    """Chooses among the episodes of one step while its groups are read, and keeps none but the chosen ones.
+
+    They are the best episode, the worst, that whose reward and score are furthest apart, and one of each
+    outcome but Completed.
+    """
+
+    def __init__(self, step: int) -> None:
+        self._step = step
+        self._found: dict[str, Shown] = {}
+
+    def add(self, group: GroupRecord) -> None:
+        """One more group of the step."""
+        for episode in group.episodes:
+            if episode.reward is not None:
+                self._take("best reward of the step", group, episode, lambda each: _reward(each.episode))
+                self._take("least reward of the step", group, episode, lambda each: -_reward(each.episode))
+                self._take(APART, group, episode, lambda each: each.gap)
+            if episode.outcome is not Outcome.COMPLETED:
+                self._take(f"ended {episode.outcome.value}", group, episode, lambda each: 0.0)
+
+    def _take(
+        self, why: str, group: GroupRecord, episode: EpisodeRecord, worth: Callable[[Shown], float]
+    ) -> None:
+        new = Shown.of(group, episode, why, self._step)
+        if why not in self._found or worth(new) > worth(self._found[why]):
+            self._found[why] = new
+
+    @property
+    def chosen(self) -> list[Shown]:
+        """Those of all groups so far, each once."""
+        apart = [each for each in self._found.values() if each.why != APART or each.gap > 0]
+        return list({each.episode.episode_id: each for each in reversed(apart)}.values())[::-1]
+
+
+def _reward(episode: EpisodeRecord) -> float:
+    return 0.0 if episode.reward is None else episode.reward
+
+
+def compared_rows(candidates: Mapping[str, Mapping[int, float]]) -> list[int]:
+    """Rows of an evaluation that are shown: those on which candidates differ most, then those that all fail.
+
+    Args:
+        candidates: by name, the mean score of each row that was read.
+    """
+    common = set.intersection(*(set(of) for of in candidates.values())) if candidates else set()
+
+    def scores(row: int) -> list[float]:
+        return [of[row] for of in candidates.values()]
+
+    apart = sorted(common, key=lambda row: (min(scores(row)) - max(scores(row)), row))[:ROWS]
+    failed = sorted(common - {*apart}, key=lambda row: (sum(scores(row)), row))[: ROWS // 2]
+    return sorted({*apart, *failed})
+
+
+def mean_score(group: GroupRecord) -> float:
+    """Mean external score of a group; of an environment without one, the mean reward."""
+    values = [each.score if each.score is not None else _reward(each) for each in group.scored]
+    return fmean(values) if values else 0.0

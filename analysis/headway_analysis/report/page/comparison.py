@@ -1,0 +1,118 @@
+"""What the page of several training runs says: their curves on the same axes, and how their specs differ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final
+
+from headway_analysis.report.page import drawing, training
+from headway_analysis.report.page.curves import Chart, Line, line, validated
+from headway_analysis.report.page.html import Page, Picture, Table, rendered, short
+from headway_analysis.report.page.model import TrainingRun
+
+MOST_RUNS: Final = 8
+"""As many colours can be told apart."""
+FIGURES: Final = (
+    ("Training reward", "reward", "rollout/reward/mean"),
+    ("External score of training episodes", "score", "rollout/external_score/mean"),
+    ("Entropy", "nats", "training/entropy"),
+    ("Mismatch of servers and learner", "nats", "training/mismatch_kl"),
+    ("Tokens of an episode", "tokens", "rollout/tokens/episode_mean"),
+    ("Tool calls of an episode", "calls", "rollout/tool_calls/mean"),
+    ("Gradient norm", "norm", "training/grad_norm"),
+    ("Seconds of a step", "seconds", "timing_s/step"),
+)
+
+
+def page(runs: Sequence[TrainingRun]) -> str:
+    """The page as HTML; two to `MOST_RUNS` runs."""
+    named = dict(zip(_names(runs), runs, strict=True))
+    return rendered(
+        Page(
+            title=" and ".join(named) if len(named) == 2 else f"{len(named)} runs",
+            kind="Comparison of RLTrainingJobs",
+            state="on the same axes",
+            facts=[],
+            notes=[f"{name} has no job.json, so its spec is not compared." for name in _without_spec(named)],
+            pictures=[
+                Picture.of(chart, drawing.svg(chart, f"p{number}"))
+                for number, chart in enumerate(_charts(named))
+            ],
+            tables=[_outcomes(named), _differing(named)],
+        )
+    )
+
+
+def _names(runs: Sequence[TrainingRun]) -> list[str]:
+    """Of each run its job's name; where several have it, with the first letters of the uid."""
+    plain = [run.name for run in runs]
+    return [
+        name if plain.count(name) == 1 else f"{name} {run.uid[:8]}"
+        for name, run in zip(plain, runs, strict=True)
+    ]
+
+
+def _without_spec(named: Mapping[str, TrainingRun]) -> Iterator[str]:
+    return (name for name, run in named.items() if run.spec is None)
+
+
+def _charts(named: Mapping[str, TrainingRun]) -> Iterator[Chart]:
+    yield from _drawn("Held-out external score", "score", named, _scores)
+    yield from _drawn("Held-out reward", "reward", named, _rewards)
+    for title, unit, figure in FIGURES:
+
+        def of(run: TrainingRun, name: str, figure: str = figure) -> Line:
+            return line(run.by_step, figure, name)
+
+        yield from _drawn(title, unit, named, of)
+
+
+def _scores(run: TrainingRun, name: str) -> Line:
+    return validated(run.validations, name, "score")
+
+
+def _rewards(run: TrainingRun, name: str) -> Line:
+    return validated(run.validations, name, "reward")
+
+
+def _drawn(
+    title: str, unit: str, named: Mapping[str, TrainingRun], of: Callable[[TrainingRun, str], Line]
+) -> Iterator[Chart]:
+    lines = tuple(of(run, name) for name, run in named.items())
+    if any(each.points for each in lines):
+        yield Chart(title, unit, lines)
+
+
+def _outcomes(named: Mapping[str, TrainingRun]) -> Table:
+    rows = []
+    for name, run in named.items():
+        first, last = (run.validations[0], run.validations[-1]) if run.validations else (None, None)
+        usage = (run.report or {}).get("usage", {})
+        rows.append(
+            (
+                name,
+                str(max((report.step for report in run.steps), default=0)),
+                (run.report or {}).get("finished") or "not finished",
+                "" if first is None else short(first.external_score),
+                "" if last is None else short(last.external_score),
+                str(usage.get("cost", "")),
+                str(usage.get("totalTokens", "")),
+            )
+        )
+    columns = ("run", "steps", "ended", "first held-out score", "last held-out score", "USD", "tokens")
+    return Table("Outcome", columns, rows)
+
+
+def _differing(named: Mapping[str, TrainingRun]) -> Table:
+    """The fields of the specs that are not the same in all runs."""
+    flat = {
+        name: dict(training.flat(run.spec.as_object())) for name, run in named.items() if run.spec is not None
+    }
+    fields = list(dict.fromkeys(field for of_run in flat.values() for field in of_run))
+    rows = [
+        (field, *(of_run.get(field, "not set") for of_run in flat.values()))
+        for field in fields
+        if len({of_run.get(field) for of_run in flat.values()}) > 1
+    ]
+    note = "" if rows else "No field differs."
+    return Table("Difference of the specs", ("field", *flat), rows, note)

@@ -1,0 +1,246 @@
+"""What the page draws by step: charts without pixels, from the figures of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final, Literal
+
+import numpy as np
+
+from headway_analysis.statistics.estimates import Sample, estimate
+from headway_api.records import ValidationRecord
+
+Figures = Mapping[str, float]
+Points = tuple[tuple[float, float], ...]
+"""(step, value), by step."""
+
+MOST_POINTS: Final = 400
+"""Of a line: more cannot be told apart on a screen."""
+MOST_LINES: Final = 8
+"""Of a chart: as many colours can be told apart."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One curve."""
+
+    name: str
+    points: Points
+    band: tuple[tuple[float, float, float], ...] = ()
+    """(step, low, high): a 95 % interval."""
+    dots: bool = False
+    """Whether each point is marked: they are few."""
+
+
+@dataclass(frozen=True)
+class Chart:
+    """One picture."""
+
+    title: str
+    unit: str
+    lines: tuple[Line, ...]
+    about: str = ""
+    """What a reader should know of it, in one sentence."""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Which figures share a chart. A name that ends with `/` stands for all figures that begin with it."""
+
+    title: str
+    unit: str
+    names: tuple[tuple[str, str], ...]
+    """(figure, what its line is called); for a prefix the rest of the figure's name is."""
+    about: str = ""
+
+
+PANELS: Final = (
+    Panel(
+        "Reward by field",
+        "reward",
+        (("rollout/reward_metrics/", ""),),
+        "Mean of each number that the reward returns beside itself.",
+    ),
+    Panel(
+        "Reward by task",
+        "reward",
+        (("rollout/task_reward/", ""), ("train/task_reward/", "")),
+        "Mean training reward of the rows of each task.",
+    ),
+    Panel(
+        "Tokens of an episode",
+        "tokens",
+        (("rollout/tokens/episode_mean", "mean"), ("rollout/tokens/episode_max", "longest")),
+        "Tokens that the model sampled in one episode.",
+    ),
+    Panel(
+        "Turns and tool calls of an episode",
+        "an episode",
+        (("rollout/turns/mean", "turns"), ("rollout/tool_calls/mean", "tool calls")),
+    ),
+    Panel(
+        "Tool calls that went wrong",
+        "share",
+        (("rollout/tool_calls/failed_share", "failed"), ("rollout/tool_calls/malformed_share", "malformed")),
+    ),
+    Panel(
+        "Episodes cut off",
+        "share",
+        (
+            ("episodes/turn_limit_rate", "by turns"),
+            ("episodes/max_tokens_rate", "by tokens of a turn"),
+            ("episodes/episode_token_limit_rate", "by tokens of the episode"),
+            ("episodes/context_limit_rate", "by context"),
+            ("episodes/time_limit_rate", "by time"),
+        ),
+    ),
+    Panel(
+        "Groups",
+        "groups",
+        (("training/num_groups", "in the batch"), ("training/num_trained_groups", "with an advantage")),
+        "A group whose episodes all score the same has no advantage, and teaches nothing.",
+    ),
+    Panel("Entropy", "nats", (("training/entropy", "policy"),), "How undecided the policy is, per token."),
+    Panel(
+        "Mismatch of servers and learner",
+        "nats",
+        (("training/mismatch_kl", "KL"), ("training/logprob_gap_mean", "mean gap")),
+        "How far the probabilities of the same tokens are apart.",
+    ),
+    Panel(
+        "Tokens clipped or masked",
+        "share",
+        (("training/clip_fraction", "clipped"), ("training/masked_fraction", "masked")),
+    ),
+    Panel("Gradient norm", "norm", (("training/grad_norm", "before clipping"),)),
+    Panel("Loss", "loss", (("training/loss", "policy"),)),
+    Panel(
+        "Staleness",
+        "steps",
+        (("training/lag_mean", "mean"), ("training/lag_max", "largest")),
+        "How many steps older than the learner the sampling policy was.",
+    ),
+    Panel(
+        "Seconds of a step",
+        "seconds",
+        (
+            ("timing_s/step", "whole step"),
+            ("timing_s/wait_for_batch", "waiting for episodes"),
+            ("timing_s/policy_update", "policy update"),
+            ("timing_s/publish_weights", "publishing weights"),
+            ("timing_s/save_checkpoint", "checkpoint"),
+        ),
+    ),
+)
+"""After reward, score and tokens, in the order of the page."""
+
+
+def interval(tries: Iterable[Sequence[float]]) -> tuple[float, float] | None:
+    """The 95 % interval of a mean over rows, by the statistics of evaluations; None where rows are too few.
+
+    Args:
+        tries: what each row's tries scored. Where all of it is between 0 and 1, it is taken for a share.
+    """
+    values = [(row, number, value) for row, all_of in enumerate(tries) for number, value in enumerate(all_of)]
+    sample = Sample(
+        tuple((row, number) for row, number, _ in values),
+        tuple(str(row) for row, _, _ in values),
+        np.array([value for _, _, value in values], dtype=np.float64),
+        np.ones(len(values)),
+        share=all(0 <= value <= 1 for _, _, value in values),
+    )
+    found = estimate(sample)
+    return None if found is None or found.low is None or found.high is None else (found.low, found.high)
+
+
+def training(figures: Mapping[int, Figures], validations: Sequence[ValidationRecord]) -> list[Chart]:
+    """The charts of a training run, without those of which it has no figure.
+
+    Args:
+        figures: by step: the learner's own, and those of the step's batch.
+    """
+    charts = [
+        Chart(
+            "Reward",
+            "reward",
+            _filled(
+                line(figures, "rollout/reward/mean", "training episodes"),
+                validated(validations, "held-out rows", "reward"),
+            ),
+            "What the model is trained on. Bars are 95 % intervals over rows.",
+        ),
+        Chart(
+            "External score",
+            "score",
+            _filled(
+                line(figures, "rollout/external_score/mean", "training episodes"),
+                validated(validations, "held-out rows", "score"),
+            ),
+            "The strict judgement that the model never sees. Where it parts from the reward, read episodes.",
+        ),
+        Chart(
+            "Tokens trained",
+            "tokens",
+            _filled(summed(figures, "training/total_tokens", "from the beginning")),
+            "Tokens that went through forward and backward.",
+        ),
+        *(_panel(panel, figures) for panel in PANELS),
+    ]
+    return [chart for chart in charts if chart.lines]
+
+
+def _panel(panel: Panel, figures: Mapping[int, Figures]) -> Chart:
+    found: list[Line] = []
+    for name, called in panel.names:
+        if not name.endswith("/"):
+            found.append(line(figures, name, called))
+            continue
+        below = sorted({each for of_step in figures.values() for each in of_step if each.startswith(name)})
+        found += [line(figures, each, each.removeprefix(name)) for each in below]
+    return Chart(panel.title, panel.unit, _filled(*found)[:MOST_LINES], panel.about)
+
+
+def line(figures: Mapping[int, Figures], name: str, called: str) -> Line:
+    """A figure by step."""
+    return Line(called, thinned([(step, of[name]) for step, of in sorted(figures.items()) if name in of]))
+
+
+def summed(figures: Mapping[int, Figures], name: str, called: str) -> Line:
+    """A figure's sum up to each step."""
+    total, found = 0.0, []
+    for step, of_step in sorted(figures.items()):
+        total += of_step.get(name, 0.0)
+        found.append((step, total))
+    return Line(called, thinned(found) if total else ())
+
+
+def validated(
+    validations: Sequence[ValidationRecord], called: str, which: Literal["reward", "score"]
+) -> Line:
+    """Mean reward or external score of held-out rows by step, with its interval."""
+    points, band = [], []
+    for each in validations:
+        tries = [row.rewards if which == "reward" else row.scores for row in each.rows.values()]
+        points.append((float(each.step), each.reward if which == "reward" else each.external_score))
+        if (found := interval(tries)) is not None:
+            band.append((float(each.step), *found))
+    return Line(called, tuple(points), tuple(band), dots=True)
+
+
+def thinned(points: Sequence[tuple[float, float]], most: int = MOST_POINTS) -> Points:
+    """At most `most` of the points: of each stretch the lowest and the highest, so that no spike is lost."""
+    if len(points) <= most:
+        return tuple((float(step), value) for step, value in points)
+    found: list[tuple[float, float]] = []
+    edges = np.linspace(0, len(points), most // 2 + 1).astype(int)
+    for begin, end in pairwise(edges):
+        stretch = points[begin:end]
+        low, high = min(stretch, key=lambda at: at[1]), max(stretch, key=lambda at: at[1])
+        found += sorted({low, high})
+    return tuple((float(step), value) for step, value in found)
+
+
+def _filled(*lines: Line) -> tuple[Line, ...]:
+    return tuple(each for each in lines if each.points)

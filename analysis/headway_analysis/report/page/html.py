@@ -1,0 +1,115 @@
+"""A page as one HTML file that needs no network: what stands on it, and its template."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from functools import cache
+from importlib.resources import files
+from typing import Final
+
+from jinja2 import Environment, StrictUndefined, Template
+from markupsafe import Markup
+
+from headway_analysis.report.page.curves import Chart
+from headway_analysis.report.page.episodes import View
+
+Row = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of text."""
+
+    title: str
+    columns: Row
+    rows: Sequence[Row]
+    note: str = ""
+    folded: bool = False
+    """Whether it is closed until somebody opens it."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A chart with its numbers as a table, for those who cannot see it and those who want to copy them."""
+
+    title: str
+    about: str
+    unit: str
+    lines: Sequence[str]
+    svg: Markup
+    columns: Row
+    rows: Sequence[Row]
+
+    @classmethod
+    def of(cls, chart: Chart, svg: str) -> Picture:
+        """A chart that was drawn; its table has a row for each step."""
+        names = [line.name for line in chart.lines]
+        values = [dict(line.points) for line in chart.lines]
+        steps = sorted({step for of_line in values for step in of_line})
+        rows = [
+            (f"{step:g}", *(short(of_line[step]) if step in of_line else "" for of_line in values))
+            for step in steps
+        ]
+        # The picture is ours: matplotlib has escaped its texts.
+        return cls(chart.title, chart.about, chart.unit, names, Markup(svg), ("step", *names), rows)
+
+
+@dataclass(frozen=True)
+class Page:
+    """Everything on a page, in its order."""
+
+    title: str
+    kind: str
+    state: str
+    facts: Sequence[tuple[str, str]]
+    notes: Sequence[str] = ()
+    heading: str = "Curves"
+    """Of the pictures."""
+    pictures: Sequence[Picture] = ()
+    tables: Sequence[Table] = ()
+    shaded: bool = False
+    marked: bool = False
+    episodes: Sequence[View] = ()
+    tokens: bool = False
+    """Whether tokens could be read."""
+
+
+def dollars(amount: object) -> str:
+    """A cost to a hundredth of a cent."""
+    return f"{Decimal(str(amount)):.4f} USD"
+
+
+def short(value: float) -> str:
+    """A number with four digits that count."""
+    return f"{value:.4g}"
+
+
+LARGEST: Final = 5_000_000
+"""Bytes of a page: what a browser opens at once."""
+
+
+def rendered(page: Page) -> str:
+    """The page as HTML, of at most `LARGEST` bytes: tokens and then the last episodes are left out for it."""
+    html = _template().render(page=page)
+    if len(html.encode()) <= LARGEST:
+        return html
+    if page.tokens:
+        bare = [replace(each, pieces=()) for each in page.episodes]
+        note = "The tokens of episodes are left out: the page would be too large."
+        return rendered(replace(page, episodes=bare, tokens=False, notes=[*page.notes, note]))
+    if page.episodes:
+        kept = page.episodes[: len(page.episodes) // 2]
+        note = f"{len(page.episodes) - len(kept)} episodes are left out: the page would be too large."
+        return rendered(replace(page, episodes=kept, notes=[*page.notes, note]))
+    return html
+
+
+@cache
+def _template() -> Template:
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters["short"] = short
+    return environment.from_string(files(__package__).joinpath("page.html.j2").read_text("utf-8"))

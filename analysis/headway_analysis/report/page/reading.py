@@ -1,0 +1,104 @@
+"""Reads what a page shows from a run's files: the records of all steps, and the chosen episodes.
+
+One group is in memory at a time: a group of long episodes has hundreds of megabytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from headway_analysis.report.page import choice, standing
+from headway_analysis.report.page.choice import OfStep, Shown
+from headway_analysis.report.page.episodes import Decode, view
+from headway_analysis.report.page.model import EvaluationRun, TrainingRun
+from headway_api.records import Purpose, StepReport, ValidationRecord
+from headway_api.run_files import RunFiles
+from headway_api.spec.training import RLTrainingJobSpec
+
+MOST_ROWS: Final = 64
+"""Rows of an evaluation that are read, of each candidate."""
+
+
+def training(files: RunFiles, decode: Decode | None = None) -> TrainingRun:
+    """A training run as it is now. Raises what `RunFiles` raises.
+
+    Args:
+        decode: text of token ids; without it no tokens are shown.
+    """
+    run = curves(files)
+    spans, _ = standing.judged(run)
+    shown = _held_out(files, run.validations), _trained(files, run.steps, [span.first for span in spans])
+    views = [view(each, decode) for of_kind in shown for each in of_kind]
+    return replace(run, episodes=views, tokens=decode is not None)
+
+
+def curves(files: RunFiles) -> TrainingRun:
+    """The same without episodes."""
+    layout = files.layout
+    return TrainingRun(
+        name=layout.name,
+        namespace=layout.namespace,
+        uid=layout.uid,
+        spec=_spec(files.document(layout.job)),
+        steps=files.steps(),
+        figures={step: found.figures for step, found in files.figures().items()},
+        validations=files.validations(),
+        decisions=files.decisions(),
+        preflight=files.document(layout.preflight),
+        report=files.document(layout.report),
+        episodes=(),
+    )
+
+
+def _spec(job: dict[str, Any] | None) -> RLTrainingJobSpec | None:
+    """None where another version wrote it."""
+    try:
+        return None if job is None else RLTrainingJobSpec.model_validate(job.get("spec"))
+    except ValidationError:
+        return None
+
+
+def _held_out(files: RunFiles, validations: Sequence[ValidationRecord]) -> Iterator[Shown]:
+    chosen = choice.validated_rows(validations)
+    for group in files.groups([files.layout.validation_group(step, group) for step, group in chosen]):
+        for episode in group.episodes[:1]:
+            yield Shown.of(group, episode, f"held-out row {group.row} at step {group.step}")
+
+
+def _trained(files: RunFiles, reports: Sequence[StepReport], also: Sequence[int]) -> Iterator[Shown]:
+    made_of = {group: report.step for report in reports for group in report.groups}
+    ids = choice.trained_groups(reports, also)  # by step
+    groups = files.groups([*map(files.layout.train_group, ids)])
+    for step, of_step in groupby(groups, key=lambda group: made_of[group.group_id]):
+        found = OfStep(step)
+        for group in of_step:
+            found.add(group)
+        yield from found.chosen
+
+
+def evaluation(files: RunFiles, decode: Decode | None = None) -> EvaluationRun | None:
+    """An evaluation that has ended; None of one that has not. Raises what `RunFiles` raises."""
+    report = files.document(files.layout.report)
+    if report is None:
+        return None
+    layout, names = files.layout, [each["name"] for each in report["candidates"] if each["tries"]]
+    rows = choice.compared_rows({name: _scores(files, name) for name in names})
+    views = [view(shown, decode) for row in rows for name in names for shown in _first_try(files, name, row)]
+    return EvaluationRun(layout.name, layout.namespace, layout.uid, report, views, decode is not None)
+
+
+def _scores(files: RunFiles, candidate: str) -> dict[int, float]:
+    """The mean score of a candidate's first rows of the job's own dataset."""
+    groups = files.groups(files.addresses(Purpose.EVALUATION, candidate)[:MOST_ROWS])
+    return {group.row: choice.mean_score(group) for group in groups if group.suite is None}
+
+
+def _first_try(files: RunFiles, candidate: str, row: int) -> Iterator[Shown]:
+    for group in files.groups(files.addresses(Purpose.EVALUATION, candidate)[:MOST_ROWS]):
+        if group.row == row:
+            yield from (Shown.of(group, each, f"row {row}") for each in group.episodes[:1])

@@ -1,0 +1,48 @@
+"""When a run's signals were raised, judged anew from its figures. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from headway_analysis.report.page.drawing import Span
+from headway_analysis.report.page.model import TrainingRun
+from headway_analysis.signals.of_spec import job_of
+from headway_analysis.signals.watch import Verdict, Watch
+from headway_api.remedies import applied
+
+RAISED: Final = "Raised"
+
+
+def judged(run: TrainingRun) -> tuple[list[Span], list[Verdict]]:
+    """Stretches of steps in which signals were raised, and what is so of each signal at the end. Nothing is
+    known of a run without its spec."""
+    if run.spec is None:
+        return [], []
+    watch, figures = Watch(job_of(run.spec)), run.by_step
+    for decision in run.decisions:
+        watch.changed(decision.step, job_of(applied(run.spec, decision.in_force)))
+    validated = {each.step: each.figures for each in run.validations}
+    open_since: dict[str, int] = {}
+    spans: list[Span] = []
+    for step in sorted({*figures, *validated}):
+        _told(watch, step, figures, validated)
+        raised = {v.signal.name.value for v in watch.verdicts() if v.standing.state == RAISED}
+        spans += [Span(name, open_since.pop(name), step) for name in sorted({*open_since} - raised)]
+        for name in raised:
+            open_since.setdefault(name, step)
+    last = max({*figures, *validated}, default=0)
+    spans += [Span(name, since, last) for name, since in sorted(open_since.items())]
+    return sorted(spans, key=lambda span: (span.first, span.name)), watch.verdicts()
+
+
+def _told(
+    watch: Watch,
+    step: int,
+    figures: Mapping[int, Mapping[str, float]],
+    validated: Mapping[int, Mapping[str, float]],
+) -> None:
+    if step in figures:
+        watch.step(step, figures[step])
+    if step in validated:
+        watch.validation(step, validated[step])

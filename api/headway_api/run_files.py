@@ -1,0 +1,87 @@
+"""What a run has left in the artifact store, read back as typed records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any, Final
+
+from headway_api.artifacts import GROUPS, NUMBERED, Layout, written
+from headway_api.bounds import MIB, OutOfBounds, json_within
+from headway_api.decisions import Decision
+from headway_api.records import BatchFigures, GroupRecord, Purpose, StepReport, ValidationRecord
+from headway_api.store import NotFound, Store, unreadable
+from headway_api.stored import group, parsed, read_each
+
+DOCUMENT: Final = 64 * MIB
+"""Most bytes of a document that is read as plain JSON: a report of many candidates."""
+
+
+class RunFiles:
+    """The files of one job, of either kind. Blocking.
+
+    Every method raises what `Store.get` and `Store.list` raise, and JobError `RecordUnreadable` of an object
+    that is not what the job writes there.
+    """
+
+    def __init__(self, store: Store, layout: Layout) -> None:
+        self._store = store
+        self.layout = layout
+
+    def steps(self) -> list[StepReport]:
+        """The reports that stand, by step."""
+        uris = self._written(self.layout.step_histories)
+        reports, _ = standing([*read_each(self._store, uris, partial(parsed, StepReport))])
+        return reports
+
+    def figures(self) -> dict[int, BatchFigures]:
+        """What the batches of steps came to, by step, as far as it was kept."""
+        uris = self._written(self.layout.all_batch_figures)
+        return {each.step: each for each in read_each(self._store, uris, partial(parsed, BatchFigures))}
+
+    def validations(self) -> list[ValidationRecord]:
+        """Finished validations, by step."""
+        uris = self._written(self.layout.validations)
+        found = read_each(self._store, uris, partial(parsed, ValidationRecord))
+        return sorted(found, key=lambda each: each.step)
+
+    def decisions(self) -> list[Decision]:
+        """What was decided about the running job, by number."""
+        found = read_each(self._store, self._written(self.layout.remedies), partial(parsed, Decision))
+        return sorted(found, key=lambda each: each.number)
+
+    def document(self, uri: str) -> dict[str, Any] | None:
+        """A JSON object that was written for readers, such as `layout.report`; None where there is none."""
+        try:
+            found = json_within(self._store.get(uri), DOCUMENT)
+        except NotFound:
+            return None
+        except OutOfBounds as error:
+            raise unreadable(uri, str(error)) from error
+        if not isinstance(found, dict):
+            raise unreadable(uri, "it is no JSON object")
+        return found
+
+    def groups(self, uris: Sequence[str]) -> Iterator[GroupRecord]:
+        """The groups at some addresses, in their order."""
+        return read_each(self._store, uris, group)
+
+    def addresses(self, purpose: Purpose, candidate: str | None = None) -> list[str]:
+        """Where the groups of a purpose lie, by name; of an evaluation, those of one candidate."""
+        folder = f"{self.layout.root}/trajectories/{purpose.value}"
+        folder = folder if candidate is None else f"{folder}/{candidate}"
+        return sorted(written(self._store.list(folder), folder, GROUPS))
+
+    def _written(self, folder: str) -> list[str]:
+        return sorted(written(self._store.list(folder), folder, NUMBERED))
+
+
+def standing(reports: Sequence[StepReport]) -> tuple[list[StepReport], list[StepReport]]:
+    """Reports that stand and reports that were undone, each by step.
+
+    The learner is at the newest version of all. A step beyond it was taken before the learner resumed there.
+    """
+    newest = max((report.version for report in reports), default=None)
+    ordered = sorted(reports, key=lambda report: report.step)
+    at = -1 if newest is None else newest.step
+    return [r for r in ordered if r.step <= at], [r for r in ordered if r.step > at]

@@ -1,0 +1,76 @@
+"""`headway report` and `headway compare`: a run as a page, or several side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from headway_analysis.report.page import comparison, evaluation, reading, training
+from headway_analysis.report.page.episodes import Decode
+from headway_analysis.report.page.model import TrainingRun
+from headway_cli import runs
+from headway_cli.commands.common import EndpointUrl, RunAt, note, told, wrong
+from headway_cli.decoding import decoder
+
+PAGE: Final = Path("report.html")
+COMPARED: Final = Path("compare.html")
+Out = Annotated[Path, typer.Option("--out", "-o", help="File to write.")]
+
+
+def report(
+    run: RunAt,
+    out: Out = PAGE,
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option(help="Folder with tokenizer.json; default: spec.model.base, where it is a folder."),
+    ] = None,
+    endpoint_url: EndpointUrl = None,
+) -> None:
+    """Write a run as one HTML page: curves, signs of collapse, preflight, bill and episodes."""
+    with told():
+        found = runs.located(run, endpoint_url)
+        decode = decoder(tokenizer, found.base())
+        with runs.readable(found.root):
+            _write(out, _page(found, decode))
+
+
+def compare(
+    run: Annotated[list[str], typer.Argument(help="Two to eight runs, each as `headway report` takes it.")],
+    out: Out = COMPARED,
+    endpoint_url: EndpointUrl = None,
+) -> None:
+    """Write the curves of several training runs on the same axes, and how their specs differ."""
+    if not 2 <= len(run) <= comparison.MOST_RUNS:
+        raise wrong(f"name two to {comparison.MOST_RUNS} runs; {len(run)} were named")
+    with told():
+        found: list[TrainingRun] = []
+        read: list[runs.Run] = []
+        for where in run:
+            at = runs.located(where, endpoint_url)
+            if any(at.root == each.root for each in read):
+                raise runs.NoRun(f"{where} is named twice: name different runs")
+            read.append(at)
+            with runs.readable(at.root):
+                found.append(reading.curves(at.files))
+        _write(out, comparison.page(found))
+
+
+def _page(found: runs.Run, decode: Decode | None) -> str:
+    if found.evaluates():
+        ended = reading.evaluation(found.files, decode)
+        if ended is None:
+            raise runs.NoRun(
+                f"{found.root}: the evaluation has not ended, and its report is written at its end"
+            )
+        return evaluation.page(ended)
+    return training.page(reading.training(found.files, decode))
+
+
+def _write(out: Path, html: str) -> None:
+    try:
+        out.write_text(html, encoding="utf-8")
+    except OSError as error:
+        raise wrong(f"--out {out}: {error.strerror}") from error
+    note(f"{out}: {len(html.encode()) / 1e6:.1f} MB")

@@ -1,0 +1,39 @@
+"""Text of token ids, where a tokenizer is at hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from headway_analysis.report.page.episodes import Decode
+from headway_cli.runs import NoRun
+
+FILE: Final = "tokenizer.json"
+
+
+def decoder(folder: Path | None, base: str | None) -> Decode | None:
+    """What reads token ids; None where no tokenizer is at hand.
+
+    Args:
+        folder: a person named it, so it must be right.
+        base: `spec.model.base` of the run, used where it is a folder of this machine.
+
+    Raises:
+        NoRun: `folder` has no tokenizer that can be read.
+    """
+    if folder is None and base is not None and base.startswith("file://"):
+        at = Path(base.removeprefix("file://"))
+        return _read(at / FILE) if (at / FILE).is_file() else None
+    return None if folder is None else _read(folder / FILE)
+
+
+def _read(file: Path) -> Decode:
+    try:
+        from tokenizers import Tokenizer
+
+        found = Tokenizer.from_file(str(file))
+    except ModuleNotFoundError as error:
+        raise NoRun("reading tokens needs the package tokenizers: pip install headway[cli]") from error
+    except Exception as error:  # the library raises its own plain Exception
+        raise NoRun(f"--tokenizer: {file} cannot be read: {error}") from error
+    return lambda ids: str(found.decode(list(ids), skip_special_tokens=False))

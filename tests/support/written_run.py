@@ -1,0 +1,191 @@
+"""Training runs as they lie in the store, made of thin air: what shows a run is tried on them.
+
+Figures and episodes are functions of the step, so a test can say what a page must show. The records, their
+names in the store and the statistics over them are the product's.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import learner_rig
+
+from headway_analysis.measures import figures
+from headway_api.artifacts import Layout
+from headway_api.config import JobConfig
+from headway_api.records import (
+    BatchFigures,
+    EpisodeRecord,
+    GroupRecord,
+    Outcome,
+    Purpose,
+    StepReport,
+    Turn,
+)
+from headway_api.spec.trust import MeasureSpec
+from headway_api.store import FileStore
+from headway_coordinator.evaluation.summary import Summary
+from headway_coordinator.spool import Spool
+
+Course = Literal["good", "collapsed"]
+HOSTILE: Final = "<script>alert(1)</script> & $x_1$"
+"""Stands in every conversation: what a stranger's tool may answer."""
+
+
+@dataclass(frozen=True)
+class Made:
+    """A run that was written."""
+
+    layout: Layout
+    episodes: int
+
+    @property
+    def folder(self) -> Path:
+        """Its folder."""
+        return Path(self.layout.root.removeprefix("file://"))
+
+
+def chance(course: Course, step: int, steps: int) -> float:
+    """How likely an episode earns everything at a step."""
+    done = step / max(1, steps)
+    risen = 0.35 + 0.6 * (1 - math.exp(-3 * done))
+    return risen if course == "good" or done < 0.5 else 0.0
+
+
+def write(
+    root: Path,
+    course: Course = "good",
+    *,
+    steps: int = 20,
+    groups: int = 2,
+    size: int = 4,
+    every: int = 5,
+    name: str = "refunds",
+    finished: bool = True,
+    **spec: Any,
+) -> Made:
+    """Write a run below `root`: `steps` steps of `groups` groups of `size` episodes, validated each `every`
+    steps."""
+    layout = Layout(f"file://{root}", "team", name, "0f0e0d0c-1111-4222-8333-444455556666")
+    store, rng = FileStore(), random.Random(f"{course}/{steps}")
+    spool = Spool(store, layout)
+    job = config(layout, **spec)
+    spool.describe(job)
+    spool.keep(learner_rig.report(0))
+    for step in range(steps + 1):
+        odds = chance(course, step, steps)
+        if step % every == 0:
+            _validated(spool, step, odds, rng)
+        if step:
+            _stepped(spool, step, odds, groups, size, rng)
+    if finished:
+        report = {"job": name, "finished": "MaxSteps", "usage": {"cost": "0.0123", "currency": "USD"}}
+        store.put(layout.report, json.dumps(report).encode())
+    return Made(layout, steps * groups * size)
+
+
+def config(layout: Layout, **spec: Any) -> JobConfig:
+    """The job that the run is of."""
+    fields = {
+        "model": {"base": "hf://acme/tiny"},
+        "data": {split: {"uri": f"s3://acme/{split}.jsonl"} for split in ("train", "validation")},
+        "environment": {"image": "i", "entrypoint": "m:C"},
+        "output": {"uri": "s3://acme/runs"},
+        **spec,
+    }
+    identity = {"name": layout.name, "namespace": layout.namespace, "uid": layout.uid}
+    return JobConfig.model_validate({**identity, "spec": fields})
+
+
+def _stepped(spool: Spool, step: int, odds: float, groups: int, size: int, rng: random.Random) -> None:
+    made = [_group(f"t0-{step * groups + n:06d}", step - 1, odds, size, rng) for n in range(groups)]
+    for each in made:
+        spool.put(each)
+    ids = [each.group_id for each in made]
+    metrics = {
+        "training/entropy": 0.4 * odds + 0.01,
+        "training/mismatch_kl": 1e-4,
+        "training/grad_norm": 0.3,
+        "training/num_groups": float(groups),
+        "training/num_trained_groups": float(
+            sum(len({e.reward for e in each.episodes}) > 1 for each in made)
+        ),
+        "training/total_tokens": 1000.0,
+        "timing_s/step": 12.0,
+        "timing_s/wait_for_batch": 9.0,
+        "timing_s/policy_update": 2.5,
+    }
+    told = learner_rig.report(step)
+    report = told.model_copy(
+        update={"groups": ids, "train_tokens": dict.fromkeys(ids, 500), "metrics": metrics}
+    )
+    spool.keep(StepReport.model_validate(report.model_dump()))
+    found = figures.batch(made, step, trained=frozenset(ids), max_turns=4)
+    spool.keep_figures(BatchFigures(step=step, groups=ids, figures=found))
+
+
+def _validated(spool: Spool, step: int, odds: float, rng: random.Random) -> None:
+    rows = [
+        _group(f"v{step:06d}-{row:06d}", step, odds, 1, rng).model_copy(
+            update={"purpose": Purpose.VALIDATION, "row": row}
+        )
+        for row in range(12)
+    ]
+    for each in rows:
+        spool.put(each)
+    spool.conclude(Summary.of(step, rows, MeasureSpec(), 4))
+
+
+def _group(name: str, step: int, odds: float, size: int, rng: random.Random) -> GroupRecord:
+    rewards = [1.0 if rng.random() < odds else rng.choice([0.0, 0.25]) for _ in range(size)]
+    made = learner_rig.group(name, rewards, step=step)
+    return made.model_copy(
+        update={"row": int(name[-6:]) % 50, "episodes": [_told(each, rng) for each in made.episodes]}
+    )
+
+
+def _told(episode: EpisodeRecord, rng: random.Random) -> EpisodeRecord:
+    """With a conversation, a score that is stricter than the reward, and now and then another outcome."""
+    call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"at": "here"}'}}
+    messages = [
+        {"role": "system", "content": "Answer in a tag."},
+        {"role": "user", "content": f"What of {HOSTILE}?"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": f"found {HOSTILE}"},
+        {"role": "assistant", "content": "<answer>refund</answer>"},
+    ]
+    version = episode.rows[0].versions[0].version
+    turns = [
+        Turn(
+            index=number,
+            prompt_tokens=20,
+            cached_tokens=0,
+            sampled_tokens=6,
+            finish_reason="stop",
+            policy_version=version,
+        )
+        for number in range(2)
+    ]
+    reward = episode.reward or 0.0
+    return episode.model_copy(
+        update={
+            "messages": messages,
+            "turns": turns,
+            "score": float(reward == 1.0 and rng.random() < 0.9),
+            "metrics": {"well_formed": 1.0, "fields": reward},
+            "outcome": Outcome.TRUNCATED if rng.random() < 0.05 else Outcome.COMPLETED,
+        }
+    )
+
+
+WORDS: Final = ("ab", " c", "<d>", "\n", "é")
+
+
+def decode(ids: Any) -> str:
+    """Text of token ids, without a tokenizer."""
+    return "".join(WORDS[each % len(WORDS)] for each in ids)

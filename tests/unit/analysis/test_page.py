@@ -1,0 +1,301 @@
+"""`report.html`: what it says of runs that went well, collapsed, or have barely begun."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import a_finished_evaluation as ended
+import numpy as np
+import pytest
+import written_run
+from written_run import HOSTILE, Made
+
+from headway_analysis.report.document import document
+from headway_analysis.report.page import (
+    choice,
+    comparison,
+    curves,
+    drawing,
+    evaluation,
+    html,
+    reading,
+    training,
+)
+from headway_analysis.report.page.curves import Chart, Line, thinned
+from headway_analysis.report.page.episodes import coloured, shortened
+from headway_api.artifacts import Layout
+from headway_api.records import Row
+from headway_api.run_files import RunFiles
+from headway_api.store import FileStore
+
+
+class Read(HTMLParser):
+    """What a browser would make of a page: text, ids, and every address it names."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        self.ids: list[str] = []
+        self.addresses: list[str] = []
+        self.scripts = 0
+        self.text = ""
+        self._skip = ""
+        self.feed(source)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = dict(attrs)
+        self.ids += [found["id"] or ""] if "id" in found else []
+        self.addresses += [
+            str(found[name]) for name in ("src", "href", "xlink:href", "action") if name in found
+        ]
+        self.scripts += tag == "script"
+        self._skip = tag if tag in ("script", "style") else self._skip
+
+    def handle_endtag(self, tag: str) -> None:
+        self._skip = "" if tag == self._skip else self._skip
+
+    def handle_data(self, data: str) -> None:
+        self.text += "" if self._skip else data
+
+
+def files(made: Made) -> RunFiles:
+    return RunFiles(FileStore(), made.layout)
+
+
+def page_of(made: Made) -> str:
+    return training.page(reading.training(files(made), written_run.decode))
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    return written_run.write(tmp_path_factory.mktemp("good"))
+
+
+@pytest.fixture(scope="module")
+def good_page(good: Made) -> str:
+    return page_of(good)
+
+
+def test_it_needs_nothing_but_itself(good_page: str) -> None:
+    found = Read(good_page)
+    assert found.addresses, "sections are linked"
+    assert all(each.startswith("#") for each in found.addresses)
+    assert "url(http" not in good_page
+    assert len(found.ids) == len(set(found.ids)), "no id is used twice"
+    assert {each[1:] for each in found.addresses} <= set(found.ids), "every link leads somewhere"
+
+
+def test_what_a_stranger_wrote_is_text(good_page: str) -> None:
+    found = Read(good_page)
+    assert found.scripts == 1, "the page's own"
+    assert found.text.count(HOSTILE) > 10
+
+
+def test_it_says_how_the_run_went(good: Made, good_page: str) -> None:
+    found, validations = Read(good_page).text, files(good).validations()
+    first, last = validations[0], validations[-1]
+    assert f"{first.external_score:.0%} → {last.external_score:.0%}" in found
+    assert "finished: MaxSteps, step 20" in found
+    assert "0.0123 USD" in found
+    assert "No sign of collapse was raised." in found
+    for title in ("Reward", "External score", "Entropy", "Seconds of a step", "Reward by field"):
+        assert title in found
+
+
+def test_every_point_of_a_curve_is_the_figure_of_its_step(good: Made) -> None:
+    run = reading.curves(files(good))
+    charts = {chart.title: chart for chart in curves.training(run.by_step, run.validations)}
+    kept = files(good).figures()
+    trained = dict(charts["Reward"].lines[0].points)
+    assert trained == {float(step): found.figures["rollout/reward/mean"] for step, found in kept.items()}
+    held_out = dict(charts["External score"].lines[1].points)
+    assert held_out == {float(each.step): each.external_score for each in run.validations}
+
+
+def test_an_interval_is_that_of_an_evaluation() -> None:
+    rows = [[1.0], [0.0], [1.0], [1.0], [0.0], [1.0], [1.0], [1.0], [0.0], [1.0]]
+    low, high = curves.interval(rows) or (np.nan, np.nan)
+    # Wilson's interval of 7 in 10, by its formula.
+    z, n, share = 1.959964, 10, 0.7
+    centre = (share + z * z / (2 * n)) / (1 + z * z / n)
+    half = z / (1 + z * z / n) * np.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
+    assert (low, high) == pytest.approx((centre - half, centre + half), abs=1e-6)
+    assert curves.interval([[0.5]]) is None, "one row shows nothing of another"
+    assert curves.interval([]) is None
+
+
+def test_a_collapse_is_shaded_and_named(tmp_path: Path) -> None:
+    found_page = page_of(written_run.write(tmp_path, "collapsed", steps=40))
+    found = Read(found_page).text
+    assert "RewardCollapsed" in found
+    assert re.search(r"RewardCollapsed\s*Raised", found)
+    assert "Shaded: a sign of collapse was raised." in found
+    assert "var(--shade)" in found_page
+
+
+def test_a_run_that_has_barely_begun_says_so(tmp_path: Path) -> None:
+    layout = Layout(f"file://{tmp_path}", "team", "new", "uid")
+    found = Read(training.page(reading.training(RunFiles(FileStore(), layout)))).text
+    assert "not finished: no step was taken yet" in found
+    assert "No step has trained yet" in found
+    assert "No validation has ended" in found
+    assert "no job.json" in found
+
+
+def test_of_a_running_job_it_shows_what_there_is(tmp_path: Path) -> None:
+    found = Read(page_of(written_run.write(tmp_path, steps=3, finished=False))).text
+    assert "not finished: step 3" in found
+    assert "training episodes" in found
+
+
+def test_however_many_episodes_there_are_few_are_shown(tmp_path: Path) -> None:
+    found_page = page_of(written_run.write(tmp_path, steps=50, groups=2, size=8, every=25))
+    assert 20 <= found_page.count('<details class="episode') <= 80
+
+
+def test_a_page_that_is_too_large_leaves_out_tokens_and_then_episodes(
+    good: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = reading.training(files(good), written_run.decode)
+    whole = training.page(run)
+    monkeypatch.setattr(html, "LARGEST", len(whole.encode()) - 1)
+    without = Read(training.page(run)).text
+    assert "The tokens of episodes are left out" in without
+    assert "episodes are left out" not in without.replace("The tokens of episodes are left out", "")
+    monkeypatch.setattr(html, "LARGEST", len(whole.encode()) // 3)
+    assert "episodes are left out: the page would be too large" in Read(training.page(run)).text
+
+
+def test_only_chosen_groups_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = written_run.write(tmp_path, steps=60, groups=3)
+    read: list[str] = []
+    real = RunFiles.groups
+
+    def counted(self: RunFiles, uris: Any) -> Any:
+        read.extend(uris)
+        return real(self, uris)
+
+    monkeypatch.setattr(RunFiles, "groups", counted)
+    page_of(made)
+    assert len(read) <= choice.MOST_STEPS * choice.GROUPS_OF_STEP + 2 * choice.ROWS
+    assert len(read) == len(set(read))
+
+
+def test_the_same_rows_are_shown_before_and_after(good: Made) -> None:
+    chosen = choice.validated_rows(files(good).validations())
+    rows: dict[int, list[str]] = {}
+    for step, group in chosen:
+        rows.setdefault(step, []).append(group.rpartition("-")[2])
+    assert list(rows) == [20, 0]
+    assert rows[0] == rows[20]
+    assert len(rows[0]) == choice.ROWS
+
+
+def test_a_row_whose_reward_and_score_part_is_shown_first(good: Made) -> None:
+    last = files(good).validations()[-1]
+    parted = [g for g, row in last.rows.items() if row.rewards[0] != row.scores[0]]
+    assert parted, "the run has such rows"
+    shown = [group for step, group in choice.validated_rows(files(good).validations()) if step == 20]
+    assert set(shown[: min(len(parted), choice.ROWS // 2)]) <= set(parted)
+
+
+def test_an_advantage_is_the_reward_less_its_groups_mean(good: Made) -> None:
+    group = next(files(good).groups([files(good).layout.train_group("t0-000002")]))
+    mean = sum(each.reward or 0 for each in group.episodes) / len(group.episodes)
+    for each in group.episodes:
+        assert choice.Shown.of(group, each, "").advantage == pytest.approx((each.reward or 0) - mean)
+
+
+def test_each_sampled_token_has_the_shade_of_its_probability() -> None:
+    row = Row.model_construct(
+        tokens=[0, 1, 2, 3, 4], mask=[0, 0, 1, 1, 0], logprobs=[0.0, 0.0, float(np.log(0.25)), 0.0, 0.0]
+    )
+    pieces = [*coloured(row, written_run.decode)]
+    assert [(each.text, each.shade) for each in pieces] == [
+        ("ab c", None),
+        ("<d>", 2),
+        ("\n", 9),
+        ("é", None),
+    ]
+
+
+def test_a_letter_of_two_tokens_is_shown_once() -> None:
+    text = "é".encode()
+    row = Row.model_construct(tokens=[*text], mask=[1, 1], logprobs=[-0.1, -0.1])
+    pieces = [*coloured(row, lambda ids: bytes(ids).decode(errors="ignore"))]
+    assert [each.text for each in pieces] == ["", "é"]
+
+
+def test_a_long_text_says_how_much_is_left_out() -> None:
+    assert shortened("abcdef", 6) == "abcdef"
+    assert shortened("abcdef", 4) == "abcd … (2 more characters)"
+
+
+def test_thinning_keeps_every_spike() -> None:
+    points = [(float(step), 1.0) for step in range(5_000)]
+    points[3_333] = (3_333.0, 99.0)
+    kept = thinned(points)
+    assert len(kept) <= curves.MOST_POINTS
+    assert (3_333.0, 99.0) in kept
+    assert [*kept] == sorted(kept)
+
+
+def test_a_drawing_has_variables_for_colours_and_ids_of_its_own() -> None:
+    chart = Chart("A & B", "x", (Line("$m_1$", ((0.0, 1.0), (1.0, 2.0))),))
+    first, second = drawing.svg(chart, "k1"), drawing.svg(chart, "k2")
+    assert "var(--c1)" in first
+    assert "#000011" not in first
+    assert 'aria-label="A &amp; B by step"' in first
+    assert first.replace("k1-", "k2-") == second
+    assert not set(Read(first).ids) & set(Read(second).ids)
+
+
+def test_runs_are_compared_on_the_same_axes(good: Made, tmp_path: Path) -> None:
+    other = written_run.write(tmp_path, "collapsed", name="spoilt", seed=7)
+    runs = [reading.curves(files(each)) for each in (good, other)]
+    found = Read(comparison.page(runs)).text
+    assert "refunds and spoilt" in found
+    assert re.search(r"spec\.seed\s*not set\s*7|spec\.seed\s*0\s*7", found), "the field that differs"
+    assert "spec.environment.entrypoint" not in found, "a field that does not"
+
+
+def test_runs_of_one_name_are_told_apart(good: Made, tmp_path: Path) -> None:
+    again = written_run.write(tmp_path)
+    runs = [reading.curves(files(good)), reading.curves(files(again))]
+    other = comparison.page([runs[0], type(runs[1])(**{**runs[1].__dict__, "uid": "99999999-0000"})])
+    assert "refunds 0f0e0d0c and refunds 99999999" in Read(other).text
+
+
+@pytest.fixture
+def evaluated(tmp_path: Path) -> RunFiles:
+    layout = Layout(f"file://{tmp_path}", "team", "judged", "uid")
+    store = FileStore()
+    store.put(layout.report, json.dumps(document(ended.finished(), ended.compared())).encode())
+    for name in ended.CHANCE:
+        for group in ended.groups(name):
+            text = gzip.compress(group.model_dump_json().encode())
+            store.put(layout.evaluation_group(name, group.group_id), text)
+    return RunFiles(store, layout)
+
+
+def test_an_evaluation_has_its_table_gate_and_episodes(evaluated: RunFiles) -> None:
+    run = reading.evaluation(evaluated, written_run.decode)
+    assert run is not None
+    found_page = evaluation.page(run)
+    found = Read(found_page).text
+    for name in ended.CHANCE:
+        assert name in found
+    best = run.report["headline"]
+    assert best["candidate"] in found
+    assert "External score" in found
+    assert len(run.episodes) >= choice.ROWS
+    assert len(Read(found_page).ids) == len(set(Read(found_page).ids))
+
+
+def test_an_evaluation_that_has_not_ended_has_no_page(tmp_path: Path) -> None:
+    layout = Layout(f"file://{tmp_path}", "team", "judged", "uid")
+    assert reading.evaluation(RunFiles(FileStore(), layout)) is None
