@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import typer
 
-from headway_cli.commands import cluster, report, run, trajectories
+from headway_cli.commands import artifacts, cluster, cost, estimate, logs, report, run, serve, trajectories
+from headway_cli.commands import eval as evaluation
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 for command in (
@@ -16,8 +17,14 @@ for command in (
     trajectories.trajectories,
     report.report,
     report.compare,
+    estimate.estimate,
+    cost.cost,
+    logs.logs,
+    artifacts.artifacts,
+    serve.serve,
 ):
     app.command()(command)
+app.command("eval")(evaluation.eval_)
 
 
 @app.callback()

@@ -19,6 +19,7 @@ from typing import Any
 
 from headway_analysis.estimate.amounts import exactly
 from headway_analysis.estimate.candidates import Opening
+from headway_analysis.estimate.made import Made
 from headway_api.artifacts import Layout
 from headway_api.config import EvalConfig
 from headway_api.held import Holder
@@ -28,7 +29,6 @@ from headway_api.store import FileStore
 from headway_coordinator.dataset import position_of
 from headway_coordinator.episode import Task
 from headway_coordinator.estimate.evaluation import EvalEstimates
-from headway_coordinator.estimate.made import Made
 from headway_coordinator.evaluation.run import Evaluation, Players, Unit
 from headway_coordinator.ledger.segments import Ledger
 from headway_coordinator.room import Room

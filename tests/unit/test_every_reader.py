@@ -19,6 +19,7 @@ from episodes import a_group
 from evil_replies import MIB, bomb
 from memory import flat
 
+from headway_analysis.estimate.made import Made
 from headway_api import bounds, warm_start
 from headway_api.artifacts import Layout
 from headway_api.exits import JobError
@@ -29,7 +30,6 @@ from headway_api.spec.model import ModelSpec
 from headway_api.status import MlflowRun, ResolvedCandidate
 from headway_api.store import FileStore, NotFound, S3Store
 from headway_api.stored import read
-from headway_coordinator.estimate.made import Made
 from headway_coordinator.evaluation import candidates, rescore
 from headway_coordinator.faults import CandidateFault
 from headway_coordinator.judges.kept import KeptAnswer

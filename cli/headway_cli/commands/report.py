@@ -10,9 +10,11 @@ import typer
 from headway_analysis.report.page import comparison, evaluation, reading, training
 from headway_analysis.report.page.episodes import Decode
 from headway_analysis.report.page.model import TrainingRun
-from headway_cli import runs
-from headway_cli.commands.common import EndpointUrl, RunAt, note, told, wrong
+from headway_cli import stored_run, where
+from headway_cli.commands.common import JOBS, EndpointUrl, RunAt, note, told, wrong
 from headway_cli.decoding import decoder
+from headway_cli.runs import NoRun
+from headway_cli.stored_run import StoredRun, readable
 
 PAGE: Final = Path("report.html")
 COMPARED: Final = Path("compare.html")
@@ -30,9 +32,9 @@ def report(
 ) -> None:
     """Write a run as one HTML page: curves, signs of collapse, preflight, bill and episodes."""
     with told():
-        found = runs.located(run, endpoint_url)
-        decode = decoder(tokenizer, found.base())
-        with runs.readable(found.root):
+        found = stored_run.opened(where.meant(run, JOBS), endpoint_url)
+        decode = decoder(tokenizer, found.base)
+        with readable(found.layout.root):
             _write(out, _page(found, decode))
 
 
@@ -46,23 +48,23 @@ def compare(
         raise wrong(f"name two to {comparison.MOST_RUNS} runs; {len(run)} were named")
     with told():
         found: list[TrainingRun] = []
-        read: list[runs.Run] = []
-        for where in run:
-            at = runs.located(where, endpoint_url)
-            if any(at.root == each.root for each in read):
-                raise runs.NoRun(f"{where} is named twice: name different runs")
+        read: list[StoredRun] = []
+        for word in run:
+            at = stored_run.opened(where.meant(word, JOBS), endpoint_url)
+            if any(at.layout == each.layout for each in read):
+                raise NoRun(f"{word} is named twice: name different runs")
             read.append(at)
-            with runs.readable(at.root):
+            with readable(at.layout.root):
                 found.append(reading.curves(at.files))
         _write(out, comparison.page(found))
 
 
-def _page(found: runs.Run, decode: Decode | None) -> str:
-    if found.evaluates():
+def _page(found: StoredRun, decode: Decode | None) -> str:
+    if found.evaluates:
         ended = reading.evaluation(found.files, decode)
         if ended is None:
-            raise runs.NoRun(
-                f"{found.root}: the evaluation has not ended, and its report is written at its end"
+            raise NoRun(
+                f"{found.layout.root}: the evaluation has not ended, and its report is written at its end"
             )
         return evaluation.page(ended)
     return training.page(reading.training(found.files, decode))

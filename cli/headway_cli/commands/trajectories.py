@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from headway_api.records import Outcome, Purpose
-from headway_cli import episodes, runs
-from headway_cli.commands.common import EndpointUrl, Form, RunAt, note, told
+from headway_cli import episodes, stored_run, where
+from headway_cli.commands.common import JOBS, EndpointUrl, Form, RunAt, note, told
 
 
 def trajectories(
@@ -28,7 +28,7 @@ def trajectories(
     """Read a run's episodes turn by turn."""
     wanted = episodes.Filter(step, outcome, row, disagree)
     with told():
-        found = wanted.of(runs.located(run, endpoint_url).groups(purpose))
+        found = wanted.of(stored_run.opened(where.meant(run, JOBS), endpoint_url).groups(purpose))
     for each in found[:limit]:
         text = episodes.text(each) + "\n" if output is Form.TEXT else json.dumps(episodes.row(each))
         typer.echo(text)

@@ -7,9 +7,9 @@ truncates the episode.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
+from headway_api.opening import opening as opening
 from headway_coordinator.agents.agent import Played, Stage
 from headway_coordinator.faults import AgentFault
 from headway_coordinator.gateway.allowance import NoTokensLeft
@@ -57,14 +57,6 @@ class Builtin:
             if done:
                 return Played(truncated=False)
         return Played(truncated=True, why=f"no answer within {self.max_turns} turns")
-
-
-def opening(first: Sequence[Message], system_prompt: str | None) -> list[Message]:
-    """The first messages; a system prompt from the spec takes the place of the environment's own."""
-    if system_prompt is None:
-        return list(first)
-    rest = [message for message in first if message.get("role") != "system"]
-    return [{"role": "system", "content": system_prompt}, *rest]
 
 
 async def _observe(sandbox: Tools, completion: Completion) -> tuple[list[Message], bool]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import accumulate
 
+from headway_analysis.estimate.before import of_eval_job
 from headway_analysis.estimate.candidates import (
     Opening,
     Part,
@@ -21,6 +22,7 @@ from headway_analysis.estimate.candidates import (
     parts_of,
     sets_of,
 )
+from headway_analysis.estimate.made import Made, no_less
 from headway_analysis.estimate.tally import EvaluationTally, candidate_of
 from headway_analysis.estimate.whole import Spent
 from headway_api import status as st
@@ -31,7 +33,6 @@ from headway_api.records import UsageEvent
 from headway_api.store import Store
 from headway_coordinator.dataset import position_of
 from headway_coordinator.estimate.kept import Estimates
-from headway_coordinator.estimate.made import Made, no_less
 from headway_coordinator.evaluation.state import EvalState
 from headway_coordinator.ledger.segments import Ledger
 
@@ -115,9 +116,7 @@ class EvalEstimates(Estimates[None]):
         self._tally = EvaluationTally(stretches(self._job, rows))
         self._restore()
         if self._parts and "Data" not in self._made:
-            standings = [Standing(part, part.groups) for part in self._parts]
-            sets = sets_of(self._job, {})
-            self._keep(of_evaluation(standings, self.price, sets=sets, why=why))
+            self._keep(of_eval_job(self._job, self._parts, self.price, why))
 
     def restored(self) -> None:
         """Whatever the ledger had was taken up: what it is told of from now on is played from now on."""

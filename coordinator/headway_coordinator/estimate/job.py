@@ -10,14 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from headway_analysis.estimate import limits, whole
 from headway_analysis.estimate import plan as plans
+from headway_analysis.estimate import whole
 from headway_analysis.estimate.amounts import NOTHING
+from headway_analysis.estimate.before import of_training_job, plan_of
+from headway_analysis.estimate.made import Made
 from headway_analysis.estimate.measured import NOBODY, Measured
 from headway_analysis.estimate.tally import Tally
 from headway_analysis.estimate.whole import Estimate
 from headway_analysis.preflight.expected import ahead
-from headway_analysis.preflight.run import episodes_for
 from headway_api import status as st
 from headway_api.artifacts import Layout
 from headway_api.prices import Tariff
@@ -27,7 +28,6 @@ from headway_api.store import Store
 from headway_coordinator.dataset import Data
 from headway_coordinator.estimate import prompts
 from headway_coordinator.estimate.kept import Estimates
-from headway_coordinator.estimate.made import Made
 from headway_coordinator.ledger.segments import Ledger
 from headway_coordinator.preflight.run import Ready, Runner
 from headway_coordinator.training import Training
@@ -61,15 +61,8 @@ class TrainingEstimates(Estimates[Training]):
 
     def planned(self, data: Data) -> None:
         """How much there is to play."""
-        rows, asked = len(data.train), self._spec.preflight
-        samples = asked.policy != "Off" and asked.episodes > 0 and rows > 0
-        size = self._spec.algorithm.group_size
-        self.plan = plans.of_training(
-            self._spec,
-            train=rows,
-            validation=len(data.validation),
-            test=len(data.test),
-            preflight=episodes_for(asked.episodes, size, rows) if samples else 0,
+        self.plan = plan_of(
+            self._spec, train=len(data.train), validation=len(data.validation), test=len(data.test)
         )
 
     def before(self, ready: Ready, runner: Runner) -> None:
@@ -80,17 +73,7 @@ class TrainingEstimates(Estimates[Training]):
         spec = self._spec
         column, prompt = spec.data.train.prompt_column, spec.agent.effective_builtin.system_prompt
         found = prompts.lengths(runner.first, ready.renderer, ready.data.train, column, prompt)
-        asked = limits.Limits(
-            context_length=ready.context_length,
-            max_tokens=spec.rollout.sampling.max_tokens,
-            max_turns=spec.agent.turn_limit,
-            token_limit=spec.rollout.episode_token_limit,
-            seconds=float(spec.rollout.timeout_seconds),
-            group_size=spec.algorithm.group_size,
-        )
-        why = "" if found else "how an episode begins is not known"
-        episode = limits.of_episode(limits.prompt_of(found, asked), asked)
-        self._keep(whole.before(self.plan, episode, self.price, why))
+        self._keep(of_training_job(spec, self.plan, ready.context_length, found, self.price))
 
     def measured(self, found: Measured | None, seconds_each: float | None) -> None:
         """From the preflight, which is over, unless a predecessor has said it. Blocking.

@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from math import fsum
-from typing import Final
+from collections.abc import Mapping, Sequence
 
-from headway_analysis.estimate.amounts import Range, exactly, ordered
+from headway_analysis.estimate import prompts
 from headway_analysis.estimate.candidates import Opening
+from headway_analysis.estimate.prompts import BYTES as BYTES
+from headway_analysis.estimate.prompts import Known, Size
+from headway_analysis.estimate.prompts import unknown as unknown
 from headway_api import logs
 from headway_api.config import EvalConfig
 from headway_api.sandbox_api import ResetReply
-from headway_coordinator.agents.builtin import opening
 from headway_coordinator.dataset import Row
 from headway_coordinator.evaluation.candidates import Readable
-from headway_coordinator.trajectory.calls import Message, Tool
 from headway_coordinator.trajectory.render import Renderer
 
-MOST_ROWS: Final = 256
-"""Rows whose prompts are measured, spread over the data."""
-PROMPT: Final = "prompt"
-"""Column of prompts, where the spec names none."""
-BYTES: Final = 4.0
-"""Bytes of a token, likely; a token has twice as many at most, and one at least."""
-OTHER_TOKENIZER: Final = 1.5
-"""How many times more or fewer tokens another model may make of the same text."""
 _log = logging.getLogger(__name__)
 
 
@@ -38,10 +27,7 @@ def lengths(
     column: str | None,
     system_prompt: str | None,
 ) -> list[float]:
-    """Tokens of the first prompts of rows all over the data, tools included. Blocking.
-
-    The environment makes a prompt of a row. So that of the first row is what it showed, and that of another
-    row differs by the text in the column of prompts.
+    """As `headway_analysis.estimate.prompts.lengths`; none where nobody asked. Blocking.
 
     Args:
         first: how an episode of the first row begins; None where nobody asked.
@@ -52,11 +38,7 @@ def lengths(
     """
     if first is None:
         return []
-    try:
-        return _lengths(first, lambda *asked: len(renderer.render(*asked)), rows, column, system_prompt)
-    except Exception as error:  # a template is a program of the model's author; a check tells of it
-        logs.event(_log, "prompts-not-measured", level=logging.WARNING, error=str(error))
-        return []
+    return prompts.tried(first, _size(renderer), rows, column, system_prompt, _failed)
 
 
 def openings(
@@ -64,73 +46,21 @@ def openings(
 ) -> dict[str, Opening]:
     """What is known of each candidate of an evaluation before it has played. Blocking.
 
-    A model whose tokenizer is not at hand is taken to make as many tokens of a text as the others do, or a
-    quarter of its bytes.
-
     Args:
         job: its candidates resolved.
         first: how an episode of the first row begins.
         models: by candidate: those whose tokenizers are at hand.
         rows: those that are measured.
     """
-    column, system = job.spec.data.prompt_column, job.spec.agent.effective_builtin.system_prompt
-    means: dict[int, float] = {}
-    known: dict[str, Opening] = {}
-    for name, model in models.items():
-        if (one := id(model.renderer)) not in means:  # candidates share their base model's
-            means[one] = _mean(lengths(first, model.renderer, rows, column, system))
-        prompt = exactly(means[one]) if means[one] else None
-        known[name] = Opening(prompt, model.context_length)
-    measured = sorted(mean for mean in means.values() if mean)
-    others = (
-        ordered(measured[0] / OTHER_TOKENIZER, _mean(measured), measured[-1] * OTHER_TOKENIZER)
-        if measured
-        else _by_bytes(_mean(_lengths(first, _bytes, rows, column, system)))
-    )
-    return {
-        each.name: found
-        if (found := known.get(each.name, Opening())).prompt
-        else replace(found, prompt=others)
-        for each in job.candidates
-    }
+    sizes = {id(model.renderer): _size(model.renderer) for model in models.values()}
+    known = {name: Known(sizes[id(model.renderer)], model.context_length) for name, model in models.items()}
+    return prompts.openings(job, first, known, rows, _failed)
 
 
-def unknown(job: EvalConfig, models: Mapping[str, Readable]) -> str:
-    """Why prompts of candidates with rollout servers are not known well; empty where they are."""
-    names = [each.name for each in job.candidates if each.base is not None and each.name not in models]
-    return f"the tokenizer is not at hand of {', '.join(names)}" if names else ""
+def _size(renderer: Renderer) -> Size:
+    return lambda messages, tools: len(renderer.render(messages, tools))
 
 
-def _lengths(
-    first: ResetReply,
-    size: Callable[[Sequence[Message], Sequence[Tool]], int],
-    rows: Sequence[Row],
-    column: str | None,
-    system_prompt: str | None,
-) -> list[float]:
-    """As `lengths`. `size`: of messages and tools."""
-    if not rows:
-        return []
-    own = size(opening(first.messages, system_prompt), first.tools)
-    texts = [str(row.get(column or PROMPT) or "") for row in _spread(rows)]
-    sizes = [size([{"role": "user", "content": text}], []) for text in texts]
-    return [float(max(1, own + each - sizes[0])) for each in sizes]
-
-
-def _bytes(messages: Sequence[Message], tools: Sequence[Tool]) -> int:
-    return len(json.dumps([*messages, *tools], ensure_ascii=False).encode(errors="replace"))
-
-
-def _by_bytes(much: float) -> Range | None:
-    """Tokens of so many bytes; None where nothing is known."""
-    return ordered(much / (2 * BYTES), much / BYTES, much) if much else None
-
-
-def _mean(values: Sequence[float]) -> float:
-    """0 of none."""
-    return fsum(values) / len(values) if values else 0.0
-
-
-def _spread(rows: Sequence[Row]) -> Sequence[Row]:
-    """The first row, and others all over the data."""
-    return rows[:: max(1, -(-len(rows) // MOST_ROWS))]
+def _failed(error: Exception) -> None:
+    """A template is a program of the model's author; a check tells of it."""
+    logs.event(_log, "prompts-not-measured", level=logging.WARNING, error=str(error))

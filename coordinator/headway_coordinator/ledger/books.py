@@ -12,11 +12,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from pydantic import BaseModel, ConfigDict
-
 from headway_api import logs, names
 from headway_api.artifacts import NUMBERED, Layout, written
 from headway_api.exits import JobError
+from headway_api.price_editions import Edition
 from headway_api.price_file import MOST_BYTES, PriceBookFault, parse
 from headway_api.prices import DEFAULT, EXACT, PriceBook, cost_by_day
 from headway_api.store import Store
@@ -28,24 +27,6 @@ LOOK_SECONDS: Final = 10.0
 """How often the file is looked at. A kubelet brings a changed ConfigMap within a minute or two."""
 TEXT_LIMIT: Final = 500
 _log = logging.getLogger(__name__)
-
-
-class Edition(BaseModel):
-    """One edition of a job's price book, and what it changed of the bill when it came into force."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    number: int
-    """Counted from 1."""
-    at: datetime
-    """When it came into force. Nothing is priced by it."""
-    digest: str
-    """`PriceBook.digest`."""
-    book: PriceBook
-    before: str | None = None
-    """US dollars that everything used so far cost by the edition before; None: nothing was corrected."""
-    after: str | None = None
-    """The same by this edition."""
 
 
 def edition(number: int, book: PriceBook, before: PriceBook | None, used: Usages, at: datetime) -> Edition:

@@ -145,13 +145,6 @@ def of_accelerators(
     ]
 
 
-def holder(event: UsageEvent) -> Holder | None:
-    """Whom an event counts accelerator seconds for; None where it counts something else."""
-    if event.usage_class is not UsageClass.ACCELERATOR_SECONDS:
-        return None
-    return Holder(event.role or "other", event.product or "other")
-
-
 def _turns(group: GroupRecord, episode: EpisodeRecord, why: str | None) -> Iterator[UsageEvent]:
     """What an episode's turns cost, by whoever sampled them."""
     if group.sampled_by == "endpoint":

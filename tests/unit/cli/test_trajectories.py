@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ from typer.testing import CliRunner
 from headway_api.job_folder import JobFolder
 from headway_api.records import GroupRecord, Outcome, Purpose
 from headway_api.store import FileStore
-from headway_cli import runs
 from headway_cli.app import app
 from headway_cli.episodes import Filter, row, text
+from headway_cli.runs import NoRun
+from headway_cli.stored_run import opened
+from headway_cli.where import meant
 from headway_coordinator.spool import encode
 
 CALL = {"function": {"name": "look", "arguments": '{"at": 1}'}}
@@ -98,14 +101,16 @@ def test_an_episode_is_read_turn_by_turn() -> None:
 
 def test_a_run_is_found_by_its_artifacts_or_by_its_jobs_folder(run: Path, tmp_path: Path) -> None:
     job = JobFolder(tmp_path / "job")
-    job.write({"kind": "RLTrainingJob"})
-    with pytest.raises(runs.NoRun, match="has written nothing yet"):
-        runs.located(str(job.folder))
-    job.write_status("headway-coordinator", {"artifacts": {"uri": f"file://{run}"}})
-    for where in (str(run), f"file://{run}", str(job.folder)):
-        found = list(runs.located(where).groups(Purpose.TRAIN))
+    job.write(
+        {"kind": "RLTrainingJob", "metadata": {"namespace": "ns", "name": "job", "uid": "u"}, "spec": {}}
+    )
+    with pytest.raises(NoRun, match="has written nothing yet"):
+        opened(meant(str(job.folder), tmp_path))
+    shutil.copytree(run, job.folder / "artifacts" / "ns" / "job" / "u")
+    for word in (str(run), f"file://{run}", str(job.folder), "job"):
+        found = list(opened(meant(word, tmp_path)).groups(Purpose.TRAIN))
         assert [each.group_id for each in found] == ["t0-000000", "t0-000001"]
-    assert list(runs.located(str(run)).groups(Purpose.VALIDATION)) == []
+    assert list(opened(meant(str(run), tmp_path)).groups(Purpose.VALIDATION)) == []
 
 
 def test_the_command_shows_so_many_and_says_how_many_are_left(run: Path) -> None:

@@ -16,6 +16,7 @@ from tests.estimate.jobs import JOBS
 from tests.estimate.page import wrong
 from tests.estimate.run import Came, run
 
+from headway_analysis.estimate.made import Made
 from headway_analysis.estimate.measured import Measured, Played, measure
 from headway_api import status as st
 from headway_api.artifacts import Layout
@@ -25,7 +26,7 @@ from headway_coordinator import status as writer
 from headway_coordinator.engines import fleet as fleets
 from headway_coordinator.estimate import prompts
 from headway_coordinator.estimate.job import TrainingEstimates
-from headway_coordinator.estimate.made import Made, of_status
+from headway_coordinator.estimate.made import of_status
 from headway_coordinator.ledger.segments import Ledger
 
 PLAYED = next(job for job in JOBS if job.played)

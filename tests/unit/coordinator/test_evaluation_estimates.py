@@ -14,6 +14,7 @@ from simulated_evaluations import CASES, Case, Killed, Simulated, elsewhere, ser
 from toy_tokenizer import tokenizer
 
 from headway_analysis.estimate.candidates import parts_of
+from headway_analysis.estimate.made import Made, no_less
 from headway_api import status as st
 from headway_api.artifacts import Layout
 from headway_api.config import EvalConfig
@@ -23,7 +24,6 @@ from headway_api.sandbox_api import ResetReply
 from headway_api.store import FileStore
 from headway_coordinator.estimate import prompts
 from headway_coordinator.estimate.evaluation import EvalEstimates, done_of, stretches
-from headway_coordinator.estimate.made import Made, no_less
 from headway_coordinator.evaluation import candidates
 from headway_coordinator.evaluation.candidates import Readable, at_hand
 from headway_coordinator.evaluation.state import CandidateState, EvalState

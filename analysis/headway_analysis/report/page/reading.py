@@ -5,7 +5,7 @@ One group is in memory at a time: a group of long episodes has hundreds of megab
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import Any, Final
@@ -16,6 +16,7 @@ from headway_analysis.report.page import choice, standing
 from headway_analysis.report.page.choice import OfStep, Shown
 from headway_analysis.report.page.episodes import Decode, view
 from headway_analysis.report.page.model import EvaluationRun, TrainingRun
+from headway_api.artifacts import Layout
 from headway_api.records import Purpose, StepReport, ValidationRecord
 from headway_api.run_files import RunFiles
 from headway_api.spec.training import RLTrainingJobSpec
@@ -40,11 +41,13 @@ def training(files: RunFiles, decode: Decode | None = None) -> TrainingRun:
 def curves(files: RunFiles) -> TrainingRun:
     """The same without episodes."""
     layout = files.layout
+    job = files.document(layout.job)
+    namespace, name, uid = _identity(job, layout)
     return TrainingRun(
-        name=layout.name,
-        namespace=layout.namespace,
-        uid=layout.uid,
-        spec=_spec(files.document(layout.job)),
+        name=name,
+        namespace=namespace,
+        uid=uid,
+        spec=_spec(job),
         steps=files.steps(),
         figures={step: found.figures for step, found in files.figures().items()},
         validations=files.validations(),
@@ -53,6 +56,14 @@ def curves(files: RunFiles) -> TrainingRun:
         report=files.document(layout.report),
         episodes=(),
     )
+
+
+def _identity(job: Mapping[str, Any] | None, layout: Layout) -> tuple[str, str, str]:
+    """Namespace, name and uid: as the run says them, else as the names of its folders do."""
+    if job is not None:
+        return str(job.get("namespace")), str(job.get("name")), str(job.get("uid"))
+    parts = ["", "", *layout.root.split("/")]
+    return parts[-3], parts[-2], parts[-1]
 
 
 def _spec(job: dict[str, Any] | None) -> RLTrainingJobSpec | None:
@@ -89,7 +100,8 @@ def evaluation(files: RunFiles, decode: Decode | None = None) -> EvaluationRun |
     layout, names = files.layout, [each["name"] for each in report["candidates"] if each["tries"]]
     rows = choice.compared_rows({name: _scores(files, name) for name in names})
     views = [view(shown, decode) for row in rows for name in names for shown in _first_try(files, name, row)]
-    return EvaluationRun(layout.name, layout.namespace, layout.uid, report, views, decode is not None)
+    namespace, name, uid = _identity(files.document(layout.job), layout)
+    return EvaluationRun(name, namespace, uid, report, views, decode is not None)
 
 
 def _scores(files: RunFiles, candidate: str) -> dict[int, float]:

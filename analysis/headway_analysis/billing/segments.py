@@ -1,0 +1,119 @@
+"""The ledger's segments, read: events of usage, and the totals that they add up to. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, date, datetime
+
+from headway_api import prices
+from headway_api.bounds import OutOfBounds
+from headway_api.exits import JobError
+from headway_api.held import Holder
+from headway_api.records import UsageClass, UsageEvent
+from headway_api.stored import parsed
+
+Totals = dict[str, float]
+"""Quantity by class; of tokens that are not of the job's own model, by `prices.of` class and model."""
+Days = dict[date, Totals]
+"""The same by UTC day, which decides the price."""
+Usages = list[tuple[date, dict[str, float]]]
+"""The same with the classes' names, as prices take them."""
+
+
+def encode(segment: Sequence[UsageEvent]) -> bytes:
+    """One event a line."""
+    return "".join(f"{event.model_dump_json(exclude_none=True)}\n" for event in segment).encode()
+
+
+def decode(data: bytes) -> list[UsageEvent]:
+    """Inverse of `encode`.
+
+    Raises:
+        OutOfBounds: it is none, or a part of one, or an event is in it twice.
+    """
+    if not data.endswith(b"\n"):
+        raise OutOfBounds("its last line does not end: a part is missing")
+    found = [parsed(UsageEvent, line) for line in data.splitlines() if line]
+    twice = [each for each, count in Counter(event.id for event in found).items() if count > 1]
+    if twice:
+        raise OutOfBounds(f"event {twice[0]} is in it twice")
+    return found
+
+
+def once(uri: str, segment: Sequence[UsageEvent], first: dict[str, str]) -> None:
+    """See that a segment holds no other one's events.
+
+    Args:
+        uri: the segment's.
+        segment: its events.
+        first: first event -> segment, of those before; this one is added.
+
+    Raises:
+        JobError: `LedgerDuplicated`.
+    """
+    for event in segment[:1]:  # a copy has the first of another's too
+        if (other := first.setdefault(event.id, uri)) != uri:
+            raise duplicated(other, uri, event.id)
+
+
+def fold(segment: Iterable[UsageEvent], start: Days | None = None) -> Days:
+    """Add events to `start`, which is left as it is. Their order does not matter beyond rounding."""
+    days = {day: dict(totals) for day, totals in (start or {}).items()}
+    for event in segment:
+        totals = days.setdefault(datetime.fromtimestamp(event.at, UTC).date(), {})
+        name = prices.of(event.usage_class, event.model)
+        totals[name] = totals.get(name, 0.0) + event.quantity
+    return days
+
+
+def by_name(days: Days, held: Mapping[date, Mapping[Holder, float]]) -> Usages:
+    """What was used by day, as prices take it: accelerator seconds by product."""
+    found: Usages = []
+    for day, totals in days.items():
+        used = {str(name): quantity for name, quantity in totals.items()}
+        if parts := held.get(day):
+            del used[UsageClass.ACCELERATOR_SECONDS.value]
+            for whose, seconds in parts.items():
+                name = prices.held(whose.product)
+                used[name] = used.get(name, 0.0) + seconds
+        found.append((day, used))
+    return found
+
+
+def fold_held(
+    segment: Iterable[UsageEvent], start: Mapping[date, Mapping[Holder, float]]
+) -> dict[date, dict[Holder, float]]:
+    """Add the accelerator seconds among events to `start`, which is left as it is."""
+    days = {day: dict(totals) for day, totals in start.items()}
+    for event in segment:
+        if (whose := holder(event)) is not None:
+            totals = days.setdefault(datetime.fromtimestamp(event.at, UTC).date(), {})
+            totals[whose] = totals.get(whose, 0.0) + event.quantity
+    return days
+
+
+def duplicated(one: str, other: str, event: str) -> JobError:
+    """Two segments hold the same event: to count both would bill it twice."""
+    return JobError(
+        "LedgerDuplicated",
+        f"{one} and {other} both hold the usage event {event}: delete the one that the job did not write, or "
+        "move it out of the folder",
+        field="spec.output.uri",
+    )
+
+
+def total(days: Mapping[date, Mapping[str, float]]) -> dict[UsageClass, float]:
+    """Quantity by class, every class named: of all models together."""
+    found = dict.fromkeys(UsageClass, 0.0)
+    for totals in days.values():
+        for name, quantity in totals.items():
+            found[UsageClass(prices.class_of(name))] += quantity
+    return found
+
+
+def holder(event: UsageEvent) -> Holder | None:
+    """Whom an event counts accelerator seconds for; None where it counts something else."""
+    if event.usage_class is not UsageClass.ACCELERATOR_SECONDS:
+        return None
+    return Holder(event.role or "other", event.product or "other")

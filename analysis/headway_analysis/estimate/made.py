@@ -1,0 +1,76 @@
+"""An estimate as it is kept, beside what came of it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+from pydantic import Field
+
+from headway_analysis.estimate.whole import Basis, Estimate
+from headway_api.prices import shown
+from headway_api.record import Record
+
+Ends = tuple[float, float, float]
+"""Low, likely and high."""
+
+
+class Made(Record):
+    """An estimate, and when it was made."""
+
+    basis: Basis
+    time: datetime
+    """When this basis began."""
+    usage: dict[str, Ends] = Field(default_factory=dict)
+    """By key of the bill (`prices.of`)."""
+    cost: tuple[str, str, str] | None = None
+    """US dollars: low, likely and high. None where nothing can be told."""
+    unpriced: list[str] = Field(default_factory=list)
+    """Classes that are not in the cost."""
+    seconds: Ends | None = None
+    episodes: int = Field(default=0, ge=0)
+    """That were measured."""
+    price_book: str
+    """The prices it is by: NAME@DATE."""
+    why: str = ""
+    """Why it says nothing, or no more than it does."""
+
+    @classmethod
+    def of(cls, found: Estimate, time: datetime, price_book: str) -> Made:
+        """An estimate, made now."""
+        ends = found.seconds
+        return cls(
+            basis=found.basis,
+            time=time,
+            usage={name: (much.low, much.likely, much.high) for name, much in sorted(found.usage.items())},
+            cost=None if found.cost is None else (*map(shown, found.cost),),
+            unpriced=list(found.unpriced),
+            seconds=None if ends is None else (ends.low, ends.likely, ends.high),
+            episodes=found.episodes,
+            price_book=price_book,
+            why=found.why,
+        )
+
+
+def no_less(made: Made, cost: Decimal) -> Made:
+    """An estimate of which no end is below what is billed: some was, perhaps, since it was made.
+
+    Args:
+        made: with a cost, or without.
+        cost: US dollars that are billed.
+    """
+    if made.cost is None:
+        return made
+    ends = (shown(max(Decimal(amount), cost)) for amount in made.cost)
+    return made.model_copy(update={"cost": (*ends,)})
+
+
+def compared(made: Made, actual: Decimal) -> dict[str, Any]:
+    """An estimate beside what came of it: how far the likely cost was off, of the actual one."""
+    told = made.model_dump(mode="json")
+    if made.cost is None:
+        return told
+    low, likely, high = map(Decimal, made.cost)
+    error = float((likely - actual) / actual) if actual else None
+    return told | {"relative_error": error, "inside": low <= actual <= high}

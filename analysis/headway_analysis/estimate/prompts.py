@@ -1,0 +1,143 @@
+"""How long first prompts are, by whatever counts the tokens of a conversation."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import fsum
+from typing import Any, Final
+
+from headway_analysis.estimate.amounts import Range, exactly, ordered
+from headway_analysis.estimate.candidates import Opening
+from headway_api.config import EvalConfig
+from headway_api.opening import opening
+from headway_api.sandbox_api import ResetReply
+
+Json = dict[str, Any]
+Size = Callable[[Sequence[Json], Sequence[Json]], int]
+"""Tokens of messages and tools, as a prompt."""
+Failed = Callable[[Exception], None]
+MOST_ROWS: Final = 256
+"""Rows whose prompts are measured, spread over the data."""
+PROMPT: Final = "prompt"
+"""Column of prompts, where the spec names none."""
+BYTES: Final = 4.0
+"""Bytes of a token, likely; a token has twice as many at most, and one at least."""
+OTHER_TOKENIZER: Final = 1.5
+"""How many times more or fewer tokens another model may make of the same text."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """A model whose tokenizer is at hand."""
+
+    size: Size
+    context_length: int
+    """Most tokens of an episode."""
+
+
+def lengths(
+    first: ResetReply, size: Size, rows: Sequence[Json], column: str | None, system_prompt: str | None
+) -> list[float]:
+    """Tokens of the first prompts of rows all over the data, tools included.
+
+    The environment makes a prompt of a row. So that of the first row is what it showed, and that of another
+    row differs by the text in the column of prompts.
+
+    Args:
+        first: how an episode of the first row begins.
+        size: the model's.
+        rows: the training rows.
+        column: `spec.data.train.promptColumn`.
+        system_prompt: the agent's own, in the place of the environment's.
+    """
+    if not rows:
+        return []
+    own = size(opening(first.messages, system_prompt), first.tools)
+    texts = [str(row.get(column or PROMPT) or "") for row in _spread(rows)]
+    sizes = [size([{"role": "user", "content": text}], []) for text in texts]
+    return [float(max(1, own + each - sizes[0])) for each in sizes]
+
+
+def tried(
+    first: ResetReply,
+    size: Size,
+    rows: Sequence[Json],
+    column: str | None,
+    system_prompt: str | None,
+    failed: Failed,
+) -> list[float]:
+    """As `lengths`; none where the chat template, a program of the model's author, fails."""
+    try:
+        return lengths(first, size, rows, column, system_prompt)
+    except Exception as error:
+        failed(error)
+        return []
+
+
+def openings(
+    job: EvalConfig, first: ResetReply, models: Mapping[str, Known], rows: Sequence[Json], failed: Failed
+) -> dict[str, Opening]:
+    """What is known of each candidate of an evaluation before it has played.
+
+    A model whose tokenizer is not at hand is taken to make as many tokens of a text as the others do, or a
+    quarter of its bytes.
+
+    Args:
+        job: its candidates resolved.
+        first: how an episode of the first row begins.
+        models: by candidate: those whose tokenizers are at hand.
+        rows: those that are measured.
+        failed: told what a chat template raised.
+    """
+    column, system = job.spec.data.prompt_column, job.spec.agent.effective_builtin.system_prompt
+    means: dict[int, float] = {}
+    known: dict[str, Opening] = {}
+    for name, model in models.items():
+        if (one := id(model.size)) not in means:  # candidates share their base model's
+            means[one] = mean(tried(first, model.size, rows, column, system, failed))
+        prompt = exactly(means[one]) if means[one] else None
+        known[name] = Opening(prompt, model.context_length)
+    measured = sorted(value for value in means.values() if value)
+    others = (
+        ordered(measured[0] / OTHER_TOKENIZER, mean(measured), measured[-1] * OTHER_TOKENIZER)
+        if measured
+        else _by_bytes(mean(lengths(first, _bytes, rows, column, system)))
+    )
+    return {
+        each.name: found
+        if (found := known.get(each.name, Opening())).prompt
+        else replace(found, prompt=others)
+        for each in job.candidates
+    }
+
+
+def unknown(job: EvalConfig, models: Mapping[str, object]) -> str:
+    """Why prompts of candidates with rollout servers are not known well; empty where they are.
+
+    Args:
+        job: its candidates resolved.
+        models: by candidate: those whose tokenizers are at hand.
+    """
+    names = [each.name for each in job.candidates if each.base is not None and each.name not in models]
+    return f"the tokenizer is not at hand of {', '.join(names)}" if names else ""
+
+
+def mean(values: Sequence[float]) -> float:
+    """0 of none."""
+    return fsum(values) / len(values) if values else 0.0
+
+
+def _bytes(messages: Sequence[Json], tools: Sequence[Json]) -> int:
+    return len(json.dumps([*messages, *tools], ensure_ascii=False).encode(errors="replace"))
+
+
+def _by_bytes(much: float) -> Range | None:
+    """Tokens of so many bytes; None where nothing is known."""
+    return ordered(much / (2 * BYTES), much / BYTES, much) if much else None
+
+
+def _spread(rows: Sequence[Json]) -> Sequence[Json]:
+    """The first row, and others all over the data."""
+    return rows[:: max(1, -(-len(rows) // MOST_ROWS))]

@@ -1,0 +1,91 @@
+"""Whether the splits of a job share rows: those of training and a held-out one must not."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+from headway_analysis.overlaps import Pair, content, normalized, repeated, shared
+from headway_api.exits import JobError
+from headway_api.rows import Row, prompt_of
+
+MOST_EXAMPLES: Final = 3
+MOST_CHARACTERS: Final = 60
+"""Of a prompt that is quoted."""
+TRAIN: Final = "train"
+ALIKE: Final = "have the same prompt, but for case and punctuation, as"
+
+
+@dataclass(frozen=True)
+class Split:
+    """Rows of one block of spec.data."""
+
+    name: str
+    rows: Sequence[Row]
+    prompt_column: str | None = None
+
+    @property
+    def field(self) -> str:
+        return f"spec.data.{self.name}"
+
+    @cached_property
+    def contents(self) -> list[str]:
+        """Each row whole."""
+        return [content(row) for row in self.rows]
+
+    @cached_property
+    def texts(self) -> list[str]:
+        """Each row's prompt, normalized."""
+        return [normalized(prompt_of(row, self.prompt_column)) for row in self.rows]
+
+    def quoted(self, row: int) -> str:
+        """A row's prompt, cut to what a message has room for."""
+        text = " ".join(prompt_of(self.rows[row], self.prompt_column).split())
+        return f'"{text[:MOST_CHARACTERS]}{"..." if len(text) > MOST_CHARACTERS else ""}"'
+
+
+def check(splits: Sequence[Split], *, allowed: bool) -> list[str]:
+    """What there is to warn of: rows and prompts that splits share, and those that a held-out one repeats.
+
+    Raises:
+        JobError: `SplitsOverlap`: a training row is in a held-out split too, and that is not `allowed`.
+    """
+    warnings = []
+    for one, other in itertools.combinations(splits, 2):
+        same = shared(other.contents, one.contents)
+        if same and one.name == TRAIN and not allowed:
+            raise JobError(
+                "SplitsOverlap",
+                f"{_told(same, other, one)}; remove them from one of the two, or write "
+                "spec.data.allowOverlap: true",
+                field=other.field,
+            )
+        if same:
+            warnings.append(_told(same, other, one))
+        known = {pair.row for pair in same}
+        alike = [pair for pair in shared(other.texts, one.texts) if pair.row not in known]
+        if alike:
+            warnings.append(_told(alike, other, one, ALIKE))
+    return [*warnings, *_twice(splits)]
+
+
+def _twice(splits: Sequence[Split]) -> Iterator[str]:
+    for split in splits:
+        if split.name != TRAIN and (found := repeated(split.texts)):
+            yield _told(found, split, split, "repeat the prompt, but for case and punctuation, of")
+
+
+def _told(pairs: Sequence[Pair], here: Split, there: Split, are: str = "are also") -> str:
+    examples = [
+        f"row {pair.row} and row {pair.other}, {here.quoted(pair.row)}" for pair in pairs[:MOST_EXAMPLES]
+    ]
+    which = "earlier rows" if here is there else f"rows of {there.field}"
+    return f"{len(pairs)} of {len(here.rows)} rows of {here.field} {are} {which}: {'; '.join(examples)}"
+
+
+def of_job(rows: Mapping[str, Sequence[Row]], columns: Mapping[str, str | None]) -> list[Split]:
+    """The splits of a job that have rows, in the order given. `columns`: prompt columns by split."""
+    return [Split(name, found, columns.get(name)) for name, found in rows.items() if found]

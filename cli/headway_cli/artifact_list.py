@@ -1,0 +1,155 @@
+"""What a run has written, by what it is, with counts and sizes; and what of it a pattern names. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any, Final
+
+Json = dict[str, Any]
+TRAJECTORIES: Final = "trajectories"
+CHECKPOINTS: Final = "checkpoints"
+WEIGHTS: Final = "weights"
+REPORTS: Final = (
+    "report.json", "report.md", "report.html", "results.parquet",
+    "preflight.json", "preflight.md", "job.json",
+)  # fmt: skip
+"""What is written for readers, at the root of a run."""
+OTHERS: Final = ("usage", "export", "logs", "estimates", "prices")
+"""Folders that a person may look for; the rest is the job's own."""
+REST: Final = "other"
+UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+@dataclass
+class Sum:
+    """Of some objects."""
+
+    objects: int = 0
+    size: int = 0
+    """Bytes."""
+
+    def add(self, size: int) -> None:
+        """One object more."""
+        self.objects += 1
+        self.size += size
+
+
+@dataclass(frozen=True)
+class Marks:
+    """Which steps are the best and the newest; None where none is."""
+
+    best: int | None = None
+    latest: int | None = None
+    checkpoint: int | None = None
+    """The newest from which training resumes."""
+
+
+@dataclass
+class Contents:
+    """What there is, each part in the order of its names."""
+
+    root: str
+    checkpoints: dict[int, Sum] = field(default_factory=dict)
+    weights: dict[int, Sum] = field(default_factory=dict)
+    trajectories: dict[str, Sum] = field(default_factory=dict)
+    """By purpose."""
+    reports: dict[str, Sum] = field(default_factory=dict)
+    folders: dict[str, Sum] = field(default_factory=dict)
+
+
+def contents(root: str, sizes: Mapping[str, int]) -> Contents:
+    """What a run has written.
+
+    Args:
+        root: URI of its folder.
+        sizes: key below that -> bytes.
+    """
+    found = Contents(root)
+    for key, size in sorted(sizes.items()):
+        folder, _, rest = key.partition("/")
+        of = rest.partition("/")[0]
+        if folder in (CHECKPOINTS, WEIGHTS) and of.isdecimal():
+            steps = found.checkpoints if folder == CHECKPOINTS else found.weights
+            steps.setdefault(int(of), Sum()).add(size)
+        elif folder == TRAJECTORIES and rest:
+            found.trajectories.setdefault(of, Sum()).add(size)
+        elif key in REPORTS:
+            found.reports.setdefault(key, Sum()).add(size)
+        else:
+            found.folders.setdefault(folder if rest and folder in OTHERS else REST, Sum()).add(size)
+    return found
+
+
+def matching(keys: Iterable[str], pattern: str) -> list[str]:
+    """Keys that a pattern names: `*` and `?` stand for anything, `/` included. A folder's name stands for all
+    below it."""
+    below = f"{pattern.rstrip('/')}/*"
+    return [key for key in keys if fnmatchcase(key, pattern) or fnmatchcase(key, below)]
+
+
+def text(found: Contents, marks: Marks) -> str:
+    """As a person reads it."""
+    rows = [("what", "objects", "size", "")]
+    for step, each in found.checkpoints.items():
+        note = "training resumes here" if step == marks.checkpoint else ""
+        rows.append(_row(f"{CHECKPOINTS}/{step:06d}", each, note))
+    for step, each in found.weights.items():
+        said = [word for word, at in (("best", marks.best), ("latest", marks.latest)) if at == step]
+        rows.append(_row(f"{WEIGHTS}/{step:06d}", each, ", ".join(said)))
+    rows += [_row(f"{TRAJECTORIES}/{purpose}", each) for purpose, each in found.trajectories.items()]
+    rows += [_row(name, each) for name, each in found.reports.items()]
+    rows += [_row(name, each) for name, each in sorted(found.folders.items(), key=_rest_last)]
+    return "\n".join([found.root, *aligned(rows)])
+
+
+def as_json(found: Contents, marks: Marks) -> Json:
+    """The same as an object of JSON; sizes in bytes."""
+    return {
+        "uri": found.root,
+        "best": marks.best,
+        "latest": marks.latest,
+        "checkpoint": marks.checkpoint,
+        "checkpoints": [{"step": step, **_object(each)} for step, each in found.checkpoints.items()],
+        "weights": [{"step": step, **_object(each)} for step, each in found.weights.items()],
+        "trajectories": {purpose: _object(each) for purpose, each in found.trajectories.items()},
+        "reports": {name: _object(each) for name, each in found.reports.items()},
+        "folders": {name: _object(each) for name, each in found.folders.items()},
+    }
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of a table: the first column and the last to the left, the others to the right."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    last = len(widths) - 1
+    lines = []
+    for row in rows:
+        cells = [
+            cell.ljust(width) if column in (0, last) else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return lines
+
+
+def in_bytes(size: int) -> str:
+    """A size in a unit in which it is short."""
+    value = float(size)
+    for unit in UNITS[:-1]:
+        if value < 1024:
+            return f"{value:.0f} {unit}" if unit == UNITS[0] else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} {UNITS[-1]}"
+
+
+def _row(name: str, each: Sum, note: str = "") -> tuple[str, str, str, str]:
+    return name, str(each.objects), in_bytes(each.size), note
+
+
+def _rest_last(item: tuple[str, Sum]) -> tuple[bool, str]:
+    return item[0] == REST, item[0]
+
+
+def _object(each: Sum) -> Json:
+    return {"objects": each.objects, "bytes": each.size}

@@ -1,0 +1,277 @@
+"""A run's bill: what its ledger says it used, priced by its price book. Pure, but for `read`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from functools import partial
+from typing import Any, Final
+
+from headway_analysis.billing.segments import Usages, by_name, decode, fold, fold_held, once
+from headway_api import names
+from headway_api.artifacts import NUMBERED, SEGMENTS, written
+from headway_api.price_editions import Edition
+from headway_api.prices import DEFAULT, PriceBook, cost_by_day, shown, unpriced
+from headway_api.records import UsageEvent
+from headway_api.stored import parsed, read_each
+from headway_cli.artifact_list import aligned
+from headway_cli.runs import NoRun
+from headway_cli.stored_run import StoredRun, readable
+
+Json = dict[str, Any]
+HASH: Final = 12
+"""Digits of a price book's SHA-256 that are shown, as in status."""
+UNITS: Final = ("Tokens", "Seconds")
+"""What fields of `status.usage` end in that count something."""
+
+
+@dataclass(frozen=True)
+class Used:
+    """One kind of usage."""
+
+    key: str
+    """Class, with the model or product where that is not the job's own."""
+    quantity: float
+    """Tokens or seconds."""
+    cost: str | None = None
+    """US dollars; None where it has no price, or where that is not told apart."""
+
+
+@dataclass(frozen=True)
+class Correction:
+    """A changed price book changed what had been used before."""
+
+    edition: int
+    at: datetime
+    before: str
+    after: str
+
+
+@dataclass(frozen=True)
+class Estimated:
+    """What the whole job was to cost."""
+
+    basis: str
+    low: str | None
+    likely: str | None
+    high: str | None
+
+
+@dataclass(frozen=True)
+class Bill:
+    """What was used and what that costs."""
+
+    used: tuple[Used, ...]
+    cost: str
+    """US dollars."""
+    unpriced: tuple[str, ...]
+    price_book: str
+    """NAME@DATE."""
+    price_book_hash: str
+    corrections: tuple[Correction, ...] = ()
+    correction_count: int = 0
+    problem: str | None = None
+    """Why what the ConfigMap holds now is not in force."""
+    estimates: tuple[Estimated, ...] = ()
+
+
+def read(run: StoredRun, base: str | None) -> Bill:
+    """The bill of a run, from its store.
+
+    Args:
+        base: the job's base model, where the store does not say it.
+
+    Raises:
+        NoRun: a part of the ledger is torn or twice there, or nobody says which model's prices hold.
+    """
+    days = _usage(run)
+    editions = _editions(run)
+    whole = editions[-1].book if editions else DEFAULT
+    model = base if base is not None else model_of(run.job)
+    if model is None and any(entry.models for entry in whole.entries):
+        raise NoRun(
+            "the price book has prices of single models, and this run does not say which model is its own: "
+            "write --base URI, as in spec.model.base"
+        )
+    last = max((day for day, _ in days), default=datetime.now(UTC).date())
+    return made(days, whole, model or "", last, editions, _estimates(run))
+
+
+def _usage(run: StoredRun) -> Usages:
+    folder = run.layout.usage
+    with readable(folder):
+        uris = written(run.store.list(folder), folder, SEGMENTS)
+        first: dict[str, str] = {}
+        events: list[UsageEvent] = []
+        for uri, segment in zip(uris, read_each(run.store, uris, decode), strict=True):
+            once(uri, segment, first)
+            events += segment
+    return by_name(fold(events), fold_held(events, {}))
+
+
+def _editions(run: StoredRun) -> list[Edition]:
+    folder = run.layout.prices
+    with readable(folder):
+        uris = sorted(written(run.store.list(folder), folder, NUMBERED))
+        return [*read_each(run.store, uris, partial(parsed, Edition))]
+
+
+def _estimates(run: StoredRun) -> list[Estimated]:
+    """Those that were kept, and what a local job's status says last."""
+    found = []
+    for basis in ("data", "preflight"):
+        with readable(run.layout.root):
+            kept = run.files.document(run.layout.estimate(basis))
+        if kept is not None:
+            found.append(Estimated(basis.capitalize(), *(kept.get("cost") or (None, None, None))))
+    newest = of_status(run.status.get("estimate"))
+    return found + [each for each in newest if each.basis not in {other.basis for other in found}]
+
+
+def of_status(estimate: Mapping[str, Any] | None) -> list[Estimated]:
+    """What `status.estimate` says."""
+    if not estimate:
+        return []
+    return [Estimated(str(estimate["basis"]), *(estimate.get(end) for end in ("low", "likely", "high")))]
+
+
+def model_of(job: Mapping[str, Any]) -> str | None:
+    """The model whose prices hold for what is a job's own: its base model, or in an evaluation the one that
+    all its candidates are of, else none (an empty text); None where nobody says it."""
+    spec = job.get("spec")
+    if not spec:
+        return None
+    if job.get("kind") != names.EVAL_KIND:
+        base = (spec.get("model") or {}).get("base")
+        return None if base is None else str(base)
+    candidates = job.get("candidates")
+    if candidates is None and all("checkpoint" not in each for each in spec.get("candidates", ())):
+        candidates = [each["model"] for each in spec.get("candidates", ()) if "model" in each]
+    if candidates is None:
+        return None
+    found = {each["base"] for each in candidates if each.get("base") is not None}
+    return found.pop() if len(found) == 1 else ""
+
+
+def made(
+    days: Usages,
+    whole: PriceBook,
+    model: str,
+    last: date,
+    editions: Sequence[Edition] = (),
+    estimates: Sequence[Estimated] = (),
+) -> Bill:
+    """The bill of usage by day.
+
+    Args:
+        days: what was used.
+        whole: the price book, as it was written.
+        model: whose prices hold for what is the job's own; empty where there are several.
+        last: the day on which the entry is named that is in force.
+        editions: every one that was in force.
+        estimates: what it was to cost.
+    """
+    book = whole.of(model)
+    totals: dict[str, float] = {}
+    for _, used in days:
+        for key, quantity in used.items():
+            totals[key] = totals.get(key, 0.0) + quantity
+    missing = unpriced(days, book)
+    changed = [each for each in editions if each.before is not None and each.after is not None]
+    return Bill(
+        used=tuple(
+            Used(key, quantity, _cost(days, key, book))
+            for key, quantity in sorted(totals.items())
+            if quantity
+        ),
+        cost=shown(cost_by_day(days, book)),
+        unpriced=tuple(missing),
+        price_book=book.edition(last),
+        price_book_hash=whole.digest[:HASH],
+        corrections=tuple(
+            Correction(each.number, each.at, each.before or "", each.after or "") for each in changed
+        ),
+        correction_count=len(changed),
+        estimates=tuple(estimates),
+    )
+
+
+def _cost(days: Usages, key: str, book: PriceBook) -> str | None:
+    """Of one kind of usage; None where it has a price on no day."""
+    priced = [
+        (day, {key: used[key]}) for day, used in days if key in used and book.on(day).of_one(key) is not None
+    ]
+    return shown(cost_by_day(priced, book)) if priced else None
+
+
+def from_status(status: Mapping[str, Any]) -> Bill:
+    """The bill as a job's status has it: classes together as they are counted there, and one cost.
+
+    Raises:
+        NoRun: the status has none yet.
+    """
+    usage = status.get("usage")
+    if usage is None:
+        raise NoRun("the job has used nothing yet: its status has no usage")
+    counted = {key: float(value) for key, value in usage.items() if key.endswith(UNITS)}
+    counted.pop("totalTokens", None)
+    return Bill(
+        used=tuple(Used(key, quantity) for key, quantity in counted.items() if quantity),
+        cost=str(usage.get("cost", "0")),
+        unpriced=tuple(usage.get("unpriced", ())),
+        price_book=str(usage.get("priceBook", "")),
+        price_book_hash=str(usage.get("priceBookHash", "")),
+        correction_count=int(usage.get("priceCorrections", 0)),
+        problem=usage.get("priceBookProblem"),
+        estimates=tuple(of_status(status.get("estimate"))),
+    )
+
+
+def text(bill: Bill) -> str:
+    """As a person reads it."""
+    apart = any(each.cost is not None for each in bill.used)
+    rows = [("used", "quantity", "USD")]
+    for each in bill.used:
+        priced = each.cost or ("unpriced" if apart else "")
+        rows.append((each.key, f"{each.quantity:,.0f}", priced))
+    rows.append(("cost so far", "", bill.cost))
+    lines = aligned([(*row, "") for row in rows])
+    if bill.unpriced:
+        lines.append(f"not in the cost, for want of a price: {', '.join(bill.unpriced)}")
+    lines.append(f"prices {bill.price_book}, SHA-256 {bill.price_book_hash}")
+    for correction in bill.corrections:
+        said = f"edition {correction.edition} of {correction.at:%Y-%m-%d %H:%M}"
+        lines.append(f"corrected by {said}: {correction.before} -> {correction.after} USD")
+    if bill.correction_count > len(bill.corrections):
+        lines.append(f"corrected {bill.correction_count} times by a changed price book")
+    if bill.problem:
+        lines.append(f"the price book that is there now is not in force: {bill.problem}")
+    for one in bill.estimates:
+        amount = (
+            "nothing can be told" if one.likely is None else f"{one.likely} USD ({one.low} to {one.high})"
+        )
+        lines.append(f"estimate by {one.basis}, of the whole job: {amount}")
+    return "\n".join(lines)
+
+
+def as_json(bill: Bill) -> Json:
+    """The same as an object of JSON: amounts as strings, as status has them."""
+    return {
+        "used": [{"class": each.key, "quantity": each.quantity, "cost": each.cost} for each in bill.used],
+        "cost": bill.cost,
+        "currency": "USD",
+        "unpriced": [*bill.unpriced],
+        "priceBook": bill.price_book,
+        "priceBookHash": bill.price_book_hash,
+        "priceBookProblem": bill.problem,
+        "priceCorrections": bill.correction_count,
+        "corrections": [
+            {"edition": each.edition, "time": each.at.isoformat(), "before": each.before, "after": each.after}
+            for each in bill.corrections
+        ],
+        "estimates": [
+            {"basis": each.basis, "low": each.low, "likely": each.likely, "high": each.high}
+            for each in bill.estimates
+        ],
+    }

@@ -1,0 +1,48 @@
+"""What the candidates of an evaluation will stand for, before the job is applied. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from headway_api.spec.evaluation import RLEvalJobSpec
+from headway_api.status import ResolvedCandidate
+from headway_cli.local.manifest import ManifestWrong
+from headway_operator.plan.candidates import Missing, conflicts, numbered, resolve
+
+Json = dict[str, Any]
+Trained = Callable[[str], Json]
+"""Name of a training job -> the job, as an API server holds it; raises ManifestWrong where nobody has it."""
+
+
+def resolved(spec: RLEvalJobSpec, trained: Trained) -> tuple[ResolvedCandidate, ...]:
+    """The candidates as the operator will choose them. Weights that are not there yet are taken to come.
+
+    Raises:
+        ManifestWrong: one stands for nothing, or cannot share its servers.
+    """
+    jobs: dict[str, Json] = {}
+    for each in spec.candidates:
+        if (wanted := each.checkpoint) is not None:
+            before = jobs.get(wanted.job) or trained(wanted.job)
+            jobs[wanted.job] = with_weights(before, wanted.step or 0)
+    outcomes = resolve(spec, jobs)
+    if missing := [each.message for each in outcomes.values() if isinstance(each, Missing)]:
+        raise ManifestWrong("; ".join(missing))
+    found = numbered([each for each in outcomes.values() if isinstance(each, ResolvedCandidate)])
+    if wrong := conflicts(spec, found):
+        raise ManifestWrong("; ".join(wrong))
+    return found
+
+
+def with_weights(job: Json, step: int) -> Json:
+    """A training job that has published weights up to `step` and has validated, where it has not."""
+    status = job.get("status") or {}
+    told = status.get("checkpoints") or {}
+    newest = told.get("adapter") or {"step": 0, "uri": f"{job['spec']['output']['uri']}/weights/000000"}
+    if newest["step"] < step:
+        newest = {"step": step, "uri": f"{newest['uri'].rpartition('/')[0]}/{step:06d}"}
+    return {
+        **job,
+        "status": {**status, "checkpoints": {"best": newest, **told, "adapter": newest}},
+    }

@@ -1,0 +1,133 @@
+"""`headway eval`: models judged side by side, from options."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import yaml
+
+from headway_api import names
+from headway_api.job_folder import JobFolder
+from headway_cli import eval_manifest, job_file, where
+from headway_cli.cluster import Cluster
+from headway_cli.commands import run
+from headway_cli.commands.common import JOBS, Context, Json, Namespace, told
+from headway_cli.eval_manifest import Asked
+from headway_cli.local import manifest
+from headway_cli.local.manifest import ManifestWrong
+
+
+def eval_(
+    job: Annotated[
+        str | None,
+        typer.Option(help="A training job: its best weights, and the model before training."),
+    ] = None,
+    model: Annotated[
+        list[str] | None, typer.Option(metavar="URI", help="A model as it comes: hf://ORGANIZATION/NAME.")
+    ] = None,
+    candidate: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=WHAT", help="checkpoint:JOB[:best|latest|STEP], or a model's URI."),
+    ] = None,
+    from_: Annotated[
+        Path | None,
+        typer.Option("--from", help="File of a training job: environment, agent, rows and output are its."),
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option(metavar="URI", help="Rows to measure on; default: the job's test split.")
+    ] = None,
+    baseline: Annotated[str | None, typer.Option(help="Candidate to compare the others with.")] = None,
+    must_beat: Annotated[
+        str | None, typer.Option(help="Candidate that the first other one must beat, or the job fails.")
+    ] = None,
+    margin: Annotated[str | None, typer.Option(help="By more than this much, such as 0.05.")] = None,
+    max_rows: Annotated[int | None, typer.Option(min=1, help="The first so many rows.")] = None,
+    environment: Annotated[str | None, typer.Option(metavar="MODULE:CLASS", help="Its entrypoint.")] = None,
+    image: Annotated[str | None, typer.Option(help="The environment's image.")] = None,
+    agent_turns: Annotated[int | None, typer.Option(min=1, help="Most turns of an episode.")] = None,
+    name: Annotated[str | None, typer.Option(help="Of the evaluation; default: JOB-eval.")] = None,
+    print_: Annotated[bool, typer.Option("--print", help="Show the manifest, and apply nothing.")] = False,
+    local: Annotated[bool, typer.Option(help="Run it on this machine, without a cluster.")] = False,
+    modules: Annotated[
+        Path | None, typer.Option(help="With --local: folder of the environment's modules.")
+    ] = None,
+    namespace: Namespace = None,
+    context: Context = None,
+) -> None:
+    """Judge models side by side on the same rows: an RLEvalJob from options."""
+    asked = Asked(
+        name=name,
+        job=job,
+        models=model or (),
+        candidates=candidate or (),
+        data=data,
+        baseline=baseline,
+        must_beat=must_beat,
+        margin=margin,
+        max_rows=max_rows,
+        environment=environment,
+        image=image,
+        agent_turns=agent_turns,
+    )
+    with told():
+        training = _training(from_, job, local=local, context=context, namespace=namespace)
+        made = eval_manifest.manifest(asked, training)
+        text = yaml.safe_dump(made, sort_keys=False)
+        with tempfile.TemporaryDirectory(prefix="headway-") as folder:
+            file = Path(folder) / "eval.yaml"
+            file.write_text(text)
+            document = manifest.read(file)
+            _check(document, training, local=local)
+            if print_:
+                typer.echo(text, nl=False)
+            elif local:
+                run.run(file, local=True, environment=modules or (from_.parent if from_ else Path()))
+            else:
+                kind, place, called = Cluster(context, namespace).submit(document)
+                typer.echo(f"{kind} {place}/{called}")
+
+
+def _check(document: Json, training: Json | None, *, local: bool) -> None:
+    """Raises ManifestWrong where a field is wrong. A local job's output is its folder, whatever it says."""
+    if local:
+        document = {**document, "spec": {**document["spec"], "output": {"uri": "file:///"}}}
+    try:
+        job_file.checked(document)
+    except ManifestWrong as error:
+        if training is not None:
+            raise
+        raise ManifestWrong(f"{error}; --from FILE borrows what is missing of a training job") from error
+
+
+def _training(
+    file: Path | None, job: str | None, *, local: bool, context: str | None, namespace: str | None
+) -> Json | None:
+    """The training job that the rest is borrowed from: of a file, of this machine, or of the cluster.
+
+    Raises:
+        ManifestWrong: the file has another kind of job, or the job is not there.
+        ClusterError: the cluster does not have it.
+    """
+    if file is not None:
+        found = manifest.read(file)
+        if found["kind"] != names.TRAINING_KIND:
+            raise ManifestWrong(
+                f"--from {file}: write the file of an RLTrainingJob, not of an {found['kind']}"
+            )
+        return found
+    if job is None:
+        return None
+    if not local:
+        return _bare(Cluster(context, namespace).job(names.TRAINING_KIND, job))
+    if not where.is_local_job(JOBS / job):
+        raise ManifestWrong(f"--job {job}: no job of that name ran here ({JOBS / job}); write --from FILE")
+    return _bare(JobFolder(JOBS / job).whole())
+
+
+def _bare(stored: Json) -> Json:
+    """A stored job as its file would be."""
+    metadata = {key: stored["metadata"][key] for key in ("name", "namespace") if key in stored["metadata"]}
+    return {"kind": stored["kind"], "metadata": metadata, "spec": stored["spec"]}

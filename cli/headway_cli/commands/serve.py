@@ -1,0 +1,81 @@
+"""`headway serve`: what a run has trained, behind an OpenAI-compatible endpoint of this machine."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import socket
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headway_api.model_names import BASE_MODEL
+from headway_cli import foreground, serving, stored_run, where
+from headway_cli.commands.common import (
+    FAILED,
+    INTERRUPTED,
+    JOBS,
+    EndpointUrl,
+    RunAt,
+    note,
+    told,
+    wrong,
+)
+from headway_cli.serving import HOST
+
+VLLM = "vllm"
+
+
+def serve(
+    run: RunAt,
+    checkpoint: Annotated[
+        str, typer.Option(metavar="best|latest|STEP", help="Whose weights.")
+    ] = serving.BEST,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="On this machine alone.")] = 8000,
+    base: Annotated[
+        str | None, typer.Option(metavar="URI", help="The base model, where the run does not say it.")
+    ] = None,
+    cache: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Where downloads go; default: ~/.cache/headway/serve."),
+    ] = None,
+    vllm_arg: Annotated[
+        list[str] | None, typer.Option(metavar="ARG", help="For vLLM: --vllm-arg=--enforce-eager.")
+    ] = None,
+    print_: Annotated[
+        bool, typer.Option("--print", help="Fetch what is served, show vLLM's command, and start nothing.")
+    ] = False,
+    endpoint_url: EndpointUrl = None,
+) -> None:
+    """Serve what a run has trained with vLLM, until Ctrl-C."""
+    found = shutil.which(VLLM)
+    if found is None and not print_:
+        raise wrong("there is no `vllm` on PATH: install it, or activate the environment that has it")
+    with told():
+        stored = stored_run.opened(where.meant(run, JOBS), endpoint_url)
+        chosen = serving.chosen(stored, checkpoint, base)
+        there = serving.fetched(stored, chosen, cache or serving.default_cache(os.environ))
+    argv = serving.command(found or VLLM, stored.name, chosen, there, port, vllm_arg or [])
+    if print_:
+        typer.echo(shlex.join(argv))
+        return
+    _require_free(port)
+    beside = f"; `{BASE_MODEL}` is the model before training" if chosen.is_adapter else ""
+    note(f"step {chosen.step} of {stored.name}: http://{HOST}:{port}/v1, model {stored.name}{beside}")
+    code = foreground.run(argv, serving.environment(os.environ))
+    if code is None:
+        raise typer.Exit(INTERRUPTED)
+    if code != 0:
+        note(f"headway: vllm ended with exit status {code}")
+        raise typer.Exit(FAILED)
+
+
+def _require_free(port: int) -> None:
+    with socket.socket() as tried:
+        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            tried.bind((HOST, port))
+        except OSError as error:
+            raise wrong(f"--port {port}: {error.strerror}; write another port") from error

@@ -1,0 +1,237 @@
+"""An RLEvalJob from options, and what it borrows of a training job. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from headway_api import names
+from headway_api.spec.evaluation import BASE_SUFFIX
+from headway_api.spec.rollout import RolloutSpec, ServersSpec
+from headway_api.spec.trust import MeasureSpec
+from headway_cli.local.manifest import ManifestWrong
+
+Json = dict[str, Any]
+MODELS: Final = ("hf://", "s3://", "file://")
+CHECKPOINT: Final = "checkpoint:"
+FORMS: Final = "NAME=checkpoint:JOB[:best|latest|STEP], or NAME=hf://ORGANIZATION/MODEL"
+TUNED: Final = "tuned"
+LONGEST: Final = 40
+"""Characters of a candidate's name."""
+SHARED: Final = (
+    "seed", "agent", "reward", "judges", "output", "priceBook", "serviceAccountName", "imagePullSecrets",
+    "tracking", "managedBy",
+)  # fmt: skip
+"""Blocks of a training job that an evaluation has too."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the options say."""
+
+    name: str | None = None
+    job: str | None = None
+    models: Sequence[str] = ()
+    candidates: Sequence[str] = ()
+    data: str | None = None
+    baseline: str | None = None
+    must_beat: str | None = None
+    margin: str | None = None
+    max_rows: int | None = None
+    environment: str | None = None
+    image: str | None = None
+    agent_turns: int | None = None
+
+
+def manifest(asked: Asked, training: Json | None) -> Json:
+    """The evaluation.
+
+    Args:
+        asked: the options.
+        training: the training job that the rest is borrowed from; None: nothing is.
+
+    Raises:
+        ManifestWrong: an option is wrong, or one is missing.
+    """
+    borrowed = borrowed_of(training) if training is not None else {}
+    candidates = candidates_of(asked, training)
+    spec: Json = {"candidates": candidates, **borrowed}
+    if asked.data is not None:
+        columns = {key: value for key, value in (spec.get("data") or {}).items() if key.endswith("Column")}
+        spec["data"] = {"uri": asked.data, **columns}
+    if "data" not in spec:
+        raise ManifestWrong("write --data URI of the rows to measure on")
+    environment = {"entrypoint": asked.environment, "image": asked.image}
+    spec["environment"] = {**spec.get("environment", {}), **{k: v for k, v in environment.items() if v}}
+    if asked.agent_turns is not None:
+        spec["agent"] = _with_turns(spec.get("agent") or {}, asked.agent_turns)
+    if asked.max_rows is not None:
+        spec["evaluation"] = {**spec.get("evaluation", {}), "maxRows": asked.max_rows}
+    if asked.baseline is not None:
+        spec["baseline"] = asked.baseline
+    if gate := gate_of(asked, candidates):
+        spec["gate"] = gate
+    metadata = {"name": asked.name or _name(asked, training)}
+    if training is not None and (namespace := training["metadata"].get("namespace")):
+        metadata["namespace"] = namespace
+    return {
+        "apiVersion": names.API_VERSION,
+        "kind": names.EVAL_KIND,
+        "metadata": metadata,
+        "spec": spec,
+    }
+
+
+def _name(asked: Asked, training: Json | None) -> str:
+    """A name of its own: a local job has a folder of its name."""
+    of = asked.job or (training["metadata"]["name"] if training is not None else None)
+    return "evaluation" if of is None else f"{of}-eval"
+
+
+def borrowed_of(training: Json) -> Json:
+    """What an evaluation takes over from a training job: everything but what is trained, and how.
+
+    The rows are the test split's, else those of validation. Tokens are drawn as in validation.
+    """
+    spec = training.get("spec") or {}
+    found: Json = {key: spec[key] for key in SHARED if key in spec}
+    environment = {key: value for key, value in (spec.get("environment") or {}).items() if key != "contract"}
+    data = spec.get("data") or {}
+    rows = data.get("test") or data.get("validation")
+    if (roles := (spec.get("output") or {}).get("roleSecretRefs")) is not None:  # there is no learner
+        others = {key: value for key, value in roles.items() if key != names.LEARNER}
+        found["output"] = {**spec["output"], "roleSecretRefs": others}
+    if environment:
+        found["environment"] = environment
+    if rows:
+        found["data"] = dict(rows)
+    rollout = _of_model(spec.get("rollout"), ServersSpec)
+    if rollout:
+        found["rollout"] = rollout
+    measured = _of_model(spec.get("evaluation"), MeasureSpec)
+    if data.get("test"):
+        measured.pop("maxRows", None)  # which is of the rows of validation
+    most = RolloutSpec().sampling.max_tokens
+    training_sampling = (spec.get("rollout") or {}).get("sampling") or {}
+    sampling = {"maxTokens": training_sampling.get("maxTokens", most), **(measured.get("sampling") or {})}
+    found["evaluation"] = {**measured, "sampling": sampling}
+    return found
+
+
+def _of_model(block: Any, model: type[ServersSpec | MeasureSpec]) -> Json:
+    """Of a block, the fields that a narrower one has too."""
+    known = {field.alias or name for name, field in model.model_fields.items()}
+    return {key: value for key, value in (block or {}).items() if key in known}
+
+
+def candidates_of(asked: Asked, training: Json | None) -> list[Json]:
+    """The candidates, in the order: of --job, of --candidate, of --model. Without any, those of the training
+    job that is borrowed from: its best weights, and the model before training.
+
+    Raises:
+        ManifestWrong: one cannot be read, or there is none.
+    """
+    found: list[Json] = []
+    job = asked.job
+    if job is None and training is not None and not asked.candidates and not asked.models:
+        job = training["metadata"]["name"]
+    if job is not None:
+        found.append({"name": TUNED, "checkpoint": {"job": job, "which": "best", "withBase": True}})
+    found += [candidate(text) for text in asked.candidates]
+    found += [{"name": _named(uri), "model": {"base": _model(uri, "--model")}} for uri in asked.models]
+    found = [_as_trained(each, training) for each in found]
+    if not found:
+        raise ManifestWrong(f"write what to measure: --job NAME, --model URI, or --candidate {FORMS}")
+    _require_apart(found)
+    return found
+
+
+def candidate(text: str) -> Json:
+    """The candidate of an option NAME=WHAT.
+
+    Raises:
+        ManifestWrong: it cannot be read.
+    """
+    name, equals, what = text.partition("=")
+    if not equals or not name:
+        raise ManifestWrong(f"--candidate {text}: write {FORMS}")
+    if not what.startswith(CHECKPOINT):
+        return {"name": name, "model": {"base": _model(what, f"--candidate {name}")}}
+    job, _, which = what.removeprefix(CHECKPOINT).partition(":")
+    if which not in ("", "best", "latest") and not which.isdecimal():
+        raise ManifestWrong(f"--candidate {text}: after the job write best, latest or a step")
+    chosen: Json = {"step": int(which)} if which.isdecimal() else {"which": which or "best"}
+    return {"name": name, "checkpoint": {"job": job, **chosen}}
+
+
+def _as_trained(each: Json, training: Json | None) -> Json:
+    """A candidate that is the training job's base model is loaded as that is: it shares the servers."""
+    trained = ((training or {}).get("spec") or {}).get("model") or {}
+    if "model" not in each or each["model"]["base"] != trained.get("base"):
+        return each
+    alike = {key: trained[key] for key in ("revision", "dtype", "contextLength") if key in trained}
+    return {**each, "model": {**each["model"], **alike}}
+
+
+def _model(uri: str, option: str) -> str:
+    if not uri.startswith(MODELS):
+        raise ManifestWrong(f"{option} {uri}: write {FORMS}")
+    return uri
+
+
+def _named(uri: str) -> str:
+    """A candidate's name from a model's address."""
+    last = uri.rstrip("/").rpartition("/")[2].lower()
+    return re.sub(r"[^a-z0-9]+", "-", last).strip("-")[:LONGEST].strip("-") or "model"
+
+
+def _require_apart(found: Iterable[Json]) -> None:
+    seen: set[str] = set()
+    for name in names_of(found):
+        if name in seen:
+            raise ManifestWrong(f"two candidates are called {name}: write --candidate OTHER_NAME=...")
+        seen.add(name)
+
+
+def names_of(candidates: Iterable[Json]) -> list[str]:
+    """Names in the results, those that `withBase` adds included."""
+    found = []
+    for each in candidates:
+        found.append(str(each["name"]))
+        if each.get("checkpoint", {}).get("withBase"):
+            found.append(f"{each['name']}{BASE_SUFFIX}")
+    return found
+
+
+def gate_of(asked: Asked, candidates: Sequence[Json]) -> Json:
+    """The gate that the options ask for; empty where they ask for none.
+
+    Judged is the first candidate that is not the one to beat.
+
+    Raises:
+        ManifestWrong: nothing is left to judge, or a margin stands alone.
+    """
+    if asked.must_beat is None:
+        if asked.margin is not None:
+            raise ManifestWrong(
+                "--margin says by how much a candidate must be better: write --must-beat NAME"
+            )
+        return {}
+    judged = [name for name in names_of(candidates) if name != asked.must_beat]
+    if len(judged) == len(names_of(candidates)) or not judged:
+        there = ", ".join(names_of(candidates))
+        raise ManifestWrong(
+            f"--must-beat {asked.must_beat}: name one of several candidates; there are {there}"
+        )
+    gate: Json = {"candidate": judged[0], "mustBeat": asked.must_beat}
+    return gate if asked.margin is None else {**gate, "margin": asked.margin}
+
+
+def _with_turns(agent: Mapping[str, Any], turns: int) -> Json:
+    if other := [key for key in ("http", "sandboxed") if agent.get(key)]:
+        raise ManifestWrong(
+            f"--agent-turns: spec.agent.{other[0]} has a loop of its own; leave the option out"
+        )
+    return {**agent, "builtin": {**(agent.get("builtin") or {}), "maxTurns": turns}}

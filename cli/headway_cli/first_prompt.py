@@ -1,0 +1,55 @@
+"""How an episode of a job begins, as its environment says it in a process of this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from headway_analysis.preflight.playing import Failed
+from headway_api.rows import Row
+from headway_api.sandbox_api import ResetReply, ResetRequest
+from headway_api.seeds import seed
+from headway_api.spec.evaluation import RLEvalJobSpec
+from headway_api.spec.training import RLTrainingJobSpec
+from headway_sandbox.testing.sandbox import Sandboxes
+
+PREFLIGHT: Final = "preflight"
+"""What the draws of a job's first sandbox are for."""
+Note = Callable[[str], None]
+
+
+def beginning(
+    spec: RLTrainingJobSpec | RLEvalJobSpec, row: Row, modules: Path, note: Note
+) -> ResetReply | None:
+    """What an agent is shown first.
+
+    Args:
+        spec: the job's.
+        row: the first of its rows.
+        modules: folder of the environment's modules.
+        note: told why nothing is returned: the module does not lie there, or fails.
+    """
+    asked = spec.environment
+    module = modules.joinpath(*asked.entrypoint.partition(":")[0].split("."))
+    if not (module.with_suffix(".py").is_file() or module.is_dir()):
+        note(
+            f"{modules} has no module of spec.environment.entrypoint ({asked.entrypoint}), so a prompt may "
+            "have any length; write --environment FOLDER"
+        )
+        return None
+    sandboxes = Sandboxes(
+        asked.entrypoint,
+        asked.config or {},
+        [modules],
+        timeout=float(spec.rollout.timeout_seconds),
+        runs_code=asked.sandbox.runs_code,
+    )
+    try:
+        with sandboxes.start() as sandbox:
+            reply = sandbox.ask(ResetRequest(row=row, seed=seed(spec.seed, PREFLIGHT)))
+    except Failed as error:
+        note(f"the environment fails on this machine, so a prompt may have any length: {error}")
+        return None
+    assert isinstance(reply, ResetReply)
+    return reply

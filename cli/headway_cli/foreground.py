@@ -1,0 +1,51 @@
+"""Runs a program until it ends, or until a person ends it, and leaves nothing of it behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Final
+
+GRACE_SECONDS: Final = 20.0
+"""How long a program that is told to end may take."""
+
+
+def run(argv: Sequence[str], env: Mapping[str, str]) -> int | None:
+    """Exit status of a program; None where Ctrl-C, SIGTERM or a closed terminal has ended it.
+
+    It is in a process group of its own: Ctrl-C reaches it through here, once.
+    """
+    with _interrupts():
+        process = subprocess.Popen(argv, env=dict(env), process_group=0)
+        try:
+            return process.wait()
+        except KeyboardInterrupt:
+            return None
+        finally:
+            _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End what is left of a program's process group."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGINT)
+        with suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
+            process.wait(GRACE_SECONDS)
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+@contextmanager
+def _interrupts() -> Iterator[None]:
+    """Have SIGTERM and a closed terminal interrupt as Ctrl-C does."""
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, signal.default_int_handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,47 @@
+"""What a command reads from files beside a manifest: the job that it is, and a price book."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from headway_api import price_file
+from headway_api.mistakes import mistakes
+from headway_api.price_file import PriceBookFault
+from headway_api.prices import DEFAULT, PriceBook
+from headway_api.spec.evaluation import RLEvalJob
+from headway_api.spec.training import RLTrainingJob
+from headway_cli.local.manifest import KINDS, ManifestWrong
+
+Json = dict[str, Any]
+
+
+def checked(document: Json) -> RLTrainingJob | RLEvalJob:
+    """The job that a manifest is.
+
+    Raises:
+        ManifestWrong: a field is wrong.
+    """
+    model = KINDS[document["kind"]]
+    try:
+        return model.model_validate(document)
+    except ValidationError as error:
+        raise ManifestWrong("; ".join(mistakes(error, model))) from error
+
+
+def book_of(path: Path | None) -> PriceBook:
+    """The price book of a file, or the built-in one.
+
+    Raises:
+        ManifestWrong: the file is none.
+    """
+    if path is None:
+        return DEFAULT
+    try:
+        return price_file.parse(path.read_bytes())
+    except OSError as error:
+        raise ManifestWrong(f"--prices {path}: {error.strerror}") from error
+    except PriceBookFault as fault:
+        raise ManifestWrong(f"--prices {path}: {fault}") from fault

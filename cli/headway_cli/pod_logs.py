@@ -1,0 +1,139 @@
+"""The logs of a job's pods on a cluster, read or followed."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from http import HTTPStatus
+from typing import Any, Final, NamedTuple
+
+import urllib3
+from kubernetes import client
+from kubernetes.client.exceptions import ApiException
+
+from headway_api import names
+from headway_cli.cluster import CALL_SECONDS, Cluster
+from headway_cli.log_lines import Line, Wanted
+
+LOOK_SECONDS: Final = 3.0
+"""How often a job that is followed is looked at for new pods."""
+MOST_WAITING: Final = 10_000
+"""Lines that may wait for a reader that is slower than they come."""
+
+
+class Container(NamedTuple):
+    """One that has written, or writes."""
+
+    pod: str
+    name: str
+    restarts: int
+    alone: bool
+    """Its pod has no other one."""
+
+    @property
+    def writer(self) -> str:
+        """How its lines are marked."""
+        return self.pod if self.alone else f"{self.pod}/{self.name}"
+
+
+class PodLogs(Cluster):
+    """Those of jobs of one namespace."""
+
+    def __init__(self, context: str | None = None, namespace: str | None = None) -> None:
+        """As `Cluster`; raises ClusterError."""
+        super().__init__(context, namespace)
+        self._core = client.CoreV1Api(self._api.api_client)
+
+    def containers(self, uid: str, wanted: Wanted) -> list[Container]:
+        """The containers of a job that have begun, in the order in which their pods were made."""
+        with self._explained("Pod"):
+            found = self._core.list_namespaced_pod(
+                self.namespace, label_selector=f"{names.LABEL_JOB_UID}={uid}", _request_timeout=CALL_SECONDS
+            )
+        pods = sorted(found.items, key=lambda pod: (pod.metadata.creation_timestamp, pod.metadata.name))
+        return [each for pod in pods for each in _begun(pod, wanted)]
+
+    def read(self, of: Container, wanted: Wanted, *, follow: bool = False) -> Iterator[Line]:
+        """Lines of a container; nothing of one that is gone."""
+        asked: dict[str, Any] = {"container": of.name, "follow": follow, "_preload_content": False}
+        if wanted.tail is not None:
+            asked["tail_lines"] = wanted.tail
+        if not follow:  # a container that is followed may say nothing for hours
+            asked["_request_timeout"] = CALL_SECONDS
+        with self._explained("Pod"):
+            try:
+                answer = self._core.read_namespaced_pod_log(of.pod, self.namespace, **asked)
+            except ApiException as error:
+                if error.status == HTTPStatus.NOT_FOUND:
+                    return
+                raise
+            with closing(answer):
+                for text in _lines(answer):
+                    yield Line(of.writer, text)
+
+    def followed(self, kind: str, name: str, uid: str, wanted: Wanted) -> Iterator[Line]:
+        """Lines of all containers as they are written, until the job and all its pods have ended."""
+        heard: queue.Queue[Line | Exception | None] = queue.Queue(MOST_WAITING)
+        known: set[Container] = set()
+        running = 0
+        while True:
+            fresh = [each for each in self.containers(uid, wanted) if each not in known]
+            for each in fresh:
+                first = not any(each[:2] == other[:2] for other in known)
+                known.add(each)
+                running += 1
+                lines = wanted if first else Wanted(wanted.role)
+                threading.Thread(target=self._hear, args=(each, lines, heard), daemon=True).start()
+            if not running and not fresh and self._has_ended(kind, name):
+                return
+            look = time.monotonic() + LOOK_SECONDS
+            while (left := look - time.monotonic()) > 0:
+                try:
+                    found = heard.get(timeout=left)
+                except queue.Empty:
+                    break
+                if isinstance(found, Exception):
+                    raise found
+                if found is None:
+                    running -= 1
+                else:
+                    yield found
+
+    def _hear(self, of: Container, wanted: Wanted, heard: queue.Queue[Line | Exception | None]) -> None:
+        try:
+            for line in self.read(of, wanted, follow=True):
+                heard.put(line)
+        except Exception as error:  # told by the thread that reads
+            heard.put(error)
+        else:
+            heard.put(None)
+
+    def _has_ended(self, kind: str, name: str) -> bool:
+        conditions = self.job(kind, name).get("status", {}).get("conditions", [])
+        return any(each["type"] in ("Complete", "Failed") and each["status"] == "True" for each in conditions)
+
+
+def _begun(pod: Any, wanted: Wanted) -> Iterator[Container]:
+    """The containers of a pod that are meant and have something to say."""
+    role = (pod.metadata.labels or {}).get(names.LABEL_COMPONENT)
+    role = names.BROKER if role == names.SUITE_BROKER else role
+    for status in pod.status.container_statuses or ():
+        state = status.state
+        if state.running is None and state.terminated is None and not status.restart_count:
+            continue
+        if wanted.takes(role, status.name):
+            yield Container(
+                pod.metadata.name, status.name, status.restart_count, len(pod.spec.containers) == 1
+            )
+
+
+def _lines(answer: urllib3.HTTPResponse) -> Iterator[str]:
+    begun = b""
+    for part in answer.stream(amt=None, decode_content=True):
+        *ended, begun = (begun + part).split(b"\n")
+        yield from (line.decode(errors="replace") for line in ended)
+    if begun:
+        yield begun.decode(errors="replace")

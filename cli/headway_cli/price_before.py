@@ -1,0 +1,204 @@
+"""What a job of a file will use and cost, before it is applied: as the job's coordinator will say first.
+
+What cannot be had on this machine, such as a model's tokenizer, widens the range, and a note names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from headway_analysis.estimate import before, prompts
+from headway_analysis.estimate.candidates import Opening, parts_of
+from headway_analysis.estimate.made import Made
+from headway_analysis.estimate.plan import Plan
+from headway_analysis.estimate.prompts import Known
+from headway_analysis.estimate.whole import Estimate, Price
+from headway_api.config import EvalConfig
+from headway_api.families import recipe
+from headway_api.prices import PriceBook, Tariff
+from headway_api.rows import Row, check_column, load
+from headway_api.spec.data import Dataset
+from headway_api.spec.evaluation import RLEvalJob
+from headway_api.spec.model import ModelSpec
+from headway_api.spec.training import RLTrainingJob, RLTrainingJobSpec
+from headway_api.store import LocalStore, Store
+from headway_cli import tokens
+from headway_cli.candidates import Trained, resolved
+from headway_cli.first_prompt import Note, beginning
+from headway_cli.local.manifest import ManifestWrong
+from headway_cli.stored_run import readable
+from headway_cli.tokens import NotAtHand
+
+
+@dataclass(frozen=True)
+class Here:
+    """What of this machine an estimate is made with."""
+
+    modules: Path
+    """Folder of the environment's modules."""
+    cache: Path
+    """Where configurations and tokenizers of models in buckets are put."""
+    model: Path | None
+    """Folder of a tokenizer, in the place of those that the job names."""
+    now: datetime
+    note: Note
+    """Told what cannot be had."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """An estimate, and what the job plays, in words."""
+
+    made: Made
+    plays: str
+
+
+def of_training(job: RLTrainingJob, book: PriceBook, here: Here) -> Told:
+    """What a training job will cost.
+
+    Raises:
+        ManifestWrong: nobody says how long an episode may be.
+        NoRun: its rows cannot be read.
+    """
+    spec = job.spec
+    store = LocalStore(spec.output)
+    train = rows_of(spec.data.train, store, "spec.data.train")
+    validation = rows_of(spec.data.validation, store, "spec.data.validation")[: spec.evaluation.max_rows]
+    test = rows_of(spec.data.test, store, "spec.data.test")
+    plan = before.plan_of(spec, train=len(train), validation=len(validation), test=len(test))
+    model = _model(spec.model, spec.model.context_length, store, here)
+    lengths = [] if model is None else _prompts(spec, model, train, here)
+    most = _longest(spec) if model is None else model.context_length
+    found = before.of_training_job(spec, plan, most, lengths, _price(book, spec.model.base, here.now))
+    return Told(_made(found, book, here), plan.why or _in_words(plan))
+
+
+def _prompts(spec: RLTrainingJobSpec, model: Known, rows: list[Row], here: Here) -> list[float]:
+    """Tokens of first prompts; none where that is not known."""
+    if spec.preflight.policy == "Off":  # then the job asks no sandbox, and does not know either
+        return []
+    if (first := beginning(spec, rows[0], here.modules, here.note)) is None:
+        return []
+    column, system = spec.data.train.prompt_column, spec.agent.effective_builtin.system_prompt
+    return prompts.tried(first, model.size, rows, column, system, _failed(here.note))
+
+
+def of_evaluation(job: RLEvalJob, book: PriceBook, here: Here, trained: Trained) -> Told:
+    """What an evaluation will cost. `trained`: a training job that a candidate names.
+
+    Raises:
+        ManifestWrong: a candidate stands for nothing.
+        NoRun: its rows cannot be read.
+    """
+    spec = job.spec
+    store = LocalStore(spec.output)
+    rows = _measured_rows(job, store)
+    identity = {"name": job.metadata.name, "namespace": job.metadata.namespace, "uid": "", "spec": spec}
+    config = EvalConfig.model_validate({**identity, "candidates": resolved(spec, trained)})
+    models = _models(config, store, here)
+    first = beginning(spec, rows[0], here.modules, here.note)
+    if first is None:
+        why = before.UNKNOWN_START
+        known = {name: Opening(None, model.context_length) for name, model in models.items()}
+    else:
+        why = prompts.unknown(config, models)
+        known = prompts.openings(config, first, models, rows, _failed(here.note))
+    parts = parts_of(config, len(rows), known)
+    found = before.of_eval_job(config, parts, _price(book, config.model, here.now), why)
+    episodes = sum(part.groups * part.group_size for part in parts)
+    names = ", ".join(each.name for each in config.candidates)
+    return Told(_made(found, book, here), f"{episodes} episodes: {len(rows)} rows by each of {names}")
+
+
+def _measured_rows(job: RLEvalJob, store: Store) -> list[Row]:
+    data = job.spec.data
+    rows = rows_of(data, store, "spec.data")
+    for name, column in (("taskColumn", data.task_column), ("clusterColumn", data.cluster_column)):
+        if column is not None:
+            with readable(data.uri):
+                check_column(rows, column, f"spec.data.{name}")
+    return rows[: job.spec.evaluation.max_rows]
+
+
+def rows_of(dataset: Dataset | None, store: Store, block: str) -> list[Row]:
+    """The rows of a block of the spec; none of a block that it lacks.
+
+    Raises:
+        NoRun: they cannot be read; says why, and what to write.
+    """
+    if dataset is None:
+        return []
+    with readable(dataset.uri):
+        return load(dataset, store, block)
+
+
+def _models(config: EvalConfig, store: Store, here: Here) -> Mapping[str, Known]:
+    """The models that are at hand, by candidate; those of equal models are one."""
+    known: dict[tuple[str, str | None, int | None], Known | None] = {}
+    found: dict[str, Known] = {}
+    for each in config.candidates:
+        if each.base is None:
+            continue
+        key = each.base, each.revision, each.context_length
+        if key not in known:
+            source = ModelSpec(base=each.base, revision=each.revision)
+            known[key] = _model(source, each.context_length, store, here)
+        if (one := known[key]) is not None:
+            found[each.name] = one
+    return found
+
+
+def _model(source: ModelSpec, asked: int | None, store: Store, here: Here) -> Known | None:
+    """A model that can be asked how long prompts are; None where it is not at hand."""
+    try:
+        folder = here.model or tokens.folder_of(source, store, here.cache)
+        return tokens.known(folder, asked)
+    except NotAtHand as error:
+        here.note(
+            f"the tokenizer of {source.base} is not at hand, so the limits decide how long a prompt is: "
+            f"{error}; write --model FOLDER of one"
+        )
+        return None
+
+
+def _longest(spec: RLTrainingJobSpec) -> int:
+    """Most tokens of an episode of a model that is not at hand.
+
+    Raises:
+        ManifestWrong: nobody says it.
+    """
+    if spec.model.context_length is not None:
+        return spec.model.context_length
+    if (known := recipe(spec.model.base)) is None:
+        raise ManifestWrong(
+            "spec.model.contextLength is not given, and the model that would say it is not at hand: write "
+            "it, or --model FOLDER of the model's configuration and tokenizer"
+        )
+    return known.family.context_length
+
+
+def _price(book: PriceBook, model: str, now: datetime) -> Price:
+    tariff, day = Tariff(book, model), now.astimezone(UTC).date()
+    return lambda key: tariff.price(key, day)
+
+
+def _made(found: Estimate, book: PriceBook, here: Here) -> Made:
+    return Made.of(found, here.now, book.edition(here.now.astimezone(UTC).date()))
+
+
+def _failed(note: Note) -> Callable[[Exception], None]:
+    return lambda error: note(f"the model's chat template fails, so a prompt may have any length: {error}")
+
+
+def _in_words(plan: Plan) -> str:
+    steps = f"{plan.steps} steps x {plan.batch_size} rows x {plan.group_size}"
+    parts = [f"{plan.episodes} training episodes ({steps})"]
+    others = {
+        "of validation": plan.validation_episodes,
+        "of the test split": round(plan.test_episodes.likely),
+        "of the preflight": plan.preflight_episodes,
+    }
+    return ", ".join([*parts, *(f"{many} {what}" for what, many in others.items() if many)])

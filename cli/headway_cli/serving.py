@@ -1,0 +1,217 @@
+"""What of a run is served, and vLLM's command line for it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from headway_api import names
+from headway_api.base_model import fetch, read_config
+from headway_api.bounds import OutOfBounds
+from headway_api.mistakes import mistakes
+from headway_api.model_names import BASE_MODEL
+from headway_api.records import FileDigest, StepReport, WeightsManifest
+from headway_api.spec.model import ModelSpec
+from headway_api.store import Corrupt, NotFound, below, digest, download_folder
+from headway_api.stored import read
+from headway_api.weights_format import EXPORT_FILE
+from headway_cli.runs import NoRun
+from headway_cli.stored_run import StoredRun, readable
+
+HOST: Final = "127.0.0.1"
+FILES: Final = "file://"
+ADAPTER_CONFIG: Final = "adapter_config.json"
+RANKS: Final = (1, 8, 16, 32, 64, 128, 256)
+"""Ranks that vLLM reserves room for; an adapter of a rank between takes the next one."""
+BEST, LATEST = "best", "latest"
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Weights of one step, and the model that they belong to."""
+
+    step: int
+    weights: WeightsManifest
+    uri: str
+    """Where they lie now."""
+    model: ModelSpec
+
+    @property
+    def is_adapter(self) -> bool:
+        """Whether they are an adapter beside the base model; else they are a whole model."""
+        return self.weights.kind == "lora"
+
+
+@dataclass(frozen=True)
+class OnDisk:
+    """Folders that vLLM loads."""
+
+    weights: Path
+    base: Path | None
+    """None where the weights are a whole model."""
+    rank: int | None = None
+    """Of the adapter."""
+
+
+def chosen(run: StoredRun, which: str, base: str | None) -> Chosen:
+    """The weights that a person means.
+
+    Args:
+        which: `best`, `latest`, or a step.
+        base: URI of the base model, where the run does not say it.
+
+    Raises:
+        NoRun: there are none, or nobody says which model they belong to.
+    """
+    if run.job.get("kind") == names.EVAL_KIND:
+        raise NoRun(
+            f"{run.layout.root} is of an RLEvalJob, which trains nothing: name the training job's run"
+        )
+    step = _step(run, which)
+    where = run.layout.step_history(step)
+    with readable(where):
+        weights = read(run.store, where, StepReport).weights
+        if not weights.whole and not _is_complete(run, step):
+            raise NoRun(
+                f"step {step} is a change of an earlier step until the job has ended: write another "
+                "--checkpoint"
+            )
+    return Chosen(step, weights, run.layout.weights(step), _model(run, base))
+
+
+def _is_complete(run: StoredRun, step: int) -> bool:
+    """Whether the job's end has put the whole model where a delta lies."""
+    try:
+        return run.store.size(f"{run.layout.weights(step)}/{EXPORT_FILE}") >= 0
+    except NotFound:
+        return False
+
+
+def _step(run: StoredRun, which: str) -> int:
+    kept = run.weights()
+    if not kept:
+        raise NoRun(f"{run.layout.root} has no weights that can be served yet")
+    if which == LATEST:
+        return kept[-1]
+    if which == BEST:
+        if (best := run.best()) is None:
+            raise NoRun("no step was validated yet, so none is the best: write --checkpoint latest")
+        return best
+    if not which.isdecimal() or int(which) not in kept:
+        there = ", ".join(map(str, kept))
+        raise NoRun(f"--checkpoint {which}: write best, latest, or a step whose weights are kept: {there}")
+    return int(which)
+
+
+def _model(run: StoredRun, base: str | None) -> ModelSpec:
+    told: dict[str, Any] = dict(run.spec.get("model") or {})
+    if base is not None:
+        told = {key: value for key, value in told.items() if key != "revision"} | {"base": base}
+    if "base" not in told:
+        raise NoRun(
+            "this run does not say which base model it trained: write --base URI, as in spec.model.base"
+        )
+    try:
+        return ModelSpec.model_validate(told)
+    except ValidationError as error:
+        raise NoRun(f"spec.model: {'; '.join(mistakes(error, ModelSpec))}") from error
+
+
+def default_cache(environ: Mapping[str, str]) -> Path:
+    """Where models of buckets and of the hub are kept between two calls."""
+    above = environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(above) / "headway" / "serve"
+
+
+def _place(uri: str, cache: Path) -> Path:
+    if uri.startswith(FILES):
+        return Path(uri.removeprefix(FILES))
+    return cache / hashlib.sha256(uri.encode()).hexdigest()[:16]
+
+
+def fetched(run: StoredRun, of: Chosen, cache: Path) -> OnDisk:
+    """The weights, each file held against the digest that the learner wrote down, and the base model.
+
+    What lies there already and is right is not fetched again.
+
+    Raises:
+        NoRun: a file differs, or cannot be had.
+    """
+    weights = _place(of.uri, cache / "weights")
+    # What only the job's end completed has no digests of its files.
+    files = of.weights.files if of.weights.whole else None
+    with readable(of.uri):
+        if files is None or wrong_files(weights, files):
+            if of.uri.startswith(FILES):
+                _require(weights, files)
+            else:
+                download_folder(run.store, of.uri, weights, files)
+        if not of.is_adapter:
+            return OnDisk(weights, None)
+        rank = _rank(weights)
+        if of.model.base.startswith(FILES):
+            base = Path(of.model.base.removeprefix(FILES))
+            if not base.is_dir():
+                raise NoRun(f"the base model is not at {of.model.base} any more: write --base URI")
+            return OnDisk(weights, base, rank)
+        return OnDisk(weights, fetch(of.model, run.store, cache), rank)
+
+
+def wrong_files(folder: Path, files: Sequence[FileDigest]) -> list[str]:
+    """Names of files that are missing, or differ from their digest."""
+    return [
+        each.name
+        for each in files
+        if not below(folder, each.name).is_file() or digest(folder / each.name).sha256 != each.sha256
+    ]
+
+
+def _require(folder: Path, files: Sequence[FileDigest] | None) -> None:
+    """Raises Corrupt where a file on this machine is not what the learner wrote."""
+    if wrong := wrong_files(folder, files or ()):
+        raise Corrupt(
+            f"{folder / wrong[0]} is not what the learner wrote: bring it back, or serve another step"
+        )
+
+
+def _rank(folder: Path) -> int:
+    try:
+        return int(read_config(folder / ADAPTER_CONFIG)["r"])
+    except (OSError, OutOfBounds, KeyError, TypeError, ValueError) as error:
+        raise NoRun(f"{folder / ADAPTER_CONFIG} does not say the adapter's rank: {error!r}") from error
+
+
+def command(
+    vllm: str, name: str, of: Chosen, there: OnDisk, port: int, more: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """The command line.
+
+    Args:
+        vllm: the executable.
+        name: by which clients ask for what was trained.
+        of: the weights.
+        there: where they lie.
+        port: on this machine alone.
+        more: arguments of a person's, last, so that they win.
+    """
+    model = of.model
+    said = [vllm, "serve", str(there.base or there.weights)]
+    said += ["--served-model-name", BASE_MODEL if there.base else name]
+    said += ["--host", HOST, "--port", str(port), "--dtype", model.dtype]
+    if model.context_length is not None:
+        said += ["--max-model-len", str(model.context_length)]
+    if there.base is not None:
+        rank = there.rank or 1
+        place = next((offered for offered in RANKS if offered >= rank), rank)
+        said += ["--enable-lora", "--max-lora-rank", str(place), "--lora-modules", f"{name}={there.weights}"]
+    return (*said, *more)
+
+
+def environment(parent: Mapping[str, str]) -> dict[str, str]:
+    """Of vLLM: all that it loads lies on this machine, and it tells nobody what it does."""
+    return {**parent, "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}

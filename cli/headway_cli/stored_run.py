@@ -1,0 +1,219 @@
+"""What a run has stored, of a local job or at an address: its files, its job, and how its store fails."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import ValidationError
+
+from headway_analysis.measures.episodes import Evaluation, ranked
+from headway_api import names
+from headway_api.artifacts import Layout, by_number, pointed
+from headway_api.bounds import OutOfBounds
+from headway_api.exits import JobError
+from headway_api.job_folder import JobFolder
+from headway_api.records import GroupRecord, Purpose
+from headway_api.run_files import RunFiles
+from headway_api.spec.lifecycle import OutputSpec
+from headway_api.store import Corrupt, Denied, NotFound, Store, open_store
+from headway_api.weights_format import MODEL_FILE
+from headway_cli.runs import NoRun
+from headway_cli.where import LocalJob, Named, Place
+
+Json = dict[str, Any]
+MARKS = ("trajectories", "usage", "steps", "checkpoints", "logs", "incarnations", "prices")
+"""Folders of which a run has at least one, as soon as it has written anything."""
+
+WHOLE = ("/adapter_model.safetensors", f"/{MODEL_FILE}")
+"""Files that weights of either kind have which are served as they are."""
+
+
+@dataclass(frozen=True)
+class RunLayout(Layout):
+    """Keys below a folder that is known as a whole."""
+
+    @classmethod
+    def of(cls, root: str) -> RunLayout:
+        """Of the folder at `root`."""
+        return cls(root.rstrip("/"), "", "", "")
+
+    @property
+    def root(self) -> str:
+        return self.output_uri
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """One run."""
+
+    store: Store
+    layout: Layout
+    job: Mapping[str, Any] = field(default_factory=dict)
+    """`kind`, `namespace`, `name`, `uid` and `spec`, as its processes read them, and of an evaluation the
+    `candidates`; empty where it was not kept."""
+    status: Mapping[str, Any] = field(default_factory=dict)
+    """Of a local job; empty of any other."""
+
+    @property
+    def files(self) -> RunFiles:
+        """Its typed records."""
+        return RunFiles(self.store, self.layout)
+
+    @property
+    def spec(self) -> Mapping[str, Any]:
+        """Empty where it was not kept."""
+        found: Mapping[str, Any] = self.job.get("spec", {})
+        return found
+
+    @property
+    def name(self) -> str:
+        """Of the job."""
+        return str(self.job.get("name") or self.layout.root.rpartition("/")[0].rpartition("/")[2])
+
+    @property
+    def base(self) -> str | None:
+        """`spec.model.base` of a training job, where its spec was kept."""
+        found = (self.spec.get("model") or {}).get("base")
+        return found if isinstance(found, str) else None
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether it is of an RLEvalJob."""
+        return self.job.get("kind") == names.EVAL_KIND
+
+    def groups(self, purpose: Purpose) -> Iterator[GroupRecord]:
+        """Its groups of one purpose, in the order of their names.
+
+        Raises:
+            NoRun: one cannot be read.
+        """
+        with readable(self.layout.root):
+            yield from self.files.groups(self.files.addresses(purpose))
+
+    def latest(self) -> int | None:
+        """Step of the newest whole checkpoint; None where there is none."""
+        with readable(self.layout.latest):
+            try:
+                return pointed(self.store.get(self.layout.latest))
+            except NotFound:
+                return None
+            except OutOfBounds as error:
+                raise NoRun(f"{self.layout.latest} cannot be read: {error}") from error
+
+    def weights(self) -> list[int]:
+        """Steps whose published weights are kept, and can be served by themselves: no delta."""
+        with readable(self.layout.all_weights):
+            found = by_number(self.store.list(self.layout.all_weights), self.layout.all_weights)
+        return sorted(step for step, uris in found.items() if any(uri.endswith(WHOLE) for uri in uris))
+
+    def best(self) -> int | None:
+        """The kept step that validated best, as the job's own status says it; None before any did."""
+        kept, files = self.weights(), self.files
+        with readable(self.layout.validations):
+            validations = files.validations()
+        order = ranked(
+            Evaluation(each.step, each.reward, each.external_score, each.success, each.episodes, each.failed)
+            for each in validations
+        )
+        return next((each.step for each in order if each.step in kept), None)
+
+
+def opened(place: Place, endpoint_url: str | None = None) -> StoredRun:
+    """What is stored of a run.
+
+    Args:
+        place: as `where.meant` says.
+        endpoint_url: of an S3-compatible store.
+
+    Raises:
+        NoRun: there is none, or the store cannot be used.
+    """
+    if isinstance(place, Named):
+        raise NoRun(
+            f"there is no local job {place.name}; of a job on a cluster name what its status.artifacts.uri "
+            "says"
+        )
+    if isinstance(place, LocalJob):
+        return _of_local_job(place)
+    uri = place.uri
+    run = StoredRun(store_at({"uri": uri, "endpointUrl": endpoint_url}), RunLayout.of(uri))
+    with readable(uri):
+        job = run.files.document(run.layout.job)
+        if job is None and not _has_written(run, uri):
+            raise NoRun(
+                f"{uri} has no run: name the folder of a local job (.headway/NAME), or what "
+                "status.artifacts.uri of a job on a cluster says"
+            )
+    return StoredRun(run.store, run.layout, job or {})
+
+
+def _has_written(run: StoredRun, uri: str) -> bool:
+    found = {each.removeprefix(uri).lstrip("/").partition("/")[0] for each in run.store.list(uri)}
+    return not found.isdisjoint(MARKS)
+
+
+def _of_local_job(place: LocalJob) -> StoredRun:
+    raw = JobFolder(place.folder).whole()
+    metadata, spec = raw["metadata"], raw.get("spec") or {}
+    identity = [str(metadata.get(key) or "") for key in ("namespace", "name", "uid")]
+    # Where the folder is now: a person may have moved it.
+    layout = RunLayout.of(Layout(f"file://{place.folder / 'artifacts'}", *identity).root)
+    if not place.folder.joinpath("artifacts", *identity).is_dir():
+        raise NoRun(f"{place.folder}: the job has written nothing yet")
+    store = store_at({**(spec.get("output") or {}), "uri": layout.root})
+    job = {"kind": raw.get("kind", names.TRAINING_KIND), "spec": spec}
+    job |= dict(zip(("namespace", "name", "uid"), identity, strict=True))
+    if "candidates" in raw["status"]:
+        job["candidates"] = raw["status"]["candidates"]
+    return StoredRun(store, layout, job, raw["status"])
+
+
+def store_at(output: Mapping[str, Any]) -> Store:
+    """The store of `spec.output`.
+
+    Raises:
+        NoRun: it cannot be used.
+    """
+    where = output.get("uri")
+    try:
+        return open_store(OutputSpec.model_validate(output))
+    except ModuleNotFoundError as error:
+        raise NoRun(f"{where}: reading buckets needs boto3: pip install headway[coordinator]") from error
+    except JobError as error:
+        raise NoRun(f"{where}: {error}") from error
+    except ValidationError as error:
+        raise NoRun(f"{where}: {error.errors()[0]['msg']}") from error
+
+
+@contextmanager
+def readable(where: str) -> Iterator[None]:
+    """Around what reads a store: whatever a store says no with, in words.
+
+    Raises:
+        NoRun: it did.
+    """
+    try:
+        yield
+    except NotFound as error:
+        raise NoRun(f"{where}: there is no object {error.args[0]}") from error
+    except JobError as error:
+        raise NoRun(error.termination.sentence) from error
+    except (Denied, Corrupt) as error:
+        raise NoRun(str(error)) from error
+    except OSError as error:
+        raise NoRun(f"{error.filename or where}: {error.strerror or error}") from error
+    except _of_clients() as error:
+        raise NoRun(f"{where}: the store does not answer: {error}") from error
+
+
+def _of_clients() -> tuple[type[Exception], ...]:
+    """What boto3 raises; nothing where it is not installed, and so was not asked."""
+    try:
+        from boto3.exceptions import Boto3Error
+        from botocore.exceptions import BotoCoreError, ClientError
+    except ModuleNotFoundError:
+        return ()
+    return BotoCoreError, ClientError, Boto3Error

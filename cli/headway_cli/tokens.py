@@ -1,0 +1,126 @@
+"""Counts the tokens of prompts as a model's own chat template and tokenizer make them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+from headway_analysis.estimate.prompts import Known
+from headway_api import rope
+from headway_api.base_model import HUB, Source, fetch, read_config
+from headway_api.bounds import OutOfBounds
+from headway_api.store import Store
+from headway_cli.runs import NoRun
+from headway_cli.stored_run import readable
+
+Json = dict[str, Any]
+TODAY: Final = datetime(2024, 7, 26)
+"""The day that templates which state it are told, as in a job."""
+CONFIG: Final = "config.json"
+
+
+class NotAtHand(Exception):
+    """A model cannot be asked how many tokens a text has; the message says why."""
+
+
+def folder_of(model: Source, store: Store, cache: Path) -> Path:
+    """A folder with the model's configuration and tokenizer, without its weights.
+
+    Nothing is fetched from the hub: of a hf:// model what an earlier download has left is taken.
+
+    Raises:
+        NotAtHand: there is none.
+    """
+    if model.base.startswith("file://"):
+        return Path(model.base.removeprefix("file://"))
+    if model.base.startswith(HUB):
+        return _of_hub(model)
+    try:
+        with readable(model.base):
+            return fetch(model, store, cache, weights=False)
+    except NoRun as error:
+        raise NotAtHand(str(error)) from error
+
+
+def _of_hub(model: Source) -> Path:
+    try:
+        from huggingface_hub import snapshot_download
+        from huggingface_hub.errors import HFValidationError
+    except ModuleNotFoundError as error:
+        raise NotAtHand("huggingface-hub is missing: pip install headway[coordinator]") from error
+    name = model.base.removeprefix(HUB)
+    try:
+        found = snapshot_download(name, revision=model.revision, local_files_only=True)
+    except (OSError, HFValidationError) as error:  # the first is what it raises where nothing is there
+        raise NotAtHand(f"{name} was not downloaded to this machine") from error
+    return Path(found)
+
+
+def context_length(folder: Path, asked: int | None) -> int | None:
+    """Most tokens of an episode: what is asked for, else the model's own limit; None where nobody says."""
+    if asked is not None:
+        return asked
+    try:
+        config = read_config(folder / CONFIG)
+        limit = (config.get("text_config") or config).get("max_position_embeddings")
+        return rope.own_length(config, int(limit)) if limit else None
+    except (OSError, OutOfBounds, ValueError, TypeError, AttributeError):
+        return None
+
+
+def known(folder: Path, asked: int | None) -> Known:
+    """A model that can be asked.
+
+    Args:
+        folder: with its tokenizer and configuration.
+        asked: most tokens of an episode, where the job says it.
+
+    Raises:
+        NotAtHand: the tokenizer, the template or the context's length is missing.
+    """
+    length = context_length(folder, asked)
+    if length is None:
+        raise NotAtHand(f"{CONFIG} of the model does not say how many tokens it takes")
+    tokenizer = _tokenizer(folder)
+
+    def size(messages: Sequence[Json], tools: Sequence[Json]) -> int:
+        text = tokenizer.apply_chat_template(
+            [_with_objects(each) for each in messages],
+            tools=list(tools) or None,
+            add_generation_prompt=True,
+            tokenize=False,
+            strftime_now=TODAY.strftime,
+        )
+        return len(tokenizer.encode(str(text), add_special_tokens=False))
+
+    return Known(size, length)
+
+
+def _tokenizer(folder: Path) -> Any:
+    try:
+        from transformers import AutoTokenizer
+    except ModuleNotFoundError as error:
+        raise NotAtHand("transformers is missing: pip install headway[coordinator]") from error
+    try:
+        found: Any = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+    except Exception as error:  # whatever transformers raises, the remedy is the same
+        raise NotAtHand(f"the tokenizer in {folder} cannot be loaded: {error}") from error
+    if not found.chat_template:
+        raise NotAtHand(f"the model in {folder} has no chat template")
+    return found
+
+
+def _with_objects(message: Mapping[str, Any]) -> Json:
+    """Templates write the arguments of a call as JSON: they are given objects."""
+    calls = message.get("tool_calls")
+    if not calls:
+        return dict(message)
+    return {**message, "tool_calls": [{**call, "function": _object(call["function"])} for call in calls]}
+
+
+def _object(function: Mapping[str, Any]) -> Json:
+    arguments = function["arguments"]
+    return {**function, "arguments": json.loads(arguments) if isinstance(arguments, str) else arguments}

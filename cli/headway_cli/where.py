@@ -1,0 +1,74 @@
+"""What a word of the command line means: a job of this machine, what a run has stored, or a job's name."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from headway_cli.local.manifest import NAME
+from headway_cli.runs import NoRun
+
+ADDRESSES: Final = ("s3://", "file://")
+
+
+@dataclass(frozen=True)
+class LocalJob:
+    """A job that ran on this machine."""
+
+    folder: Path
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What a job has written to an artifact store."""
+
+    uri: str
+    """Its folder."""
+
+
+@dataclass(frozen=True)
+class Named:
+    """Perhaps the name of a job on a cluster."""
+
+    name: str
+
+
+Place = LocalJob | Stored | Named
+
+
+def meant(word: str, jobs: Path) -> Place:
+    """What a person has named.
+
+    Args:
+        word: a folder, an address, or a name.
+        jobs: where jobs of this machine have their folders: a name there comes before one on a cluster.
+
+    Raises:
+        NoRun: it is none of them.
+    """
+    if word.startswith("s3://"):
+        return Stored(word.rstrip("/"))
+    path = Path(word.removeprefix("file://"))
+    for folder in (path, jobs / path):
+        if is_local_job(folder):
+            return LocalJob(folder.resolve())
+    if path.is_dir():
+        return Stored(f"file://{path.resolve()}")
+    if NAME.fullmatch(word):
+        return Named(word)
+    raise NoRun(
+        f"{word} is not there: name the folder of a local job (.headway/NAME), a job on a cluster, or what "
+        "its status.artifacts.uri says"
+    )
+
+
+def is_local_job(folder: Path) -> bool:
+    """Whether the local engine has run a job in a folder. What a job has stored has a job.json too, of
+    another form: identity and spec, as its processes read them."""
+    try:
+        found = json.loads((folder / "job.json").read_bytes())
+    except (OSError, ValueError):
+        return False
+    return isinstance(found, dict) and isinstance(found.get("metadata"), dict)
