@@ -4,11 +4,25 @@ from __future__ import annotations
 
 import typer
 
-from headway_cli.commands import artifacts, cluster, cost, estimate, logs, report, run, serve, trajectories
+from headway_cli.commands import (
+    artifacts,
+    check,
+    cluster,
+    cost,
+    estimate,
+    init,
+    logs,
+    report,
+    run,
+    serve,
+    trajectories,
+)
 from headway_cli.commands import eval as evaluation
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 for command in (
+    init.init,
+    check.check,
     run.run,
     cluster.submit,
     cluster.watch,

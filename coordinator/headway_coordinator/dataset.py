@@ -1,4 +1,4 @@
-"""Rows of a dataset, and the seeded order in which they become groups.
+"""The seeded order in which the rows of a dataset become groups.
 
 The order is a pure function of (seed, position): a restarted coordinator that knows nothing but a position
 finds the same row, and two epochs visit the same rows in different orders.
@@ -6,32 +6,17 @@ finds the same row, and two epochs visit the same rows in different orders.
 
 from __future__ import annotations
 
-import codecs
-import csv
 import hashlib
-import io
 import json
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Final
-from urllib.parse import urlsplit
 
 from pydantic_core import to_jsonable_python
 
-from headway_api import bounds
-from headway_api.bounds import OutOfBounds, json_within, shortened
-from headway_api.exits import JobError
 from headway_api.records import Purpose
-from headway_api.spec.data import Dataset, Format
-from headway_api.store import Denied, NotFound, Store
-
-Row = dict[str, Any]
-ROWS_AT_ONCE: Final = 256
-"""Rows of a parquet file that are decompressed together: each may be a thousand times its bytes."""
-VALUES: Final = 100_000_000
-"""Lists, objects and the values in them, of one JSON file."""
+from headway_api.rows import Row
 
 
 @dataclass
@@ -94,189 +79,6 @@ def position_of(group_id: str) -> int:
     return int(group_id.rpartition("-")[2])
 
 
-def parse(data: bytes, form: Format) -> list[Row]:
-    """Read a table; every column is kept.
-
-    Raises:
-        ValueError: the content is not what its format says, or beyond a bound; of a row it names the number,
-            from 0.
-    """
-    rows: list[Row] = []
-    size = 0
-    for number, row in enumerate(_rows(data, form)):
-        if not isinstance(row, dict):
-            raise ValueError(f"row {number} is {type(row).__name__}; expected one JSON object a row")
-        if number >= bounds.ROWS:
-            raise ValueError(f"it has more than {bounds.ROWS} rows; split it over several jobs")
-        size += _size(number, row)
-        if size > bounds.DATASET:
-            raise ValueError(f"its rows up to {number} are more than {bounds.DATASET} bytes; split it")
-        rows.append(row)
-    return rows
-
-
-def _rows(data: bytes, form: Format) -> Iterator[Any]:
-    if form == "parquet":
-        import pyarrow.parquet as pq
-
-        number = 0
-        for batch in pq.ParquetFile(io.BytesIO(data)).iter_batches(batch_size=ROWS_AT_ONCE):
-            if batch.nbytes > ROWS_AT_ONCE * bounds.ROW:
-                raise ValueError(f"a row from {number} on is more than {bounds.ROW} bytes; shorten it")
-            number += batch.num_rows
-            yield from batch.to_pylist()
-        return
-    data = data.removeprefix(codecs.BOM_UTF8)
-    if form == "csv":
-        yield from _csv(data.decode())
-    elif form == "jsonl":
-        yield from _lines(data)
-    else:
-        depth = bounds.DEPTH + 1
-        found = json_within(data, bounds.DATASET, values=VALUES, depth=depth, halves=True, finite=False)
-        if not isinstance(found, list):
-            raise ValueError("expected a list with one JSON object a row")
-        yield from found
-
-
-def _lines(data: bytes) -> Iterator[Any]:
-    """JSON line by line. Only a line feed ends a line: JSON's own text may hold Unicode's other ends."""
-    number = 0
-    for line in io.BytesIO(data):
-        if not line.strip():
-            continue
-        try:
-            yield json_within(line.strip(), bounds.ROW, halves=True, finite=False)
-        except OutOfBounds as error:
-            raise ValueError(f"row {number} cannot be read: {error}; mend or remove it") from error
-        number += 1
-
-
-def _csv(text: str) -> Iterator[Row]:
-    csv.field_size_limit(bounds.ROW)
-    number = 0
-    try:
-        for row in csv.DictReader(io.StringIO(text, newline=""), strict=True):
-            if None in row:  # where DictReader puts what is left over
-                raise ValueError(
-                    f"row {number} has more cells than there are columns; quote cells with commas"
-                )
-            if (short := next((name for name, cell in row.items() if cell is None), None)) is not None:
-                raise ValueError(f"row {number} ends before column {short!r}")
-            yield dict(row)
-            number += 1
-    except csv.Error as error:
-        raise ValueError(f"row {number}: {error}; a cell has at most {bounds.ROW} characters") from error
-
-
-def _size(number: int, row: Row) -> int:
-    """Bytes of a row as JSON, as which it travels to the environment. A number that is none (a table's
-    missing value) is null there.
-
-    Raises:
-        ValueError: naming the row and the column that cannot, or that is too large.
-    """
-    total = 0
-    for name, value in row.items():
-        try:
-            size = len(json.dumps(to_jsonable_python(value), ensure_ascii=False).encode())
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"column {name!r} of row {number} cannot be written as JSON: {error}") from error
-        total += size + len(name) + len('"": , ')
-        if total > bounds.ROW:
-            raise ValueError(
-                f"row {number} is more than {bounds.ROW} bytes with column {shortened(name, 60)!r}; "
-                "shorten it, or put a reference in its place that the environment resolves"
-            )
-    return total
-
-
-def load(dataset: Dataset, store: Store, block: str) -> list[Row]:
-    """Fetch and read the dataset of a block of the spec, such as `spec.data.train`.
-
-    Raises:
-        JobError: `DatasetNotFound`, `DatasetUnreadable`, `DatasetEmpty`, `PromptColumnMissing` or
-            `SchemeNotSupported`; the message says what to write instead. `DatasetNotFetched`, retriable.
-    """
-    field = f"{block}.uri"
-    if urlsplit(dataset.uri).scheme not in ("s3", "file"):
-        raise JobError(
-            "SchemeNotSupported",
-            f"{dataset.uri} cannot be read by this version; copy the file to s3:// and name it here",
-            field=field,
-        )
-    try:
-        data = store.get_start(dataset.uri, bounds.DATASET + 1)
-    except NotFound:
-        raise JobError(
-            "DatasetNotFound", f"no object at {dataset.uri}; correct the URI", field=field
-        ) from None
-    except Denied as error:
-        text = f"{error}; correct the URI, or let the credentials of spec.output read it"
-        raise JobError("DatasetNotFound", text, field=field) from error
-    except Exception as error:  # the store did not answer: what it says when it does is another matter
-        text = f"{dataset.uri} could not be fetched: {type(error).__name__}: {error}"
-        raise JobError("DatasetNotFetched", text, field=field, permanent=False) from error
-    if len(data) > bounds.DATASET:
-        text = f"{dataset.uri} has more than {bounds.DATASET} bytes; split it over several jobs"
-        raise JobError("DatasetUnreadable", text, field=field)
-    try:
-        rows = parse(data, dataset.effective_format)
-    except Exception as error:  # whatever a parser raises, the remedy is the same
-        raise JobError(
-            "DatasetUnreadable",
-            f"{dataset.uri} is not readable {dataset.effective_format}: {shortened(str(error), 500)}; "
-            "correct format or the file",
-            field=field,
-        ) from error
-    if not rows:
-        text = f"{dataset.uri} has no rows; write rows to it, or name another file"
-        raise JobError("DatasetEmpty", text, field=field)
-    check_prompts(dataset, rows, block)
-    return rows
-
-
-def check_prompts(dataset: Dataset, rows: Sequence[Row], block: str) -> None:
-    """Every row has a prompt: in the column asked for, else in `prompt` where there is one.
-
-    Raises:
-        JobError: `PromptColumnMissing`, naming the columns there are and the first row without a prompt.
-    """
-    columns = list(rows[0])
-    name = dataset.prompt_column or "prompt"
-    if dataset.prompt_column is None and name not in columns:
-        return
-    bad = next((i for i, row in enumerate(rows) if row.get(name) in (None, "")), None)
-    if bad is not None:
-        raise JobError(
-            "PromptColumnMissing",
-            f"row {bad} of {dataset.uri} has no {name!r}; columns are {', '.join(columns)}: name one of "
-            "them, or fill the column",
-            field=f"{block}.promptColumn",
-        )
-
-
-def check_column(rows: Sequence[Row], column: str, field: str) -> None:
-    """Every row has a value in `column`, which `field` of the spec names.
-
-    Raises:
-        JobError: `ColumnMissing`, naming the columns there are and the first row without a value.
-    """
-    bad = next((number for number, row in enumerate(rows) if row.get(column) in (None, "")), None)
-    if bad is not None:
-        columns = ", ".join(rows[bad])
-        raise JobError(
-            "ColumnMissing",
-            f"row {bad} has no {column!r}; columns are {columns}: name one of them, or fill the column",
-            field=field,
-        )
-
-
-def tasks_of(rows: Sequence[Row], column: str | None) -> list[str] | None:
-    """The task of each row; None where no column names it."""
-    return None if column is None else [str(row[column]) for row in rows]
-
-
 def digest(rows: Sequence[Row]) -> str:
     """SHA-256, in hex, of the rows as they travel to the environment. The order of columns counts: the first
     may be the prompt."""
@@ -284,9 +86,3 @@ def digest(rows: Sequence[Row]) -> str:
     for row in rows:
         found.update(json.dumps(to_jsonable_python(row)).encode() + b"\n")
     return found.hexdigest()
-
-
-def prompt_of(row: Row, column: str | None) -> str:
-    """The prompt in a row: of the column asked for, else `prompt`, else the first."""
-    value = row[column] if column else row.get("prompt", next(iter(row.values())))
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

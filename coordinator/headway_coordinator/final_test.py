@@ -19,10 +19,11 @@ from headway_analysis.measures.figures import Figures
 from headway_analysis.measures.tries import Place, Rules, Try, tries_of
 from headway_api import logs
 from headway_api.records import GroupRecord, Purpose, StepReport, WeightsManifest
+from headway_api.rows import Row
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_coordinator import group as groups
 from headway_coordinator.bounds import lost
-from headway_coordinator.dataset import Order, Row
+from headway_coordinator.dataset import Order
 from headway_coordinator.engines.fleet import Fleet
 from headway_coordinator.evaluation import driver
 from headway_coordinator.gateway.asks import Sampling

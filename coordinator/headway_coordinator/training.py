@@ -27,6 +27,7 @@ from headway_analysis.measures.figures import Figures
 from headway_api import logs
 from headway_api.exits import JobError
 from headway_api.records import Abandoned, Batch, EpisodeRecord, Finished, GroupRecord, Purpose, StepReport
+from headway_api.rows import tasks_of
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_api.staleness import as_of
 from headway_coordinator import group as groups
@@ -43,7 +44,7 @@ from headway_coordinator.bounds import (
 )
 from headway_coordinator.budget.gate import Budget, unbounded
 from headway_coordinator.budget.worst import NO_LIMITS, Bill, Limits
-from headway_coordinator.dataset import Data, position_of, tasks_of
+from headway_coordinator.dataset import Data, position_of
 from headway_coordinator.engines.fleet import Fleet
 from headway_coordinator.episode import Task
 from headway_coordinator.evaluation.summary import Summary

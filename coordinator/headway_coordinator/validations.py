@@ -18,10 +18,10 @@ from headway_analysis.measures.figures import Figures
 from headway_api import logs
 from headway_api.exits import JobError
 from headway_api.records import GroupRecord, StepReport, WeightsManifest
+from headway_api.rows import Row
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_coordinator import group as groups
 from headway_coordinator.bounds import lost
-from headway_coordinator.dataset import Row
 from headway_coordinator.engines.fleet import Fleet
 from headway_coordinator.engines.router import Router
 from headway_coordinator.evaluation import driver

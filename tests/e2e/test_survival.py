@@ -19,10 +19,10 @@ import yaml
 from books import Books, amounts, books, counted_twice, events, faults, fell, tokens
 from live_job import pods, sandbox_in_use
 
+from headway_analysis.signals.of_spec import job_of
 from headway_analysis.signals.watch import Watch
 from headway_api.names import PRICES_KEY
 from headway_api.spec.training import RLTrainingJobSpec
-from headway_analysis.signals.of_spec import job_of
 from headway_demo.bill import recount, status_tokens
 from headway_demo.objects import read_group
 from headway_demo.settings import NAMESPACE

@@ -22,13 +22,13 @@ from role_keys import TO_BROKER
 from speaker import Speaker
 
 from headway_api.records import EpisodeRecord, Purpose, Row
+from headway_api.rows import prompt_of
 from headway_api.sandbox_api import ToolReply
 from headway_coordinator.agents.agent import Agent
 from headway_coordinator.agents.builtin import Builtin
 from headway_coordinator.agents.http import HttpAgent
 from headway_coordinator.agents.remote import Desk
 from headway_coordinator.agents.sandboxed import SandboxedAgent
-from headway_coordinator.dataset import prompt_of
 from headway_coordinator.engines.router import Router
 from headway_coordinator.episode import Episodes, Rules, Task
 from headway_coordinator.gateway.asks import Sampling, Session

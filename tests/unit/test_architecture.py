@@ -67,7 +67,8 @@ preflight's checks. It runs on the author's machine, and no process of a job imp
 def test_nothing_of_a_job_imports_what_is_for_tests() -> None:
     found = {
         str(path.relative_to(ROOT))
-        for root in PACKAGES.values()
+        for package, root in PACKAGES.items()
+        if package != "headway_cli"  # it runs an author's own checks on the author's machine
         for path in root.rglob("*.py")
         if "testing" not in path.parts and any(".testing" in f".{name}" for name in imports(path))
     }
@@ -144,6 +145,7 @@ def test_nothing_listens_but_by_the_bounded_servers() -> None:
         str(path.relative_to(root.parent)): " ".join(sorted(listeners(path)))
         for root in PACKAGES.values()
         for path in root.rglob("*.py")
+        if "templates" not in path.parts  # an agent that `headway init` writes is the user's
         if listeners(path)
     }
     assert found == LISTENS

@@ -203,11 +203,11 @@ READERS: dict[str, Reader] = {
     ),
 }
 WHERE = {
+    "api/headway_api/rows.py": "`test_dataset.py`",
     "api/headway_api/run_files.py": "a run's steps, figures, validations, decisions, groups and report",
     "api/headway_api/stored.py": "all of them",
     "api/headway_api/warm_start.py": "weights to start from",
     "coordinator/headway_coordinator/coordinator.py": "an exported version",
-    "coordinator/headway_coordinator/dataset.py": "`test_dataset.py`",
     "coordinator/headway_coordinator/estimate/kept.py": "an estimate",
     "coordinator/headway_coordinator/evaluation/candidates.py": "a candidate's weights",
     "coordinator/headway_coordinator/evaluation/rescore.py": "a run to rescore",

@@ -85,6 +85,9 @@ class Machine:
         self._modules = modules
         self._namespace = job["metadata"]["namespace"]
         self._stem = names.stem(job["kind"], job["metadata"]["name"])
+        service = ((job["spec"].get("agent") or {}).get("http") or {}).get("service")
+        self._agent = None if service is None else f"{service['name']}.{self._namespace}.svc"
+        """Name of the user's own agent, which a person starts on this machine."""
         self._objects: dict[Ref, Json] = {}
         self._pods: dict[str, Pod] = {}
         self._ending: dict[str, asyncio.Task[None]] = {}
@@ -298,6 +301,7 @@ class Machine:
             for pod in self._pods.values()
             if _selects(service["spec"], pod)
         ]
+        lines += [] if self._agent is None else [f"{LOOPBACK} {self._agent}"]
         text = "".join(f"{line}\n" for line in lines)
         path = self._folder / "hosts"
         with contextlib.suppress(FileNotFoundError):

@@ -11,6 +11,7 @@ import aiohttp
 from headway_api import names
 from headway_api.config import EvalConfig, JobConfig
 from headway_api.records import Purpose
+from headway_api.rows import prompt_of
 from headway_api.spec import suite as suites
 from headway_api.spec.agent import HttpAgent as HttpSpec
 from headway_coordinator.agents.agent import Agent
@@ -18,7 +19,6 @@ from headway_coordinator.agents.builtin import Builtin
 from headway_coordinator.agents.http import HttpAgent
 from headway_coordinator.agents.remote import Desk
 from headway_coordinator.agents.sandboxed import SandboxedAgent
-from headway_coordinator.dataset import prompt_of
 from headway_coordinator.gateway.server import GatewayServer
 from headway_coordinator.gateway.turns import Backend
 from headway_coordinator.resolving import hosts_file

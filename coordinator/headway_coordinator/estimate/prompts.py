@@ -12,8 +12,8 @@ from headway_analysis.estimate.prompts import Known, Size
 from headway_analysis.estimate.prompts import unknown as unknown
 from headway_api import logs
 from headway_api.config import EvalConfig
+from headway_api.rows import Row
 from headway_api.sandbox_api import ResetReply
-from headway_coordinator.dataset import Row
 from headway_coordinator.evaluation.candidates import Readable
 from headway_coordinator.trajectory.render import Renderer
 

@@ -7,7 +7,8 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any
 
 from headway_api.records import GroupRecord, Purpose
-from headway_coordinator.dataset import Order, Row
+from headway_api.rows import Row
+from headway_coordinator.dataset import Order
 from headway_coordinator.gateway.asks import Sampling
 from headway_coordinator.group import Plan
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from headway_api.rows import Row
 from headway_api.spec.evaluation import RLEvalJobSpec
-from headway_coordinator.dataset import Row
 
 
 @dataclass(frozen=True)

@@ -22,13 +22,14 @@ from headway_analysis.measures.tries import Place, Rules, tries_of
 from headway_api import logs
 from headway_api.exits import JobError
 from headway_api.records import EpisodeRecord, GroupRecord, Purpose
+from headway_api.rows import Row
 from headway_api.spec.evaluation import RLEvalJobSpec
 from headway_api.spec.suite import field_of as suite_field
 from headway_coordinator import group as groups
 from headway_coordinator.bounds import LOST_LIMIT, lost
 from headway_coordinator.budget.gate import Budget, GroupReservation, unbounded
 from headway_coordinator.budget.worst import NO_LIMITS, Bill, Limits
-from headway_coordinator.dataset import Order, Row, digest, position_of
+from headway_coordinator.dataset import Order, digest, position_of
 from headway_coordinator.episode import Task
 from headway_coordinator.evaluation.candidates import endpoint_field
 from headway_coordinator.evaluation.measured import measured

@@ -21,13 +21,14 @@ from headway_analysis.preflight.run import episodes_for
 from headway_api import logs
 from headway_api.artifacts import Layout
 from headway_api.records import EpisodeRecord, GroupRecord, Purpose
+from headway_api.rows import tasks_of
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_api.store import Store
 from headway_coordinator import group as groups
 from headway_coordinator.bounds import LOST_LIMIT, lost
 from headway_coordinator.budget.gate import Budget
 from headway_coordinator.budget.worst import Bill, Limits
-from headway_coordinator.dataset import Data, tasks_of
+from headway_coordinator.dataset import Data
 from headway_coordinator.episode import Task
 from headway_coordinator.gateway.asks import Sampling
 from headway_coordinator.ledger.segments import Ledger

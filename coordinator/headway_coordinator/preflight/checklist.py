@@ -15,6 +15,7 @@ from typing import TypeVar
 import aiohttp
 
 from headway_api import logs, names, pod_lacks
+from headway_api import rows as tables
 from headway_api.base_model import fetch
 from headway_api.exits import JobError, not_final
 from headway_api.sandbox_api import FinishReply, Problem, ResetReply
@@ -23,7 +24,6 @@ from headway_api.spec.judge import field_of
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_api.status import Check, Preflight
 from headway_api.store import Store
-from headway_coordinator import dataset
 from headway_coordinator.agents.builtin import opening
 from headway_coordinator.faults import AnswerFault, InfraFault, PermanentFault
 from headway_coordinator.http import Refused, Unreachable
@@ -133,7 +133,7 @@ class Checklist:
         self._passed(check, f"{judge.shown} answers")
 
     async def _visit(
-        self, row: dataset.Row, broker: Broker, incarnation: int, judges: Judges | None = None
+        self, row: tables.Row, broker: Broker, incarnation: int, judges: Judges | None = None
     ) -> tuple[ResetReply, FinishReply] | None:
         spec = self.spec
         try:
@@ -189,7 +189,7 @@ class Checklist:
         self.report(Preflight(state="Running", checks=self.results, waits_for=waits))
 
     async def _once(
-        self, row: dataset.Row, broker: Broker, lease: str, judges: Judges
+        self, row: tables.Row, broker: Broker, lease: str, judges: Judges
     ) -> tuple[ResetReply, FinishReply]:
         """A visit to a sandbox. One in which the environment's own code fails is made again: a third such
         failure is no accident."""
@@ -204,7 +204,7 @@ class Checklist:
             visit += 1
 
     async def _there(
-        self, row: dataset.Row, broker: Broker, lease: str, judges: Judges
+        self, row: tables.Row, broker: Broker, lease: str, judges: Judges
     ) -> tuple[ResetReply, FinishReply]:
         spec = self.spec
         seconds, timeout = spec.environment.sandbox.deadline_seconds, spec.rollout.timeout_seconds
@@ -308,6 +308,6 @@ async def until_answered(
             await asyncio.sleep(PAUSE_SECONDS)
 
 
-def said_of(rows: list[dataset.Row]) -> str:
+def said_of(rows: list[tables.Row]) -> str:
     """What is told of rows that could be read."""
     return f"{len(rows)} rows with columns {', '.join(rows[0])}"

@@ -6,14 +6,14 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
 from headway_analysis.measures.candidate import ALL
+from headway_api import rows as tables
 from headway_api.exits import JobError
+from headway_api.rows import Row, tasks_of
 from headway_api.sandbox_api import ResetReply
 from headway_api.spec.evaluation import RLEvalJobSpec
 from headway_api.spec.suite import Suite, field_of, field_said
 from headway_api.status import Preflight
 from headway_api.store import Store
-from headway_coordinator import dataset
-from headway_coordinator.dataset import Row, tasks_of
 from headway_coordinator.faults import InfraFault, PermanentFault
 from headway_coordinator.judges.answering import Judges
 from headway_coordinator.preflight import checks
@@ -46,10 +46,10 @@ class EvalRunner(Checklist):
 
     def _load(self, store: Store) -> list[Row]:
         data = self.spec.data
-        rows = dataset.load(data, store, BLOCK)
+        rows = tables.load(data, store, BLOCK)
         for name, column in (("taskColumn", data.task_column), ("clusterColumn", data.cluster_column)):
             if column is not None:
-                dataset.check_column(rows, column, f"{BLOCK}.{name}")
+                tables.check_column(rows, column, f"{BLOCK}.{name}")
         check_tasks(rows[: self.spec.evaluation.max_rows], data.task_column)
         check_suites(rows, data.task_column, [suite.name for suite in self.spec.suites])
         check_gate(self.spec, rows[: self.spec.evaluation.max_rows])

@@ -13,19 +13,21 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from headway_analysis import splits
 from headway_analysis.measures import tasks
 from headway_api import lora_targets, warm_start
+from headway_api import rows as tables
 from headway_api.artifacts import Layout
 from headway_api.base_model import fetch
 from headway_api.exits import JobError, not_final
+from headway_api.rows import Row
 from headway_api.sandbox_api import ResetReply
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_api.status import Preflight
 from headway_api.store import Denied, NotFound, Store, bucket_unavailable
-from headway_coordinator import dataset
-from headway_coordinator.dataset import Data, Row
+from headway_coordinator.dataset import Data
 from headway_coordinator.judges.answering import Judges
-from headway_coordinator.preflight import calls, checks, overlaps, tensors
+from headway_coordinator.preflight import calls, checks, tensors
 from headway_coordinator.preflight.checklist import Checklist, said_of
 from headway_coordinator.sandboxes import Broker
 from headway_coordinator.trajectory import render
@@ -68,20 +70,18 @@ class Runner(Checklist):
             JobError: whatever is missing, under every policy.
         """
         spec = self.spec
-        train = self._need(
-            "Dataset", lambda: dataset.load(spec.data.train, store, "spec.data.train"), said_of
-        )
-        validation: list[dataset.Row] = []
+        train = self._need("Dataset", lambda: tables.load(spec.data.train, store, "spec.data.train"), said_of)
+        validation: list[tables.Row] = []
         if (held_out := spec.data.validation) is not None:
             rows = self._need(
-                "Validation", lambda: dataset.load(held_out, store, "spec.data.validation"), said_of
+                "Validation", lambda: tables.load(held_out, store, "spec.data.validation"), said_of
             )
             validation = rows[: spec.evaluation.max_rows]
         test: list[Row] = []
         if (judged := spec.data.test) is not None:
-            test = self._need("Test", lambda: dataset.load(judged, store, "spec.data.test"), said_of)
+            test = self._need("Test", lambda: tables.load(judged, store, "spec.data.test"), said_of)
             if judged.cluster_column is not None:
-                dataset.check_column(test, judged.cluster_column, "spec.data.test.clusterColumn")
+                tables.check_column(test, judged.cluster_column, "spec.data.test.clusterColumn")
         data = Data(train=train, validation=validation, test=test)
         self._overlaps(data)
         self._tasks(data)
@@ -146,12 +146,12 @@ class Runner(Checklist):
         spec, policy = self.spec.data, self.spec.preflight.policy
         rows = {"train": data.train, "validation": data.validation, "test": data.test}
         columns = {name: block.prompt_column for name in rows if (block := getattr(spec, name)) is not None}
-        splits = overlaps.of_job(rows, columns)
-        if policy == "Off" or len(splits) < 2:
+        found = splits.of_job(rows, columns)
+        if policy == "Off" or len(found) < 2:
             return
         try:
             with not_final(self.begun):
-                warnings = overlaps.check(splits, allowed=spec.allow_overlap)
+                warnings = splits.check(found, allowed=spec.allow_overlap)
         except JobError as error:
             self._failed("Overlap", error)
             if policy == "Warn":

@@ -290,3 +290,10 @@ def test_when_no_network_is_free_that_is_said(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(socket, "socket", Taken)
     with pytest.raises(MachineBusy, match="wait until one of them has ended"):
         Network.take()
+
+
+async def test_the_service_of_a_users_agent_is_this_machine(tmp_path: Path) -> None:
+    agent = {"http": {"service": {"name": "desk", "port": 8100}}}
+    job = {**JOB, "spec": {**JOB["spec"], "agent": agent}}
+    async with Machine(tmp_path / "job", tmp_path, job):
+        assert (tmp_path / "job" / "hosts").read_text() == "127.0.0.1 desk.team.svc\n"

@@ -17,10 +17,11 @@ from refusing_bucket import refusing_store
 from headway_api import bounds
 from headway_api.exits import JobError
 from headway_api.records import Purpose
+from headway_api.rows import check_prompts, load, parse
 from headway_api.sandbox_api import ResetRequest
 from headway_api.spec.data import Dataset
 from headway_api.store import FileStore
-from headway_coordinator.dataset import Order, check_prompts, digest, load, parse, position_of
+from headway_coordinator.dataset import Order, digest, position_of
 
 ROWS = [{"prompt": "a", "answer": 1, "nested": {"x": [1]}}, {"prompt": "b", "answer": 2, "nested": {"x": []}}]
 

@@ -13,8 +13,9 @@ from episodes import sealed
 
 from headway_api.exits import JobError, job_error
 from headway_api.records import EpisodeRecord, GroupRecord, UsageClass
+from headway_api.rows import Row
 from headway_coordinator.bounds import LOST_LIMIT
-from headway_coordinator.dataset import Row, position_of
+from headway_coordinator.dataset import position_of
 from headway_coordinator.endpoint.chat import Notes
 from headway_coordinator.episode import Task
 from headway_coordinator.evaluation.run import WRITING

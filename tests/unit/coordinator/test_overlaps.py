@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from preflight_bench import Bench, spec, write_inputs
 
+from headway_analysis.splits import Split, check, of_job
 from headway_api.exits import JobError
-from headway_coordinator.preflight.overlaps import Split, check, of_job
 
 CASES = [{"prompt": f"Handle case {n}.", "id": n} for n in range(6)]
 

@@ -19,6 +19,7 @@ from scripted_learner import ScriptedLearner
 from speaking_job import job as speaking_job
 from speaking_job import speaking_engine, until_ready
 
+from headway_analysis.signals.of_spec import job_of
 from headway_analysis.signals.watch import Verdict, Watch
 from headway_api.config import JobConfig
 from headway_api.sandbox_api import PoolState
@@ -30,7 +31,6 @@ from headway_coordinator import status as status_module
 from headway_coordinator.coordinator import Coordinator
 from headway_coordinator.engines.router import Endpoint, Router
 from headway_coordinator.pause import Pauses, acting, pause_of, unseen
-from headway_analysis.signals.of_spec import job_of
 from headway_coordinator.stall import AFTER_SECONDS, culprit
 from headway_coordinator.stored_job import KubernetesJob
 

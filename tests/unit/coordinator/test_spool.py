@@ -13,10 +13,10 @@ from refusing_bucket import refusing_store
 from headway_api.artifacts import Layout
 from headway_api.exits import ANEW, JobError
 from headway_api.records import Purpose
+from headway_api.run_files import standing
 from headway_api.spec.trust import EvaluationSpec
 from headway_api.store import FileStore
 from headway_coordinator.evaluation.summary import Summary
-from headway_api.run_files import standing
 from headway_coordinator.spool import Spool
 
 

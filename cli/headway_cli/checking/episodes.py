@@ -1,0 +1,128 @@
+"""Has episodes of an environment played in a process of their own, and says what was found as it comes.
+
+That process runs the author's oracle, which may print, hang or exit; `played` is what runs in it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from headway_analysis.preflight.definition import Example, Finding
+from headway_cli.checking import process as processes
+from headway_cli.checking.job import Spec
+from headway_cli.checking.rows import TRAIN, Data
+
+ENVIRONMENT: Final = "environment"
+REPORTED: Final = "headway_sandbox.reported:"
+"""Module of the environment that believes what an agent reports."""
+SECONDS: Final = 300.0
+"""How long all episodes may take together."""
+CLOSING_SECONDS: Final = 5.0
+"""From its last word to its end."""
+TAIL: Final = 2_000
+"""Bytes of the last words of a process that failed."""
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is to be played."""
+
+    document: Json
+    """The job, as its file has it."""
+    folder: str
+    """Of the environment's modules."""
+    rows: int
+    """Training rows that episodes are played on."""
+
+
+def findings(asked: Asked, spec: Spec, data: Data, seconds: float = SECONDS) -> Iterator[Finding]:
+    """What the checks that play episodes find, as soon as it is known."""
+    if (why := _not_played(spec, data)) is not None:
+        yield why
+        return
+    with tempfile.TemporaryFile() as said:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "headway_cli.checking.played"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, start_new_session=True,
+        )  # fmt: skip
+        late = threading.Event()
+
+        def end() -> None:
+            late.set()
+            processes.end(process)
+
+        timer = threading.Timer(seconds, end)
+        timer.start()
+        try:
+            yield from _told(process, asked)
+            code = processes.ended(process, CLOSING_SECONDS)
+        finally:
+            timer.cancel()
+            processes.end(process)
+        if late.is_set():
+            saw = f"Episodes had not ended after {seconds:.0f} s."
+            yield Finding(ENVIRONMENT, "Fail", saw, advice="Make reset, tools, reward and score faster.")
+        elif code != 0:
+            said.seek(0)
+            yield _broken(said.read()[-TAIL:].decode(errors="replace"), code)
+
+
+def _told(process: subprocess.Popen[bytes], asked: Asked) -> Iterator[Finding]:
+    """What the process writes, a finding a line."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with contextlib.suppress(BrokenPipeError), process.stdin as pipe:  # it has ended: its last words say why
+        pipe.write(json.dumps(dataclasses.asdict(asked)).encode())
+    with process.stdout as lines:
+        for line in lines:
+            if line.endswith(b"\n"):  # it was ended within the line otherwise
+                yield of_json(json.loads(line))
+
+
+def _broken(said: str, code: int | None) -> Finding:
+    last = (said.strip().splitlines() or ["nothing was said"])[-1]
+    saw = f"The episodes' process ended with {code}: {last}"
+    advice = "Have the oracle end neither the process nor its threads; or report this as a bug of Headway."
+    return Finding(ENVIRONMENT, "Unknown", saw, advice=advice)
+
+
+def _not_played(spec: Spec, data: Data) -> Finding | None:
+    """Why no episode can be played here."""
+    if not data.of(TRAIN):
+        saw, advice = "No episode was played, since no rows are known.", "Mend the rows first."
+        return Finding(ENVIRONMENT, "Unknown", saw, advice=advice, field="spec.data")
+    if spec.environment.entrypoint.startswith(REPORTED):
+        saw = "No episode was played: the agent reports what it is worth, and is not asked here."
+        return Finding(ENVIRONMENT, "Unknown", saw, field="spec.agent.http")
+    if spec.judges:
+        saw = "No episode was played: reward and score may ask judges, and none is asked here."
+        advice = "The job's preflight asks them."
+        return Finding(ENVIRONMENT, "Unknown", saw, advice=advice, field="spec.judges")
+    return None
+
+
+def to_json(finding: Finding) -> Json:
+    """A finding as an object of JSON, without what it lacks."""
+    made = dataclasses.asdict(finding)
+    made["figures"] = dict(finding.figures)
+    made["examples"] = [
+        {key: value for key, value in example.items() if value is not None} for example in made["examples"]
+    ]
+    return {key: value for key, value in made.items() if value not in (None, "", {}, [])}
+
+
+def of_json(found: Json) -> Finding:
+    """The finding that such an object was made from."""
+    examples = tuple(Example(**example) for example in found.get("examples", ()))
+    figures = tuple(found.get("figures", {}).items())
+    return Finding(**{**found, "examples": examples, "figures": figures})

@@ -1,0 +1,96 @@
+"""Whether a job is one that the operator takes, and wise. Pure, but for a look at the model's folder."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from headway_analysis.preflight.definition import Finding, Verdict
+from headway_api.recipes import GUARD_RAILS, warnings
+from headway_api.spec.evaluation import RLEvalJobSpec
+from headway_api.spec.training import RLTrainingJobSpec
+from headway_cli.local import engine
+from headway_cli.local.manifest import KINDS
+from headway_operator.plan.context import Context
+from headway_operator.plan.reading import Refusal, parse
+from headway_operator.plan.subjects import subject_of
+
+JOB: Final = "job"
+GUARD: Final = "guard-rails"
+MODEL: Final = "model"
+FILE: Final = "file://"
+FIELDS: Final = "docs/reference/crds.md says what each field takes."
+_FIELD: Final = re.compile(r"(?:spec|metadata)\.[A-Za-z0-9_.\[\]]*[A-Za-z0-9_\]]")
+Json = dict[str, Any]
+Spec = RLTrainingJobSpec | RLEvalJobSpec
+
+
+def read(document: Json) -> tuple[list[Finding], Spec | None]:
+    """What is wrong with a job; and its spec, where it can be read."""
+    parsed = parse(KINDS[document["kind"]], document)
+    if isinstance(parsed, Refusal):
+        return [finding(JOB, "Fail", message) for message in parsed.messages], None
+    stored = {**document, "spec": document.get("spec") or {}}
+    refused = subject_of(stored).refusals(Context(parsed, engine.platform(accelerators=False)))
+    found = [finding(JOB, "Fail", message) for message in refused] or [_valid(document)]
+    if isinstance(parsed.spec, RLTrainingJobSpec):
+        found += [*_guarded(parsed.spec), *_model(parsed.spec.model.base)]
+    return found, parsed.spec
+
+
+def finding(check: str, verdict: Verdict, message: str) -> Finding:
+    """A message of the house, `FIELD: what is wrong; what to write`, as a finding."""
+    match = _FIELD.match(message)
+    field = match[0] if match else None
+    rest = message.removeprefix(f"{field}: ")
+    saw, semicolon, fix = rest.rpartition("; ")
+    return Finding(
+        check,
+        verdict,
+        sentence(saw if semicolon else rest),
+        advice=sentence(fix if semicolon else FIELDS),
+        field=field,
+    )
+
+
+def sentence(text: str) -> str:
+    """The text as a sentence; the name of a field at its beginning keeps its case."""
+    begun = text if _FIELD.match(text) else text[:1].upper() + text[1:]
+    return begun if begun.endswith((".", "?", "!")) else f"{begun}."
+
+
+def _valid(document: Json) -> Finding:
+    saw = f"{document['kind']} {document['metadata']['name']} is valid, and the operator takes it."
+    if here := sorted(_on_this_machine(document.get("spec"), "spec")):
+        saw += f" It runs on this machine alone: a cluster refuses {FILE} in {', '.join(here)}."
+    return Finding(JOB, "Pass", saw)
+
+
+def _on_this_machine(value: Any, path: str) -> Iterator[str]:
+    """Fields that name files of this machine."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _on_this_machine(inner, f"{path}.{key}")
+    elif isinstance(value, str) and value.startswith(FILE):
+        yield path
+
+
+def _guarded(spec: RLTrainingJobSpec) -> Iterator[Finding]:
+    said = warnings(spec)
+    if not said:
+        yield Finding(GUARD, "Pass", f"None of {len(GUARD_RAILS)} guard rails has anything to say.")
+    for message in said:
+        yield finding(GUARD, "Warn", message)
+
+
+def _model(base: str) -> Iterator[Finding]:
+    if not base.startswith(FILE):
+        return
+    folder = Path(base.removeprefix(FILE))
+    if (folder / "config.json").is_file():
+        yield Finding(MODEL, "Pass", f"{folder} is there.")
+        return
+    advice = "Make one with `headway tiny-model`, or name another: hf://ORGANIZATION/NAME."
+    yield Finding(MODEL, "Unknown", f"{folder} has no model yet.", advice=advice, field="spec.model.base")

@@ -1,0 +1,68 @@
+"""The environment's own tests: `test_*.py` beside its module, run by pytest in a process of its own."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from headway_analysis.preflight.conversation import excerpt
+from headway_analysis.preflight.definition import Example, Finding
+from headway_cli.checking.process import ended
+
+TESTS: Final = "tests"
+SECONDS: Final = 180.0
+"""How long they may take together."""
+PASSED, NONE_FOUND = 0, 5
+"""Exit codes of pytest."""
+LINES: Final = 12
+COLUMNS: Final = "200"
+"""Of pytest's summary, which cuts its lines off."""
+WRITE: Final = "Write one: docs/environments.md#testing-an-environment."
+
+
+def run(folder: Path, seconds: float = SECONDS) -> Iterator[Finding]:
+    """How the tests of a folder end."""
+    files = sorted(path.name for path in folder.glob("test_*.py"))
+    if not files:
+        yield Finding(TESTS, "Unknown", f"{folder} has no test_*.py.", advice=WRITE)
+    elif importlib.util.find_spec("pytest") is None:
+        saw = f"{', '.join(files)} were not run: pytest is not installed."
+        yield Finding(TESTS, "Unknown", saw, advice="Install it: pip install pytest")
+    else:
+        yield _run(folder, files, seconds)
+
+
+def _run(folder: Path, files: Sequence[str], seconds: float) -> Finding:
+    path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
+    variables = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": COLUMNS}
+    command = [sys.executable, "-m", "pytest", "-q", "--color=no", "-p", "no:cacheprovider", *files]
+    again = f"Run `pytest {' '.join(files)}` in {folder}, and mend what it names."
+    with tempfile.TemporaryFile() as said:
+        process = subprocess.Popen(
+            command, cwd=folder, env=variables, stdin=subprocess.DEVNULL, stdout=said, stderr=said,
+            start_new_session=True,
+        )  # fmt: skip
+        code = ended(process, seconds)
+        said.seek(0)
+        lines = said.read().decode(errors="replace").strip().splitlines()
+    if code is None:
+        return Finding(TESTS, "Fail", f"They had not ended after {seconds:.0f} s.", advice=again)
+    last = lines[-1] if lines else "nothing was said"
+    if code == PASSED:
+        return Finding(TESTS, "Pass", f"{', '.join(files)}: {last}.")
+    if code == NONE_FOUND:
+        return Finding(TESTS, "Unknown", f"{', '.join(files)} have no tests.", advice=WRITE)
+    shown = Example("pytest", excerpt("\n".join(_summary(lines))))
+    return Finding(TESTS, "Fail", f"{', '.join(files)}: {last}.", advice=again, examples=(shown,))
+
+
+def _summary(lines: Sequence[str]) -> Sequence[str]:
+    """The lines that name what failed; without such lines, the last."""
+    named = [line for line in lines if line.startswith(("FAILED ", "ERROR "))]
+    return named[:LINES] or lines[-LINES:]

@@ -1,0 +1,256 @@
+"""Plays an environment's episodes and judges them: `python -m headway_cli.checking.played`, told by stdin.
+
+First its oracle on some training rows: whether it is right, and how fast episodes are. Then a novice, and
+what the preflight's checks that need no model make of it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+from headway_analysis.preflight.checks.reward_range import JUDGEMENT
+from headway_analysis.preflight.checks.throughput import SLOW_SECONDS
+from headway_analysis.preflight.choose import is_full
+from headway_analysis.preflight.conversation import answer_of, excerpt, told
+from headway_analysis.preflight.definition import MOST_EXAMPLES, Example, Finding
+from headway_analysis.preflight.evidence import Baseline, Facts, Sampled
+from headway_analysis.preflight.playing import Failed
+from headway_api.recipes import room
+from headway_api.records import Outcome
+from headway_api.spec.training import RLTrainingJobSpec
+from headway_cli.checking import clocked, job, rows
+from headway_cli.checking.clocked import Clocked
+from headway_cli.checking.episodes import ENVIRONMENT, Asked, to_json
+from headway_cli.checking.job import Spec
+from headway_cli.checking.rows import TRAIN, Data
+from headway_cli.players import expert, novice, wanderer
+from headway_cli.tiny.task import NoTinyModel, oracle_of
+from headway_sandbox.testing import MODEL_FREE, Report, Sandboxes, examine
+from headway_sandbox.testing.playing import Model, Player, baseline
+
+ORACLE: Final = "oracle"
+SPEED: Final = "speed"
+EPISODE_SECONDS: Final = 30.0
+"""Longest episode here; a job may allow more."""
+TRIES: Final = 2
+"""Of the novice on each row."""
+MOST_FAULTS: Final = 5
+"""Faults of an environment that are told."""
+ENTRY: Final = "spec.environment.entrypoint"
+CONTRACT: Final = "tools-like-production"
+"""Id of the check that needs spec.environment.contract."""
+ELSEWHERE: Final = {"isolated": "The preflight of the job tries what a sandbox reaches."}
+"""What becomes of a check that cannot be answered whole here."""
+Say = Callable[[Finding], None]
+
+
+def play(spec: Spec, data: Data, folder: Path, most_rows: int, say: Say) -> None:
+    """Play the episodes of an environment, and say what is found as soon as it is known."""
+    asked = spec.environment
+    sandboxes = Sandboxes(
+        asked.entrypoint,
+        asked.config or {},
+        [folder],
+        timeout=min(float(spec.rollout.timeout_seconds), EPISODE_SECONDS),
+        runs_code=asked.sandbox.runs_code,
+    )
+    try:
+        Player(sandboxes).start()
+    except Failed as failure:
+        say(_unusable(str(failure)))
+        return
+    facts = facts_of(spec, data)
+    count = min(most_rows, len(facts.rows))
+    try:
+        oracle, lacks = oracle_of(asked.entrypoint, folder), ""
+    except NoTinyModel as error:
+        oracle, lacks = None, str(error)
+    faults: list[str] = []
+    timed = Clocked(**vars(sandboxes))
+    first = baseline(
+        Player(timed),
+        wanderer if oracle is None else expert(oracle, faults),
+        replace(facts, group_size=1),
+        count,
+    )
+    if lost_for_good(first):
+        _say_faults(Report(first, (), ()), say)
+        return
+    say(of_oracle(first, faults) if oracle is not None else _without_oracle(lacks))
+    say(of_speed(timed.seconds))
+    _judge(sandboxes, wanderer if oracle is None else novice(oracle), facts, count, say)
+
+
+def _judge(sandboxes: Sandboxes, model: Model, facts: Facts, count: int, say: Say) -> None:
+    """By the preflight's checks."""
+    report = examine(
+        sandboxes,
+        facts.rows,
+        model,
+        episodes=count * TRIES,
+        checks=MODEL_FREE - (set() if facts.contract is not None else {CONTRACT}),
+        facts=replace(facts, group_size=TRIES),
+    )
+    if not _say_faults(report, say):
+        many = len(report.baseline.sampled) + len(report.played)
+        say(
+            Finding(
+                ENVIRONMENT,
+                "Pass",
+                f"{sandboxes.entrypoint} is imported, and {many} episodes came to their end.",
+            )
+        )
+    for finding in report.findings:
+        say(replace(finding, advice=ELSEWHERE.get(finding.check, "")) if not finding.advice else finding)
+
+
+def facts_of(spec: Spec, data: Data) -> Facts:
+    """What the job says to the checks."""
+    training = spec if isinstance(spec, RLTrainingJobSpec) else None
+    low, high = spec.reward.range
+    facts = Facts(
+        rows=data.of(TRAIN),
+        validation=data.of("validation"),
+        test=data.of("test"),
+        success_threshold=spec.evaluation.success_threshold,
+        reward_range=(low, high),
+        max_turns=spec.agent.turn_limit,
+        seed=spec.seed,
+    )
+    if training is None:
+        return facts
+    return replace(
+        facts,
+        prompt_column=training.data.train.prompt_column,
+        overlap_allowed=training.data.allow_overlap,
+        max_tokens=training.rollout.sampling.max_tokens,
+        context_length=training.model.context_length or room(training.model.base),
+        contract=training.environment.contract,
+    )
+
+
+def lost_for_good(first: Baseline) -> bool:
+    """Whether no episode came to its end, and it is not for what reward or score returned."""
+    return all(one.record.error is not None and one.record.cause not in JUDGEMENT for one in first.sampled)
+
+
+def _unusable(why: str) -> Finding:
+    advice = "Put the module into the folder of the job, or name its folder: --environment FOLDER."
+    return Finding(ENVIRONMENT, "Fail", job.sentence(why), advice=advice, field=ENTRY)
+
+
+def _say_faults(report: Report, say: Say) -> bool:
+    """Say what the environment itself raised or returned; whether there was anything."""
+    broken = report.broken
+    for text in broken[:MOST_FAULTS]:
+        advice = "Mend the line that is named. A tool that refuses a call raises ToolError."
+        say(Finding(ENVIRONMENT, "Fail", job.sentence(text), advice=advice, field=ENTRY))
+    return bool(broken)
+
+
+def _without_oracle(why: str) -> Finding:
+    lacks, none, _ = why.partition(" has no oracle")
+    reason = f"The module {lacks} has no oracle" if none else why
+    saw = f"{reason}: calls at random alone were played, so little is known of right answers."
+    advice = "Write a function `oracle` in that module: docs/first-environment.md#the-oracle."
+    return Finding(ORACLE, "Unknown", job.sentence(saw), advice=advice, field=ENTRY)
+
+
+def of_oracle(first: Baseline, faults: Sequence[str]) -> Finding:
+    """Whether the oracle is right on every row, within the job's limits."""
+    facts, many = first.facts, len(first.sampled)
+    right = [one for one in first.sampled if is_full(one, facts)]
+    wrong = [one for one in first.scored if not is_full(one, facts)]
+    cut = [one for one in wrong if one.record.outcome is Outcome.TRUNCATED]
+    shown = tuple(_example(one) for one in wrong[:MOST_EXAMPLES])
+    if faults:
+        advice = "Correct it: it yields Calls, is sent what they answer, and returns the text of the answer."
+        return Finding(ORACLE, "Fail", job.sentence(faults[0]), advice=advice, field=ENTRY)
+    if cut:
+        return _cut(cut, facts, many, shown)
+    if wrong:
+        saw = f"The oracle is right on {len(right)} of {many} rows."
+        advice = "Correct the oracle, or reward and score: what is right earns everything."
+        return Finding(ORACLE, "Fail", saw, advice=advice, field=ENTRY, examples=shown)
+    if not right:
+        return Finding(ORACLE, "Unknown", "No episode of the oracle was judged.")
+    rewards = [one.record.reward or 0.0 for one in right]
+    saw = f"The oracle is right on {len(right)} of {many} rows, and earns {min(rewards):g} at least."
+    return Finding(ORACLE, "Pass", saw)
+
+
+def _cut(cut: Sequence[Sampled], facts: Facts, many: int, shown: tuple[Example, ...]) -> Finding:
+    """Turns are counted; tokens are guessed from characters, so that they are no sure failure."""
+    turns = [one for one in cut if facts.max_turns is not None and len(one.results) >= facts.max_turns]
+    if turns:
+        saw = f"The oracle needs more than {facts.max_turns} turns on {len(turns)} of {many} rows."
+        field = "spec.agent.builtin.maxTurns"
+        return Finding(ORACLE, "Fail", saw, advice=f"Raise {field}.", field=field, examples=shown)
+    saw = (
+        f"The oracle is cut off on {len(cut)} of {many} rows, where a token is four characters: a turn has "
+        f"{facts.max_tokens} tokens, an episode {facts.context_length}."
+    )
+    advice = (
+        "Raise spec.rollout.sampling.maxTokens or spec.model.contextLength, or shorten prompt and answers."
+    )
+    return Finding(
+        ORACLE, "Warn", saw, advice=advice, field="spec.rollout.sampling.maxTokens", examples=shown
+    )
+
+
+def _example(one: Sampled) -> Example:
+    record = one.record
+    parts = (f"reward {record.reward:g}, score {record.score:g}", told(one.results), answer_of(one) or "")
+    return Example(f"row {one.group.row}", excerpt("\n".join(filter(None, parts))))
+
+
+def of_speed(seconds: Mapping[str, Sequence[float]]) -> Finding:
+    """What each part of an episode takes, in the median."""
+    found = {what: median(each) for what, each in seconds.items()}
+    parts = ", ".join(f"{what} {_shown(took)}" for what, took in _in_order(found))
+    saw = f"In the median: {parts}."
+    figures = tuple((f"{what} seconds", took) for what, took in _in_order(found))
+    slow = [what for what, took in found.items() if took > SLOW_SECONDS]
+    if slow:
+        advice = f"Make faster what takes more than {SLOW_SECONDS:g} s: {', '.join(slow)}."
+        return Finding(SPEED, "Warn", saw, advice=advice, field=ENTRY, figures=figures)
+    return Finding(SPEED, "Pass", saw, figures=figures)
+
+
+def _shown(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds >= 1 else f"{1000 * seconds:.1f} ms"
+
+
+def _in_order(found: Mapping[str, float]) -> Iterator[tuple[str, float]]:
+    """As an episode goes."""
+    first, last = (clocked.START, clocked.RESET), (clocked.JUDGEMENT,)
+    tools = sorted(what for what in found if what not in (*first, *last))
+    return ((what, found[what]) for what in (*first, *tools, *last) if what in found)
+
+
+def main() -> None:
+    """Read from stdin what is asked, and write a finding a line to stdout."""
+    asked = Asked(**json.load(sys.stdin))
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what the author's code prints
+    sys.path.insert(0, asked.folder)
+    _, spec = job.read(asked.document)
+    assert spec is not None
+    _, data = rows.read(spec)
+
+    def say(finding: Finding) -> None:
+        answers.write(json.dumps(to_json(finding)) + "\n")
+        answers.flush()
+
+    play(spec, data, Path(asked.folder), asked.rows, say)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+"""How a person reads what was found."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import textwrap
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from headway_analysis.preflight.definition import Finding
+from headway_analysis.preflight.run import GRAVEST_FIRST
+
+NARROWEST: Final = 40
+NAMES: Final = 16
+"""Characters of a check's id."""
+INDENT: Final = " " * 8
+WORDS: Final = {"Fail": "failed", "Warn": "warned", "Unknown": "unknown", "Pass": "passed"}
+
+
+def width() -> int | None:
+    """Columns of the terminal; None where a line may be as long as it is."""
+    return max(NARROWEST, shutil.get_terminal_size().columns) if sys.stdout.isatty() else None
+
+
+def lines(finding: Finding, columns: int | None) -> Iterator[str]:
+    """A finding: its verdict, what was seen, what to write, and episodes that show it."""
+    head = f"{finding.verdict:<7} {finding.check:<{NAMES}} "
+    yield from _wrapped(head + finding.saw, INDENT, columns)
+    if finding.verdict == "Pass":
+        return
+    where = f" ({finding.field})" if finding.field and finding.field not in finding.advice else ""
+    if finding.advice:
+        yield from _wrapped(f"{INDENT}fix: {finding.advice}{where}", INDENT, columns)
+    for example in finding.examples:
+        yield from _wrapped(f"{INDENT}{example.title}:", INDENT, columns)
+        yield from (f"{INDENT}  {line}".rstrip() for line in example.text.splitlines())
+
+
+def _wrapped(text: str, indent: str, columns: int | None) -> Sequence[str]:
+    if columns is None:
+        return [text]
+    return textwrap.wrap(text, columns, subsequent_indent=indent, break_on_hyphens=False) or [text]
+
+
+def summary(found: Sequence[Finding]) -> str:
+    """How many of each verdict."""
+    counts = Counter(finding.verdict for finding in found)
+    return ", ".join(f"{counts[verdict]} {WORDS[verdict]}" for verdict in GRAVEST_FIRST if counts[verdict])

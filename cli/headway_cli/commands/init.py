@@ -1,0 +1,36 @@
+"""`headway init`: a new project, which runs as written."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headway_cli import scaffold
+from headway_cli.commands.common import wrong
+
+
+def init(
+    folder: Annotated[Path, typer.Argument(help="Where it goes: a folder that is new, or empty.")],
+    template: Annotated[
+        scaffold.Template,
+        typer.Option(
+            help="replay: tools give recorded answers. stateful: tools change a state, which is judged. "
+            "verifiable: a program verifies the answer. agent-http: an agent of your own, as a service."
+        ),
+    ],
+    name: Annotated[
+        str | None, typer.Option(help="Of the project and its job; default: made of the folder's name.")
+    ] = None,
+) -> None:
+    """Write a new project: environment, rows, tests, job and image. It runs as written."""
+    try:
+        written = scaffold.write(folder, template, name)
+    except scaffold.ProjectWrong as error:
+        raise wrong(str(error)) from error
+    home = folder.absolute()
+    for path in written:
+        typer.echo(path.relative_to(home))
+    typer.echo(f"\nnext: headway check {shlex.quote(str(folder / 'job.yaml'))}")

@@ -1,0 +1,91 @@
+"""Who plays an environment without a model: its oracle, one who errs half of the time, and one at random."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Final
+
+from headway_analysis.preflight.answers import parsed
+from headway_analysis.preflight.arguments import random_call
+from headway_analysis.preflight.evidence import Call
+from headway_analysis.preflight.mutants import altered
+from headway_analysis.preflight.playing import Cut, Turns
+from headway_api.sandbox_api import ResetReply
+from headway_cli.tiny.task import NoTinyModel, agent_of
+from headway_sandbox.testing import Seen
+from headway_sandbox.testing.playing import Model
+
+CALLS: Final = 3
+"""Most calls of who plays at random."""
+RIGHT, ANSWER, CALLED = 0.5, 0.7, 0.85
+"""Up to which draw the novice is right, alters the answer, and alters calls; beyond, it plays at random."""
+
+Player = Callable[[Seen], Turns]
+
+
+def expert(oracle: Model, faults: list[str]) -> Player:
+    """The oracle; where it raises or says what no agent says, the episode is cut off, and `faults` told."""
+
+    def player(seen: Seen) -> Turns:
+        first = ResetReply(messages=[*map(dict, seen.messages)], tools=[*map(dict, seen.tools)])
+        try:
+            return (yield from agent_of(oracle, dict(seen.row), seen.random)(first))
+        except NoTinyModel as fault:
+            faults.append(str(fault))
+            raise Cut from fault
+
+    return player
+
+
+def novice(oracle: Model) -> Player:
+    """Right half of the time; else the oracle's answer or calls are altered, or it plays at random."""
+    right = expert(oracle, [])  # after a call that was altered it may well fail
+
+    def player(seen: Seen) -> Turns:
+        kind = seen.random.random()
+        if kind < RIGHT:
+            return (yield from right(seen))
+        if kind < ANSWER:
+            answer = yield from right(seen)
+            return None if answer is None else spoiled(answer, seen.random)
+        if kind < CALLED:
+            return (yield from _clumsy(right(seen), seen.random))
+        return (yield from wanderer(seen))
+
+    return player
+
+
+def wanderer(seen: Seen) -> Turns:
+    """Calls tools at random, and ends with the last that it was told."""
+    said = str(seen.messages[-1].get("content") or "") if seen.messages else ""
+    for _ in range(seen.random.randint(0, CALLS) if seen.tools else 0):
+        result = yield random_call(seen.random.choice(list(seen.tools)), seen.random)
+        said = result.content
+    return said
+
+
+def spoiled(answer: str, drawn: random.Random) -> str:
+    """The answer with one of its fields altered."""
+    found = parsed(answer)
+    name = drawn.choice([key for key, _ in found.fields])
+    fields = tuple((key, altered(value) if key == name else value) for key, value in found.fields)
+    return found.with_fields(fields).text
+
+
+def _clumsy(turns: Turns, drawn: random.Random) -> Turns:
+    """The same turns, with arguments of calls altered."""
+    try:
+        call = next(turns)
+        while True:
+            call = turns.send((yield _altered(call, drawn)))
+    except StopIteration as end:
+        answer: str | None = end.value
+        return answer
+
+
+def _altered(call: Call, drawn: random.Random) -> Call:
+    if not call.arguments or drawn.random() < 0.5:
+        return call
+    name = drawn.choice(sorted(call.arguments))
+    return Call(call.name, {**call.arguments, name: altered(call.arguments[name])})

@@ -1,0 +1,125 @@
+"""A parcel desk whose tools replay what was recorded: two look-ups, one strict answer.
+
+Each row carries the calls of one case and what production's tools answered. A tool finds its answer by the
+arguments of the call: no episode touches a live system, and each is the same wherever it runs.
+Standard library only: a fresh sandbox imports this module for every episode.
+"""
+
+from __future__ import annotations
+
+import json
+
+from headway_sandbox.environment import Environment, Observation, Reward, ToolError, system, tool, user
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Generator, Mapping
+    from typing import Any
+
+    from headway_sandbox.environment import Transcript
+    from headway_sandbox.testing import Call, Seen, ToolResult
+
+ACTION = {"lost": "refund", "torn": "replace", "held": "release", "moving": "wait"}
+DAY = {"short": "today", "medium": "monday", "long": "friday"}
+FIELDS = ("action", "day")
+
+
+def rule(mapping: Mapping[str, str]) -> str:
+    """A mapping as the procedure's text shows it."""
+    return ", ".join(f"{key}: {value}" for key, value in mapping.items())
+
+
+PROCEDURE = f"""Parcel desk.
+1. get_parcel.
+2. get_depot of its depot.
+3. Answer with nothing but <answer>{{"action": "...", "day": "..."}}</answer>
+action by state ({rule(ACTION)}).
+day by queue ({rule(DAY)})."""
+
+
+def parse(text: str) -> dict[str, str] | None:
+    """The answer's fields; None unless the text is one tag around one object of exactly these fields.
+
+    What a lenient reader would accept, a model under training would soon write.
+    """
+    start, end = "<answer>", "</answer>"
+    if not (text.startswith(start) and text.endswith(end)):
+        return None
+    try:
+        pairs = json.loads(text[len(start) : -len(end)], object_pairs_hook=list)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(pairs, list) or not all(isinstance(pair, tuple) for pair in pairs):
+        return None
+    if sorted(key for key, _ in pairs) != sorted(FIELDS) or not all(isinstance(v, str) for _, v in pairs):
+        return None
+    return dict(pairs)
+
+
+def written(answer: Mapping[str, str]) -> str:
+    """An answer in its form."""
+    return f"<answer>{json.dumps(answer)}</answer>"
+
+
+class ParcelDesk(Environment):
+    """One parcel."""
+
+    def reset(self, row: Mapping[str, Any], seed: int) -> Observation:
+        self.recorded = row["recorded"]
+        self.expected = row["expected"]
+        return Observation([system(PROCEDURE), user(row["prompt"])])
+
+    @tool
+    def get_parcel(self, parcel: str) -> Any:
+        """State and depot of a parcel."""
+        return self.replay("get_parcel", {"parcel": parcel})
+
+    @tool
+    def get_depot(self, depot: str) -> Any:
+        """Queue at a depot."""
+        return self.replay("get_depot", {"depot": depot})
+
+    def replay(self, name: str, arguments: Mapping[str, Any]) -> Any:
+        """What the tool answered to this call when it was recorded."""
+        for call in self.recorded:
+            if call["tool"] == name and call["arguments"] == arguments:
+                return call["answer"]
+        raise ToolError("nothing is recorded for this call")
+
+    def looked_up(self, transcript: Transcript) -> bool:
+        """Whether every recorded call was made."""
+        made = [(call.name, dict(call.arguments)) for call in transcript.calls]
+        return all((call["tool"], call["arguments"]) in made for call in self.recorded)
+
+    def reward(self, transcript: Transcript) -> Reward:
+        """Half for the share that is right, half for all of it: what is trained on.
+
+        The share tells a good try from a bad one where no try is right.
+        """
+        answer, looked = parse(transcript.answer), self.looked_up(transcript)
+        right = 0 if answer is None else sum(answer[name] == self.expected[name] for name in FIELDS)
+        share = 0.0 if answer is None else (right + looked) / (len(FIELDS) + 1)
+        metrics = {
+            "completion": float(answer is not None),
+            "fields": right / len(FIELDS),
+            "looked_up": float(looked),
+        }
+        return Reward((share + float(share == 1.0)) / 2, metrics)
+
+    def score(self, transcript: Transcript) -> float:
+        """1 where every field is right and was looked up, else 0: what is reported, and not trained on."""
+        return float(parse(transcript.answer) == self.expected and self.looked_up(transcript))
+
+
+def oracle(seen: Seen) -> Generator[Call, ToolResult, str]:
+    """Plays a row right: follows the procedure by what the tools answer.
+
+    No sandbox calls it: tests, `headway check` and `headway tiny-model` do.
+    """
+    from headway_sandbox.testing import Call
+
+    found = yield Call("get_parcel", {"parcel": seen.row["parcel"]})
+    parcel = json.loads(found.content)
+    found = yield Call("get_depot", {"depot": parcel["depot"]})
+    depot = json.loads(found.content)
+    return written({"action": ACTION[parcel["state"]], "day": DAY[depot["queue"]]})

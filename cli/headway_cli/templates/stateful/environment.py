@@ -1,0 +1,109 @@
+"""A room desk whose tools change a state: at the end one booking has to be right, whatever was said.
+
+The state is in memory and made anew at `reset`, so two episodes share nothing.
+Standard library only: a fresh sandbox imports this module for every episode.
+"""
+
+from __future__ import annotations
+
+import json
+
+from headway_sandbox.environment import Environment, Observation, Reward, ToolError, system, tool, user
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Generator, Mapping
+    from typing import Any
+
+    from headway_sandbox.environment import Transcript
+    from headway_sandbox.testing import Call, Seen, ToolResult
+
+SEATS = {"nook": 2, "den": 4, "loft": 6, "hall": 9}
+"""Of each room, the smallest first."""
+HOURS = ("nine", "noon", "four")
+PARTS = ("hour", "name", "seats", "room")
+"""What of a booking is judged."""
+PROCEDURE = """Room desk.
+1. list_free at the hour.
+2. book the smallest free room with enough seats.
+Say when it is done."""
+
+
+class RoomDesk(Environment):
+    """One request."""
+
+    def reset(self, row: Mapping[str, Any], seed: int) -> Observation:
+        self.row = row
+        self.taken = {(room, row["hour"]) for room in row["taken"]}
+        self.booked: dict[tuple[str, str], str] = {}
+        """(room, hour) -> name, of the bookings of this episode."""
+        return Observation([system(PROCEDURE), user(row["prompt"])])
+
+    def free(self, hour: str) -> dict[str, int]:
+        """Seats of the rooms that are free at an hour."""
+        if hour not in HOURS:
+            raise ToolError(f"hour is one of {', '.join(HOURS)}")
+        gone = self.taken | self.booked.keys()
+        return {room: seats for room, seats in SEATS.items() if (room, hour) not in gone}
+
+    @tool
+    def list_free(self, hour: str) -> dict[str, int]:
+        """Free rooms and their seats."""
+        return self.free(hour)
+
+    @tool
+    def book(self, room: str, hour: str, name: str) -> str:
+        """Book a room."""
+        if room not in self.free(hour):
+            raise ToolError("no such free room")
+        self.booked[room, hour] = name
+        return "booked"
+
+    @tool
+    def cancel(self, room: str, hour: str) -> str:
+        """Cancel a booking of yours."""
+        if self.booked.pop((room, hour), None) is None:
+            raise ToolError("no such booking")
+        return "cancelled"
+
+    def right(self) -> dict[str, bool]:
+        """Which parts of the final state are right; none where it is not one booking."""
+        if len(self.booked) != 1:
+            return dict.fromkeys(PARTS, False)
+        ((room, hour), name), row = next(iter(self.booked.items())), self.row
+        fitting = [
+            each
+            for each, seats in SEATS.items()
+            if seats >= row["people"] and (each, row["hour"]) not in self.taken
+        ]
+        return {
+            "hour": hour == row["hour"],
+            "name": name == row["name"],
+            "seats": SEATS[room] >= row["people"],
+            "room": room == fitting[0],
+        }
+
+    def reward(self, transcript: Transcript) -> Reward:
+        """Half for the parts of the final state that are right, half for all of them: what is trained on."""
+        right = self.right()
+        share = sum(right.values()) / len(right)
+        metrics = {"completion": float(bool(self.booked)), **{key: float(one) for key, one in right.items()}}
+        return Reward((share + float(share == 1.0)) / 2, metrics)
+
+    def score(self, transcript: Transcript) -> float:
+        """1 where the final state is exactly right, else 0: what is reported, and not trained on."""
+        return float(all(self.right().values()))
+
+
+def oracle(seen: Seen) -> Generator[Call, ToolResult, str]:
+    """Plays a row right: books the first free room that is large enough.
+
+    No sandbox calls it: tests, `headway check` and `headway tiny-model` do.
+    """
+    from headway_sandbox.testing import Call
+
+    row = seen.row
+    found = yield Call("list_free", {"hour": row["hour"]})
+    room = next(room for room, seats in json.loads(found.content).items() if seats >= row["people"])
+    yield Call("book", {"room": room, "hour": row["hour"], "name": row["name"]})
+    return "Booked."

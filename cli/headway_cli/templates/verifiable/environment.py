@@ -1,0 +1,103 @@
+"""Sums that a program verifies exactly: a word problem, a calculator, two numbers.
+
+The right answer is in no row: `solve` computes it from the row's numbers.
+Standard library only: a fresh sandbox imports this module for every episode.
+"""
+
+from __future__ import annotations
+
+import json
+
+from headway_sandbox.environment import Environment, Observation, Reward, ToolError, system, tool, user
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Generator, Mapping
+    from typing import Any
+
+    from headway_sandbox.environment import Transcript
+    from headway_sandbox.testing import Call, Seen, ToolResult
+
+FIELDS = ("packed", "left")
+MOST = 10**6
+"""Numbers that the calculator takes lie within it."""
+TASK = """Solve the problem. calculate does one step.
+Answer with nothing but <answer>{"packed": ..., "left": ...}</answer>"""
+
+
+def solve(row: Mapping[str, Any]) -> dict[str, int]:
+    """The right answer."""
+    packed = row["boxes"] * row["each"]
+    return {"packed": packed, "left": packed - row["broken"]}
+
+
+def parse(text: str) -> dict[str, int] | None:
+    """The answer's numbers; None unless the text is one tag around one object of exactly these fields."""
+    start, end = "<answer>", "</answer>"
+    if not (text.startswith(start) and text.endswith(end)):
+        return None
+    try:
+        pairs = json.loads(text[len(start) : -len(end)], object_pairs_hook=list)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(pairs, list) or not all(isinstance(pair, tuple) for pair in pairs):
+        return None
+    # True is an int to Python, and 42.0 equals 42: neither is a whole number as it was asked for.
+    if sorted(key for key, _ in pairs) != sorted(FIELDS) or not all(type(value) is int for _, value in pairs):
+        return None
+    return dict(pairs)
+
+
+def written(answer: Mapping[str, int]) -> str:
+    """An answer in its form."""
+    return f"<answer>{json.dumps(answer)}</answer>"
+
+
+class Sums(Environment):
+    """One problem."""
+
+    def reset(self, row: Mapping[str, Any], seed: int) -> Observation:
+        self.expected = solve(row)
+        return Observation([system(TASK), user(row["prompt"])])
+
+    @tool
+    def calculate(self, left: int, sign: str, right: int) -> int:
+        """One step of arithmetic.
+
+        sign: one of + - *
+        """
+        if max(abs(left), abs(right)) > MOST:
+            raise ToolError(f"numbers lie within {MOST}")
+        known = {"+": left + right, "-": left - right, "*": left * right}
+        if sign not in known:
+            raise ToolError("sign is one of + - *")
+        return known[sign]
+
+    def reward(self, transcript: Transcript) -> Reward:
+        """Half for the fields that are right, half for all of them: what is trained on."""
+        answer = parse(transcript.answer)
+        right = [answer is not None and answer[name] == self.expected[name] for name in FIELDS]
+        share = sum(right) / len(right)
+        metrics = {
+            "completion": float(answer is not None),
+            **dict(zip(FIELDS, map(float, right), strict=True)),
+        }
+        return Reward((share + float(share == 1.0)) / 2, metrics)
+
+    def score(self, transcript: Transcript) -> float:
+        """1 where both numbers are exact, else 0: what is reported, and not trained on."""
+        return float(parse(transcript.answer) == self.expected)
+
+
+def oracle(seen: Seen) -> Generator[Call, ToolResult, str]:
+    """Plays a row right: calculates each step.
+
+    No sandbox calls it: tests, `headway check` and `headway tiny-model` do.
+    """
+    from headway_sandbox.testing import Call
+
+    row = seen.row
+    found = yield Call("calculate", {"left": row["boxes"], "sign": "*", "right": row["each"]})
+    packed = int(found.content)
+    found = yield Call("calculate", {"left": packed, "sign": "-", "right": row["broken"]})
+    return written({"packed": packed, "left": int(found.content)})

@@ -1,0 +1,2 @@
+"""`headway tiny-model`: a model of a megabyte that speaks one environment's tools, taught from its oracle's
+episodes."""

@@ -1,0 +1,197 @@
+"""What is taught wrong, so that there is something to improve. Pure.
+
+The right episodes of an environment differ in some words: a tool's name, an argument, a field of the answer.
+A *rule* says one of these words wrong, always in the same way, as somebody would who follows a procedure of
+last year. Rules are chosen so that a share of the rows is without one: there the model is right from the
+start. A *slip* is a mistake of one episode: a call left out, calls in the wrong order, a call at random, a
+wrong word.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Final
+
+from headway_analysis.preflight.arguments import random_call
+from headway_analysis.preflight.evidence import Call, Json
+
+WORD: Final = re.compile(r"\w+")
+FEW: Final = 12
+"""Values of a place up to which each is a case of its own; of more, the last character tells cases apart."""
+SLACK: Final = 0.05
+"""By which the share of rows under a rule may miss what was asked for."""
+BY_RULE: Final = 0.7
+"""Share of the episodes under a rule that follow it: the others show what is right."""
+SLIPS: Final = 0.1
+"""Share of episodes with a slip."""
+ANSWER, CALL = "answer", "call"
+
+
+@dataclass(frozen=True)
+class Acts:
+    """What an agent did in an episode."""
+
+    calls: tuple[Call, ...]
+    answer: str | None
+    """None where a tool ended the episode."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A word of what is said, in which right episodes differ."""
+
+    act: str
+    """`answer` or `call`."""
+    shape: tuple[str, ...]
+    """The text around the words."""
+    word: int
+
+
+Rules = Mapping[Place, Mapping[str, str]]
+"""At a place: right word -> the wrong one that is said."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One case of a rule: some words of a place."""
+
+    place: Place
+    wrong: Mapping[str, str]
+    episodes: frozenset[int] = field(compare=False)
+    """Those that have one of these words there."""
+
+
+def spoken(acts: Acts) -> Iterator[tuple[str, str]]:
+    """Kind and text of each thing that was said."""
+    for call in acts.calls:
+        said = {"name": call.name, "arguments": dict(call.arguments)}
+        yield CALL, json.dumps(said, ensure_ascii=False)
+    if acts.answer is not None:
+        yield ANSWER, acts.answer
+
+
+def words_of(act: str, text: str) -> Iterator[tuple[Place, str]]:
+    """Each word with its place."""
+    shape = tuple(WORD.split(text))
+    for number, word in enumerate(WORD.findall(text)):
+        yield Place(act, shape, number), word
+
+
+def places(right: Sequence[Acts]) -> dict[Place, Counter[str]]:
+    """The places at which right episodes differ, with how often each word is right there."""
+    found: dict[Place, Counter[str]] = {}
+    for acts in right:
+        for act, text in spoken(acts):
+            for place, word in words_of(act, text):
+                found.setdefault(place, Counter())[word] += 1
+    return {place: words for place, words in found.items() if len(words) > 1}
+
+
+def wrong_words(words: Mapping[str, int]) -> dict[str, str]:
+    """For each right word another one: of the next number where it ends with a digit and there are many."""
+    listed = sorted(words)
+    after = dict(pairwise([*listed, listed[0]]))
+    if len(listed) <= FEW:
+        return after
+    return {
+        word: f"{word[:-1]}{(int(word[-1]) + 1) % 10}" if word[-1] in "0123456789" else after[word]
+        for word in listed
+    }
+
+
+def cases(right: Sequence[Acts]) -> list[Case]:
+    """Every case that a rule could have, those of the answer first, and of places with few words."""
+    found = []
+    known = places(right)
+    having: dict[tuple[Place, str], set[int]] = {}
+    for number, acts in enumerate(right):
+        for act, text in spoken(acts):
+            for place, word in words_of(act, text):
+                if place in known:
+                    having.setdefault((place, word), set()).add(number)
+
+    def first(place: Place) -> tuple[bool, bool, int]:
+        return (place.act != ANSWER, len(known[place]) > FEW, abs(len(known[place]) - 4))
+
+    for place in sorted(known, key=first):
+        wrong, groups = wrong_words(known[place]), dict[str, list[str]]()
+        for word in sorted(wrong, key=lambda word: (-known[place][word], word)):
+            groups.setdefault(word if len(wrong) <= FEW else word[-1], []).append(word)
+        for group in groups.values():
+            episodes = frozenset().union(*(having[place, word] for word in group))
+            found.append(Case(place, {word: wrong[word] for word in group}, episodes))
+    return found
+
+
+def chosen(found: Sequence[Case], episodes: int, share: float) -> tuple[Rules, frozenset[int]]:
+    """Rules under which about this share of the episodes falls; and which these are."""
+    rules: dict[Place, dict[str, str]] = {}
+    under: frozenset[int] = frozenset()
+    for case in found:
+        if len(under) >= (share - SLACK) * episodes:
+            break
+        more = under | case.episodes
+        if under < more and len(more) <= (share + SLACK) * episodes:
+            rules.setdefault(case.place, {}).update(case.wrong)
+            under = more
+    return rules, under
+
+
+def changed(acts: Acts, rules: Rules) -> Acts:
+    """What is said by the rules in the place of what is right."""
+
+    def said(act: str, text: str) -> str:
+        parts = list(WORD.split(text))
+        words = [rules.get(place, {}).get(word, word) for place, word in words_of(act, text)]
+        return "".join(part + word for part, word in zip(parts, [*words, ""], strict=True))
+
+    calls = []
+    for (act, text), call in zip(spoken(replace(acts, answer=None)), acts.calls, strict=True):
+        calls.append(_read(said(act, text), call))
+    answer = None if acts.answer is None else said(ANSWER, acts.answer)
+    return Acts(tuple(calls), answer)
+
+
+def _read(text: str, otherwise: Call) -> Call:
+    """A call from its text; the other one where a word was part of an escape and the text is none now."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return otherwise
+    return Call(found["name"], found["arguments"])
+
+
+def slipped(acts: Acts, tools: Sequence[Json], known: Rules, drawn: random.Random) -> Acts:
+    """The same with one mistake at random; its answer is wrong too, where a right one is known to differ.
+
+    Args:
+        known: for each place a wrong word for each right one.
+    """
+    calls = list(acts.calls)
+    if calls and drawn.random() < 0.5:
+        at = drawn.randrange(len(calls))
+        kind = drawn.choice(["left out", "order", "random"])
+        if kind == "left out" or (kind == "random" and not tools):
+            del calls[at]
+        elif kind == "order" and len(calls) > 1:
+            at = min(at, len(calls) - 2)
+            calls[at], calls[at + 1] = calls[at + 1], calls[at]
+        else:
+            calls[at] = random_call(drawn.choice(list(tools)), drawn) if tools else calls[at]
+    made = Acts(tuple(calls), acts.answer)
+    if not calls and made.answer is None:  # nothing would be said at all
+        return acts
+    last = [*spoken(made)][-1:] if made.answer is not None else [*spoken(made)]
+    there = [
+        place for act, text in last for place, word in words_of(act, text) if word in known.get(place, {})
+    ]
+    if not there:
+        return made
+    place = drawn.choice(there)
+    return changed(made, {place: known[place]})

@@ -1,0 +1,307 @@
+"""How a tiny model speaks: its tokenizer, its chat template, and episodes as tokens.
+
+Turns are written as Qwen3 writes them, tool calls as JSON between <tool_call> tags, and are encoded piece by
+piece as a job's renderer encodes them (`renderers`), so that nothing differs between teaching and a rollout.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
+
+from headway_analysis.preflight.evidence import Json
+from headway_cli.tiny.mistakes import WORD, Acts, Place, words_of
+
+SPECIAL: Final = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<tool_call>", "</tool_call>",
+                  "<tool_response>", "</tool_response>", "<think>", "</think>")  # fmt: skip
+PAD, END = "<|endoftext|>", "<|im_end|>"
+VOCABULARY: Final = 4096
+"""Most tokens."""
+CONSTANTS: Final = 400
+"""Most constant texts that the tokenizer keeps whole."""
+LONGEST_CONSTANT: Final = 400
+"""Characters of one; a longer text is several."""
+KEPT: Final = 4096
+"""Texts whose tokens are at hand."""
+OFTEN: Final = 0.3
+"""Share of episodes in which a text is constant."""
+BETWEEN: Final = re.compile("|".join(map(re.escape, SPECIAL)))
+PIECES: Final = r"[^\W\d]+|\d|\s+|[^\w\s]+"
+"""Words and punctuation are kept together, digits apart: a number that was never seen is spelled."""
+
+CHAT_TEMPLATE: Final = r"""
+{%- macro text(content) %}
+{%- if content is string %}{{ content }}
+{%- else %}{% for part in content or [] %}{{ part.text }}{% endfor %}{% endif %}
+{%- endmacro %}
+{%- if tools %}
+{{- '<|im_start|>system\n' }}
+{%- if messages[0].role == 'system' %}{{- text(messages[0].content) + '\n\n' }}{% endif %}
+{{- '# Tools\n\nYou may call one or more functions to assist with the user query.\n\n' }}
+{{- 'You are provided with function signatures within <tools></tools> XML tags:\n<tools>' }}
+{%- for tool in tools %}{{- '\n' }}{{- tool | tojson }}{% endfor %}
+{{- '\n</tools>\n\nFor each function call, return a json object with function name and arguments ' }}
+{{- 'within <tool_call></tool_call> XML tags:\n<tool_call>\n' }}
+{{- '{"name": <function-name>, "arguments": <args-json-object>}\n</tool_call><|im_end|>\n' }}
+{%- elif messages[0].role == 'system' %}
+{{- '<|im_start|>system\n' + text(messages[0].content) + '<|im_end|>\n' }}
+{%- endif %}
+{%- for message in messages %}
+{%- if message.role == 'user' or (message.role == 'system' and not loop.first) %}
+{{- '<|im_start|>' + message.role + '\n' + text(message.content) + '<|im_end|>\n' }}
+{%- elif message.role == 'assistant' %}
+{{- '<|im_start|>assistant\n' + text(message.content) }}
+{%- for call in message.tool_calls or [] %}
+{%- set function = call.function or call %}
+{{- '\n' if message.content or not loop.first else '' }}
+{{- '<tool_call>\n{"name": "' + function.name + '", "arguments": ' }}
+{{- function.arguments if function.arguments is string else function.arguments | tojson }}
+{{- '}\n</tool_call>' }}
+{%- endfor %}
+{{- '<|im_end|>\n' }}
+{%- elif message.role == 'tool' %}
+{{- '' if loop.previtem and loop.previtem.role == 'tool' else '<|im_start|>user' }}
+{{- '\n<tool_response>\n' + text(message.content) + '\n</tool_response>' }}
+{{- '' if not loop.last and loop.nextitem.role == 'tool' else '<|im_end|>\n' }}
+{%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{% endif %}
+"""
+
+
+@dataclass(frozen=True)
+class Scene:
+    """An episode as it is shown: what was said first, what was done, and what the tools answered."""
+
+    messages: Sequence[Json]
+    tools: Sequence[Json]
+    acts: Acts
+    results: Sequence[str]
+    """One for each call."""
+
+
+@dataclass(frozen=True)
+class Spoken:
+    """An episode as tokens."""
+
+    tokens: list[int]
+    mask: list[int]
+    """1 where the assistant speaks."""
+    longest_turn: int
+    """Tokens of the assistant's longest turn."""
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """The texts of an episode that are encoded."""
+
+    prompt: tuple[str, ...]
+    turns: tuple[str, ...]
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        """Both."""
+        return self.prompt + self.turns
+
+
+class Recorder:
+    """Stands in for a tokenizer to learn which texts the renderer encodes as one piece."""
+
+    unk_token_id = None
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def convert_tokens_to_ids(self, token: str) -> int:
+        """Of a special token."""
+        return SPECIAL.index(token)
+
+    def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
+        """Keeps the text."""
+        self.texts.append(text)
+        return [len(SPECIAL)]
+
+    def decode(self, ids: Sequence[int], **_: Any) -> str:
+        """Nothing: no text is read back."""
+        return ""
+
+
+class Encoder:
+    """What the renderer asks of a tokenizer; a text that comes again, such as the tools, is encoded once."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.unk_token_id = tokenizer.unk_token_id
+        self.convert_tokens_to_ids = tokenizer.convert_tokens_to_ids
+        self.decode = tokenizer.decode
+        self._encoded = lru_cache(KEPT)(lambda text: tuple(tokenizer.encode(text, add_special_tokens=False)))
+
+    def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
+        """Token ids; special ones are never added."""
+        return list(self._encoded(text))
+
+
+def renderer_for(tokenizer: Any) -> Any:
+    """What a job renders this model's turns with: `qwen3`, thinking neither prefilled nor stripped."""
+    from renderers import Qwen3RendererConfig, create_renderer
+
+    return create_renderer(tokenizer, Qwen3RendererConfig())
+
+
+def shown(scene: Scene, renderer: Any) -> Spoken:
+    """An episode as a rollout has it: each turn behind what the model has said, and never encoded again."""
+    tools = [dict(tool) for tool in scene.tools]
+    tokens = list(renderer.render_ids(list(scene.messages), tools=tools or None, add_generation_prompt=True))
+    mask, longest = [0] * len(tokens), 0
+
+    def say(message: Json) -> list[int]:
+        nonlocal longest
+        sampled = completion(renderer, message)
+        tokens.extend(sampled)
+        mask.extend([1] * len(sampled))
+        longest = max(longest, len(sampled))
+        return sampled
+
+    for call, content in zip(scene.acts.calls, scene.results, strict=True):
+        prompt = list(tokens)
+        function = {"name": call.name, "arguments": dict(call.arguments)}
+        asked = {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [{"type": "function", "function": function}],
+        }
+        sampled = say(asked)
+        tokens[:] = answered(renderer, prompt, sampled, call.name, content, tools)
+        mask.extend([0] * (len(tokens) - len(mask)))
+    if scene.acts.answer is not None:
+        say({"role": "assistant", "content": scene.acts.answer})
+    return Spoken(tokens, mask, longest)
+
+
+def answered(
+    renderer: Any,
+    prompt: Sequence[int],
+    sampled: Sequence[int],
+    name: str,
+    content: str,
+    tools: Sequence[Json],
+) -> list[int]:
+    """The tokens so far with a tool's answer behind what was sampled, and the next turn begun."""
+    answer = {"role": "tool", "name": name, "content": content}
+    bridged = renderer.bridge_to_next_turn(list(prompt), list(sampled), [answer], tools=list(tools) or None)
+    return list(bridged.token_ids)
+
+
+def completion(renderer: Any, message: Json) -> list[int]:
+    """What the model samples to say `message`: from after the generation prompt to the end-of-turn token.
+
+    A user turn behind the message keeps the renderer from wrapping it in an empty thinking block.
+    """
+    opener = [{"role": "user", "content": ""}]
+    head = renderer.render_ids(opener, add_generation_prompt=True)[len(renderer.render_ids(opener)) :]
+    rendered = renderer.render([*opener, dict(message), *opener])
+    said = [
+        token for token, index in zip(rendered.token_ids, rendered.message_indices, strict=True) if index == 1
+    ]
+    return said[len(head) : -1]
+
+
+def pieces_of(scene: Scene) -> Pieces:
+    """The texts that the renderer encodes of one episode, parted at special tokens as the tokenizer does."""
+    recorder = Recorder()
+    renderer = renderer_for(recorder)
+    renderer.render_ids(list(scene.messages), tools=list(scene.tools) or None, add_generation_prompt=True)
+    begin = len(recorder.texts)
+    shown(scene, renderer)
+    return Pieces(_parted(recorder.texts[:begin]), _parted(recorder.texts[2 * begin :]))
+
+
+def _parted(texts: Sequence[str]) -> tuple[str, ...]:
+    return tuple(part for text in texts for part in BETWEEN.split(text) if part)
+
+
+def constants(episodes: Sequence[Pieces]) -> list[str]:
+    """Texts that many episodes have alike, the longest first: what lies between the words that differ.
+
+    In a prompt a word differs where one episode has it more often than another. In a turn it differs where
+    texts are alike but for it: episodes may well have turns of several kinds.
+    """
+    counts = [Counter(WORD.findall(" ".join(each.prompt))) for each in episodes]
+    differing = {word for word in set().union(*counts) if len({count[word] for count in counts}) > 1}
+    differing |= _values([text for each in episodes for text in each.turns])
+    found: Counter[str] = Counter()
+    for each in episodes:
+        found.update({run for text in each.all for run in _runs(text, differing)})
+    often = [run for run, count in found.items() if count >= OFTEN * len(episodes)]
+    return sorted(often, key=lambda run: (-len(run), run))[:CONSTANTS]
+
+
+def _values(texts: Sequence[str]) -> set[str]:
+    """Words in which texts differ that are alike otherwise."""
+    found: dict[Place, set[str]] = {}
+    for text in texts:
+        for place, word in words_of("", text):
+            found.setdefault(place, set()).add(word)
+    return set().union(*(words for words in found.values() if len(words) > 1))
+
+
+def _runs(text: str, differing: set[str]) -> list[str]:
+    """The parts of a text between its words that differ."""
+    runs, begin = [], 0
+    for word in WORD.finditer(text):
+        if word.group() in differing:
+            runs.append(text[begin : word.start()])
+            begin = word.end()
+    runs.append(text[begin:])
+    size = LONGEST_CONSTANT
+    return [run[at : at + size] for run in runs for at in range(0, len(run), size) if len(run) > 1]
+
+
+def pattern(kept: Sequence[str]) -> str:
+    """Regular expression of what the tokenizer keeps together: constant texts before words."""
+    return "|".join([*(_bounded(text) for text in kept), PIECES])
+
+
+def _bounded(text: str) -> str:
+    """A text that begins and ends no word in its middle."""
+    before = r"(?<!\w)" if re.match(r"\w", text) else ""
+    after = r"(?!\w)" if re.search(r"\w\Z", text) else ""
+    return f"{before}{re.escape(text)}{after}"
+
+
+def tokenizer_of(episodes: Sequence[Pieces], context: int) -> Any:
+    """Byte-level BPE in which constant text takes few tokens, and a frequent word is one.
+
+    Args:
+        episodes: the texts that are encoded.
+        context: tokens that the model takes.
+    """
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(pattern(constants(episodes))), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY,
+        min_frequency=max(2, len(episodes) // 100),
+        special_tokens=list(SPECIAL),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator((text for each in episodes for text in each.all), trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        eos_token=END,
+        pad_token=PAD,
+        model_max_length=context,
+        chat_template=CHAT_TEMPLATE,
+    )

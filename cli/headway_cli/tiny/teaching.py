@@ -1,0 +1,186 @@
+"""The tiny model, and supervised training of it on episodes, for so many seconds."""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from headway_cli.tiny.speech import END, PAD, SPECIAL, Spoken
+
+if TYPE_CHECKING:
+    import torch
+
+BATCH: Final = 8
+"""Episodes of a step."""
+SPREAD: Final = 0.05
+"""Standard deviation of the weights at first. With the usual 0.02 such a model learns to copy a word only
+after twice as many steps."""
+RATE: Final = 2e-3
+"""Learning rate at its highest."""
+WARM_UP: Final = 0.05
+"""Share of the time in which it rises."""
+UNTAUGHT: Final = -100
+"""Label of a token that is not taught."""
+LAST: Final = 10
+"""Steps whose mean loss is told."""
+EVERY_SECONDS: Final = 10.0
+"""How often the loss is told."""
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """An episode that is taught."""
+
+    spoken: Spoken
+    weight: float
+    """How often it is drawn, relative to the others."""
+
+
+@dataclass(frozen=True)
+class Taught:
+    """How teaching went."""
+
+    steps: int
+    first_loss: float
+    """Mean negative log-likelihood of a token that the assistant says, in nats, of the first step."""
+    last_loss: float
+    """The same, of the last steps."""
+
+
+def untaught(vocabulary: int, context: int, seed: int) -> Any:
+    """A Qwen3 of some hundred thousand weights, drawn from `seed`; its head size is one that vLLM has on CPU.
+
+    Args:
+        vocabulary: tokens that its tokenizer has.
+        context: tokens that it takes.
+    """
+    import torch
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    torch.manual_seed(seed)
+    config = Qwen3Config(
+        vocab_size=vocabulary,
+        hidden_size=128,
+        intermediate_size=256,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        max_position_embeddings=context,
+        rope_theta=10000.0,
+        initializer_range=SPREAD,
+        tie_word_embeddings=True,
+        use_cache=True,
+        bos_token_id=None,
+        eos_token_id=SPECIAL.index(END),
+        pad_token_id=SPECIAL.index(PAD),
+        dtype="float32",
+    )
+    return Qwen3ForCausalLM(config)
+
+
+def rate_at(share: float) -> float:
+    """Learning rate when this share of the time is over: a short rise, then half a cosine down to 0."""
+    if share < WARM_UP:
+        return RATE * max(share, 0.01) / WARM_UP
+    return RATE * (1 + math.cos(math.pi * min(share, 1.0))) / 2
+
+
+def batch_of(lessons: Sequence[Lesson]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Tokens and labels, one row an episode, padded on the right."""
+    import torch
+
+    width = max(len(lesson.spoken.tokens) for lesson in lessons)
+    tokens = torch.zeros(len(lessons), width, dtype=torch.long)
+    labels = torch.full((len(lessons), width), UNTAUGHT)
+    for row, lesson in enumerate(lessons):
+        ids = torch.tensor(lesson.spoken.tokens)
+        tokens[row, : len(ids)] = ids
+        labels[row, : len(ids)] = torch.where(torch.tensor(lesson.spoken.mask) == 1, ids, UNTAUGHT)
+    return tokens, labels
+
+
+def shared(lessons: Sequence[Lesson]) -> int:
+    """Tokens with which every episode begins, before the assistant speaks in any."""
+    first = lessons[0].spoken.tokens
+    # The token before the assistant's first is computed for each: it is what the first is told from.
+    most = min(lesson.spoken.mask.index(1) for lesson in lessons) - 1
+    differing = (at for at in range(most) if any(lesson.spoken.tokens[at] != first[at] for lesson in lessons))
+    return next(differing, max(most, 0))
+
+
+def loss_of(model: Any, tokens: torch.Tensor, labels: torch.Tensor, alike: int = 0) -> torch.Tensor:
+    """Mean negative log-likelihood of the labels.
+
+    Args:
+        alike: tokens with which all rows begin, and which are not taught: they are computed once for all.
+    """
+    from torch.nn.functional import cross_entropy
+    from transformers import DynamicCache
+
+    cache = None
+    if alike:
+        cache = DynamicCache()
+        model.model(input_ids=tokens[:1, :alike], past_key_values=cache, use_cache=True)
+        cache.batch_repeat_interleave(len(tokens))
+    said = model.model(input_ids=tokens[:, alike:], past_key_values=cache, use_cache=bool(alike))
+    following = labels[:, alike + 1 :]
+    taught = following != UNTAUGHT
+    return cross_entropy(model.lm_head(said.last_hidden_state[:, :-1][taught]), following[taught])
+
+
+def teach(
+    model: Any,
+    lessons: Sequence[Lesson],
+    seconds: float,
+    seed: int,
+    say: Callable[[str], None],
+    clock: Callable[[], float] = time.monotonic,
+) -> Taught:
+    """Train for so many seconds, one step at least."""
+    import torch
+
+    # Threads of one operation wait for the slowest: where the machine does something else, half of them win.
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // 2))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, betas=(0.9, 0.95), weight_decay=0.01)
+    drawn = random.Random(f"{seed}/lessons")
+    weights, alike = [lesson.weight for lesson in lessons], shared(lessons)
+    model.train()
+    began, told, losses = clock(), clock(), list[float]()
+    while not losses or clock() < began + seconds:
+        for group in optimizer.param_groups:
+            group["lr"] = rate_at((clock() - began) / seconds)
+        loss = loss_of(model, *batch_of(drawn.choices(lessons, weights, k=BATCH)), alike)
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+        if clock() > told + EVERY_SECONDS:
+            told = clock()
+            say(f"taught {len(losses)} steps, loss {losses[-1]:.3f}")
+    model.eval()
+    last = losses[-LAST:]
+    return Taught(len(losses), losses[0], sum(last) / len(last))
+
+
+def save(model: Any, folder: Path) -> None:
+    """Write weights and configuration in Hugging Face layout.
+
+    As `save_pretrained` does, which imports DeepSpeed first where that is installed, for seconds.
+    """
+    from safetensors.torch import save_file
+
+    weights = {name: weight.contiguous() for name, weight in model.state_dict().items()}
+    if model.config.tie_word_embeddings:
+        del weights["lm_head.weight"]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    model.config.architectures = [type(model).__name__]
+    model.config.save_pretrained(folder)
+    model.generation_config.save_pretrained(folder)

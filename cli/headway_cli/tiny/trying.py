@@ -1,0 +1,106 @@
+"""A tiny model as an agent: it is asked turn by turn, as a job's own tool loop asks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from headway_analysis.preflight.playing import Cut, Turns
+from headway_cli.tiny.speech import answered
+from headway_sandbox.testing import Call, Seen
+
+MOST_TURNS = 32
+"""Of an agent for which the job names no limit."""
+
+
+@dataclass(frozen=True)
+class Speaker:
+    """Plays episodes by what a model says."""
+
+    model: Any
+    renderer: Any
+    max_tokens: int
+    """Of one turn."""
+    context: int
+    """Most tokens of an episode."""
+    max_turns: int = MOST_TURNS
+    temperature: float = 0.0
+    """0 says the likeliest word each time."""
+
+    def __call__(self, seen: Seen) -> Turns:
+        """One episode.
+
+        Raises:
+            Cut: it is out of turns, tokens or context.
+        """
+        tools = [dict(tool) for tool in seen.tools]
+        tokens = list(
+            self.renderer.render_ids(list(seen.messages), tools=tools or None, add_generation_prompt=True)
+        )
+        talk = _Talk(self.model, seen.random.randrange(2**31), self.temperature)
+        for _ in range(self.max_turns):
+            prompt = list(tokens)
+            sampled = talk.turn(tokens, self._most(tokens), self.renderer.get_stop_token_ids())
+            tokens += sampled
+            parsed = self.renderer.parse_response(sampled, tools=tools or None, prompt_ids=prompt)
+            calls = [
+                each for each in parsed.tool_calls or [] if each.name and isinstance(each.arguments, dict)
+            ]
+            if not calls:
+                return str(parsed.content)
+            # The model is taught to call one tool a turn: what follows in the same turn is left alone.
+            result = yield Call(calls[0].name, calls[0].arguments)
+            tokens = answered(self.renderer, prompt, sampled, calls[0].name, result.content, tools)
+        raise Cut
+
+    def _most(self, tokens: Sequence[int]) -> int:
+        most = min(self.max_tokens, self.context - len(tokens))
+        if most < 1:
+            raise Cut
+        return most
+
+
+class _Talk:
+    """One conversation: what the model has read stays with it."""
+
+    def __init__(self, model: Any, seed: int, temperature: float) -> None:
+        import torch
+
+        self._model, self._temperature = model, temperature
+        self._drawn = torch.Generator().manual_seed(seed)
+        self._cache: Any = None
+        self._read = 0
+
+    def turn(self, tokens: Sequence[int], most: int, stops: Sequence[int]) -> list[int]:
+        """Sample a turn behind `tokens`, its stop token included.
+
+        Raises:
+            Cut: it does not stop within `most` tokens.
+        """
+        import torch
+
+        so_far, sampled = list(tokens), list[int]()
+        with torch.no_grad():
+            while len(sampled) < most:
+                out = self._model(
+                    input_ids=torch.tensor([so_far[self._read :]]),
+                    past_key_values=self._cache,
+                    use_cache=True,
+                    logits_to_keep=1,
+                )
+                self._cache, self._read = out.past_key_values, len(so_far)
+                token = self._chosen(out.logits[0, -1])
+                so_far.append(token)
+                sampled.append(token)
+                if token in stops:
+                    return sampled
+        raise Cut
+
+    def _chosen(self, logits: Any) -> int:
+        import torch
+
+        if not self._temperature:
+            return int(logits.argmax())
+        shares = (logits / self._temperature).softmax(-1)
+        return int(torch.multinomial(shares, 1, generator=self._drawn))

@@ -1,0 +1,485 @@
+"""`headway check`: what it says of each template as written, and of each fault that is put into one."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+from typer.testing import CliRunner
+
+from headway_analysis.preflight.definition import Example, Finding
+from headway_cli import scaffold
+from headway_cli.checking import episodes, job, own_tests, rows, text
+from headway_cli.commands import check
+from headway_cli.local import manifest
+from headway_cli.scaffold import Template
+
+ROOT = Path(__file__).resolve().parents[3]
+app = typer.Typer()
+app.command()(check.check)
+CHECKED = {
+    "job", "guard-rails", "tests", "rows", "overlap", "oracle", "speed", "environment", "deterministic",
+    "reward-range", "constant-guess", "scorer-mutants", "splits",
+}  # fmt: skip
+"""Checks that pass in every template."""
+OPEN = {"model", "isolated", "prompt-labels"}
+"""Checks that cannot tell, or not in each of them: there is no model yet, no pod, and not always a label."""
+
+
+@pytest.fixture(scope="module")
+def projects(tmp_path_factory: pytest.TempPathFactory) -> dict[Template, Path]:
+    """A project of each template; not to be changed."""
+    made = {}
+    for template in Template:
+        made[template] = tmp_path_factory.mktemp("projects") / f"my-{template}"
+        scaffold.write(made[template], template)
+    return made
+
+
+@pytest.fixture
+def project(projects: dict[Template, Path], tmp_path: Path) -> Path:
+    """The replay project, to be changed; without its tests, which take seconds."""
+    return copied(projects, tmp_path / "desk")
+
+
+def copied(projects: dict[Template, Path], folder: Path) -> Path:
+    shutil.copytree(projects[Template.REPLAY], folder)
+    (folder / "test_environment.py").unlink()
+    edit(folder / "job.yaml", str(projects[Template.REPLAY]), str(folder))
+    return folder
+
+
+def document(project: Path, *settings: str) -> dict[str, Any]:
+    return manifest.changed(manifest.read(project / "job.yaml"), settings)
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+def told(project: Path, *settings: str, most_rows: int = 2, seconds: float = 100) -> Iterator[Finding]:
+    """What episodes alone find, as it comes. Whoever has heard enough ends them."""
+    job_of = document(project, *settings)
+    _, spec = job.read(job_of)
+    assert spec is not None
+    _, data = rows.read(spec)
+    yield from episodes.findings(episodes.Asked(job_of, str(project), most_rows), spec, data, seconds)
+
+
+def played(project: Path, *settings: str, **more: Any) -> dict[str, Finding]:
+    """All of it; of several findings of a check the first."""
+    found: dict[str, Finding] = {}
+    for finding in told(project, *settings, **more):
+        found.setdefault(finding.check, finding)
+    return found
+
+
+def first(project: Path, *settings: str, **more: Any) -> Finding:
+    """The first of it."""
+    with closing(told(project, *settings, **more)) as coming:
+        return next(coming)
+
+
+def named(found: Sequence[Finding], check_id: str) -> list[Finding]:
+    return [finding for finding in found if finding.check == check_id]
+
+
+# each template as written
+
+
+LATER = (Template.STATEFUL, Template.VERIFIABLE)
+"""Templates whose own tests `make test` leaves to `.ci/run`: each takes seconds."""
+
+
+@pytest.mark.parametrize(
+    "template",
+    [pytest.param(each, marks=[pytest.mark.ci] if each in LATER else []) for each in Template],
+)
+def test_a_template_passes_as_written(projects: dict[Template, Path], template: Template) -> None:
+    arguments = [str(projects[template] / "job.yaml"), "--rows", "8", "--output", "json"]
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, done.output
+    said = json.loads(done.stdout)
+    verdicts = {each["check"]: each["verdict"] for each in said["checks"]}
+    assert {name for name, verdict in verdicts.items() if verdict == "Pass"} - OPEN == CHECKED
+    assert verdicts.keys() - CHECKED == OPEN
+    assert said["verdicts"].keys() <= {"Pass", "Unknown"}
+    assert said["job"] == f"my-{template}"
+
+
+# faults of the environment
+
+
+@pytest.fixture(scope="module")
+def mutant(projects: dict[Template, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Finding]:
+    """What is found where the scorer takes substrings, and a tool asks the clock."""
+    project = copied(projects, tmp_path_factory.mktemp("mutant") / "desk")
+    code = project / "environment.py"
+    strict = "return float(parse(transcript.answer) == self.expected and self.looked_up(transcript))"
+    lenient = "return float(all(value in transcript.answer for value in self.expected.values()))"
+    assert lenient in (ROOT / "docs" / "first-environment.md").read_text()
+    edit(code, strict, lenient)
+    edit(code, "import json\n", "import json\nimport time\n")
+    exact = 'return self.replay("get_depot", {"depot": depot})'
+    edit(code, exact, f'{exact} | {{"at": time.monotonic_ns()}}')
+    return played(project)
+
+
+def test_a_scorer_that_takes_substrings_is_named(mutant: dict[str, Finding]) -> None:
+    found = mutant["scorer-mutants"]
+    assert (found.verdict, found.field) == ("Fail", "spec.environment.entrypoint")
+    assert "another tag is taken than <answer>" in found.saw
+    assert found.examples
+    assert mutant["constant-guess"].saw.startswith("Answers without work are paid: prompt repeated: success")
+
+
+def test_a_tool_that_asks_the_clock_is_named(mutant: dict[str, Finding]) -> None:
+    found = mutant["deterministic"]
+    assert found.verdict == "Fail"
+    assert "`get_depot`" in found.saw
+
+
+def test_what_is_not_broken_passes_beside_what_is(mutant: dict[str, Finding]) -> None:
+    passed = {name for name, finding in mutant.items() if finding.verdict == "Pass"}
+    assert passed >= {"environment", "oracle", "speed", "reward-range", "splits"}
+
+
+def test_a_reward_that_is_no_number_is_told_with_its_line(project: Path) -> None:
+    edit(project / "environment.py", "return Reward((share +", 'return Reward(float("nan") * (share +')
+    found = played(project)
+    assert found["environment"].verdict == "Fail"
+    assert "reward" in found["environment"].saw
+    assert "environment.py:" in found["environment"].saw
+    assert found["reward-range"].verdict == "Fail"
+
+
+def test_a_column_that_the_environment_needs_and_rows_lack_is_named(project: Path) -> None:
+    path = project / "data" / "train.jsonl"
+    kept = [{k: v for k, v in json.loads(line).items() if k != "recorded"} for line in path.open()]
+    path.write_text("".join(json.dumps(row) + "\n" for row in kept))
+    found = first(project)
+    assert (found.check, found.verdict) == ("environment", "Fail")
+    assert "recorded" in found.saw
+    assert "in reset" in found.saw
+
+
+def test_an_environment_that_cannot_be_imported_is_told_in_its_own_words(project: Path) -> None:
+    edit(project / "environment.py", "import json\n", "import json\nimport no_such_library\n")
+    found = played(project)
+    assert found.keys() == {"environment"}
+    assert "no_such_library" in found["environment"].saw
+    assert found["environment"].field == "spec.environment.entrypoint"
+
+
+def test_a_class_that_is_not_there_is_named(project: Path) -> None:
+    found = first(project, "spec.environment.entrypoint=environment:Desk")
+    assert (found.check, found.verdict) == ("environment", "Fail")
+    assert "Desk" in found.saw
+
+
+# the oracle
+
+
+def test_an_oracle_that_is_wrong_is_shown_with_what_it_said(project: Path) -> None:
+    edit(project / "environment.py", 'DAY[depot["queue"]]})\n', '"never"})\n')
+    found = first(project)
+    assert (found.verdict, found.saw) == ("Fail", "The oracle is right on 0 of 2 rows.")
+    assert '"day": "never"' in found.examples[0].text
+
+
+def test_an_oracle_that_raises_is_told_with_its_line(project: Path) -> None:
+    edit(project / "environment.py", 'seen.row["parcel"]', 'seen.row["case"]')
+    found = first(project)
+    assert found.verdict == "Fail"
+    assert "KeyError: 'case' (environment.py:" in found.saw
+
+
+def test_an_oracle_that_needs_more_turns_than_the_job_has_names_the_field(project: Path) -> None:
+    found = first(project, "spec.agent.builtin.maxTurns=2")
+    assert (found.verdict, found.field) == ("Fail", "spec.agent.builtin.maxTurns")
+
+
+def test_an_oracle_that_needs_more_tokens_is_no_sure_failure(project: Path) -> None:
+    found = first(project, "spec.rollout.sampling.maxTokens=8")
+    assert (found.verdict, found.field) == ("Warn", "spec.rollout.sampling.maxTokens")
+
+
+def test_without_an_oracle_random_calls_are_played(project: Path) -> None:
+    edit(project / "environment.py", "def oracle(", "def no_oracle(")
+    found = played(project, most_rows=1)
+    assert found["oracle"].verdict == "Unknown"
+    assert "The module environment has no oracle" in found["oracle"].saw
+    assert found["deterministic"].verdict == "Pass"
+    assert not [finding for finding in found.values() if finding.verdict == "Fail"]
+
+
+@pytest.mark.parametrize(
+    ("code", "verdict", "words"),
+    [
+        ("import time; time.sleep(60)", "Fail", "had not ended after 4 s"),
+        ("import os; os._exit(3)", "Unknown", "process ended with 3"),
+    ],
+)
+def test_an_oracle_that_hangs_or_ends_the_process_ends_the_check(
+    project: Path, code: str, verdict: str, words: str
+) -> None:
+    edit(
+        project / "environment.py",
+        '    found = yield Call("get_parcel"',
+        f'    {code}\n    found = yield Call("get_parcel"',
+    )
+    found = played(project, seconds=4)["environment"]
+    assert found.verdict == verdict
+    assert words in found.saw
+
+
+def test_what_the_oracle_prints_is_no_finding(project: Path) -> None:
+    edit(
+        project / "environment.py",
+        '    found = yield Call("get_parcel"',
+        "    print('{}')\n    found = yield Call(\"get_parcel\"",
+    )
+    assert first(project).verdict == "Pass"
+
+
+# what is not played
+
+JUDGE = "{url: 'https://judge.example/v1', model: large}"
+
+
+@pytest.mark.parametrize(
+    ("settings", "field"),
+    [
+        (["spec.environment.entrypoint=headway_sandbox.reported:ReportedReward"], "spec.agent.http"),
+        ([f"spec.judges=[{{name: style, endpoint: {JUDGE}}}]"], "spec.judges"),
+        (["spec.data.train.uri=s3://bucket/train.jsonl"], "spec.data"),
+    ],
+)
+def test_what_cannot_be_played_here_is_said(project: Path, settings: list[str], field: str) -> None:
+    found = played(project, *settings)
+    assert found.keys() == {"environment"}
+    assert (found["environment"].verdict, found["environment"].field) == ("Unknown", field)
+
+
+# the job
+
+
+def test_a_misspelt_field_is_told_with_the_one_that_is_meant(project: Path) -> None:
+    edit(project / "job.yaml", "groupSize", "groupsize")
+    done = CliRunner().invoke(app, [str(project / "job.yaml")])
+    assert done.exit_code == 1
+    assert "Fail    job              There is no such field.\n" in done.stdout
+    assert "        fix: Did you mean groupSize? (spec.algorithm.groupsize)\n" in done.stdout
+    assert "Rows and episodes were not looked at" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("setting", "check_id", "verdict", "field"),
+    [
+        ("spec.rollout.sampling.maxTokens=4096", "job", "Fail", "spec.rollout.sampling.maxTokens"),
+        ("spec.algorithm.groupSize=0", "job", "Fail", "spec.algorithm.groupSize"),
+        (
+            'spec.environment.sandbox.podTemplate={"spec": {"hostNetwork": true}}',
+            "job",
+            "Fail",
+            "spec.environment.sandbox.podTemplate.spec.hostNetwork",
+        ),
+        ("spec.optimizer.learningRate=0.005", "guard-rails", "Warn", "spec.optimizer.learningRate"),
+        ("spec.algorithm.batchSize=1", "guard-rails", "Warn", "spec.algorithm.batchSize"),
+    ],
+)
+def test_what_operator_and_guard_rails_say_is_said(
+    project: Path, setting: str, check_id: str, verdict: str, field: str
+) -> None:
+    found, _ = job.read(document(project, setting))
+    (only,) = named(found, check_id)
+    assert (only.verdict, only.field) == (verdict, field)
+    assert only.advice
+
+
+def test_every_mistake_of_a_job_has_a_line(project: Path) -> None:
+    found, spec = job.read(document(project, "spec.seed=x", "spec.schedule.maxSteps=0", "spec.odd=1"))
+    assert spec is None
+    assert {finding.field for finding in found} == {"spec.seed", "spec.schedule.maxSteps", "spec.odd"}
+
+
+def test_a_model_that_is_there_is_seen(project: Path) -> None:
+    (project / "tiny-model").mkdir()
+    (project / "tiny-model" / "config.json").write_text("{}")
+    (found,) = named(job.read(document(project))[0], "model")
+    assert found.verdict == "Pass"
+
+
+@pytest.mark.parametrize("base", ["hf://Qwen/Qwen3-0.6B", "s3://bucket/model"])
+def test_a_model_elsewhere_is_not_looked_at(project: Path, base: str) -> None:
+    found, _ = job.read(document(project, f"spec.model.base={base}"))
+    assert named(found, "model") == []
+
+
+# the rows
+
+
+def read(project: Path, *settings: str) -> list[Finding]:
+    _, spec = job.read(document(project, *settings))
+    assert spec is not None
+    return rows.read(spec)[0]
+
+
+def test_a_row_in_two_splits_fails_and_both_places_are_named(project: Path) -> None:
+    first = (project / "data" / "train.jsonl").read_text().splitlines()[0]
+    with (project / "data" / "validation.jsonl").open("a") as file:
+        file.write(first + "\n")
+    (found,) = named(read(project), "overlap")
+    assert (found.verdict, found.field) == ("Fail", "spec.data.validation")
+    assert "row 64 and row 0" in found.saw
+    assert found.advice.startswith("Remove them from one of the two")
+
+
+def test_a_prompt_in_two_splits_is_a_warning(project: Path) -> None:
+    row = json.loads((project / "data" / "train.jsonl").read_text().splitlines()[0])
+    with (project / "data" / "validation.jsonl").open("a") as file:
+        file.write(json.dumps(row | {"parcel": "other"}) + "\n")
+    (found,) = named(read(project), "overlap")
+    assert found.verdict == "Warn"
+
+
+@pytest.mark.parametrize(
+    ("setting", "field", "words"),
+    [
+        ("spec.data.train.promptColumn=question", "spec.data.train.promptColumn", "no 'question'"),
+        ("spec.data.train.taskColumn=kind", "spec.data.train.taskColumn", "no 'kind'"),
+        (
+            "spec.data.train.uri=file:///absent.jsonl",
+            "spec.data.train.uri",
+            "No object at file:///absent.jsonl",
+        ),
+        ("spec.data.train.format=json", "spec.data.train.uri", "is not readable json"),
+        ("spec.algorithm.batchSize=512", "spec.algorithm.batchSize", "do not fill one batch of 512"),
+    ],
+)
+def test_rows_that_lack_something_are_told_with_the_field(
+    project: Path, setting: str, field: str, words: str
+) -> None:
+    settings = [setting, "spec.schedule.maxEpochs=1"] if "batchSize" in setting else [setting]
+    found = [finding for finding in named(read(project, *settings), "rows") if finding.verdict == "Fail"]
+    assert [finding.field for finding in found] == [field]
+    assert words in found[0].saw
+    assert found[0].advice
+
+
+def test_an_evaluations_rows_are_read_too() -> None:
+    folder = ROOT / "examples" / "sop-quickstart"
+    found, spec = job.read(manifest.changed(manifest.read(folder / "eval.yaml"), []))
+    assert [finding.verdict for finding in found] == ["Pass"]
+    assert spec is not None
+    (elsewhere,) = rows.read(spec)[0]
+    assert (elsewhere.verdict, elsewhere.field) == ("Unknown", "spec.data.uri")
+
+
+# the environment's own tests
+
+
+@pytest.mark.parametrize(
+    ("content", "verdict", "words"),
+    [
+        ("def test_one(): assert 1 == 1", "Pass", "1 passed"),
+        ("def test_one(): assert 1 == 2", "Fail", "1 failed"),
+        ("import no_such_library", "Fail", "1 error"),
+        ("x = 1", "Unknown", "have no tests"),
+        ("import time\ndef test_one(): time.sleep(60)", "Fail", "had not ended after 3 s"),
+    ],
+)
+def test_the_environments_own_tests_are_run(tmp_path: Path, content: str, verdict: str, words: str) -> None:
+    (tmp_path / "test_own.py").write_text(content)
+    (found,) = own_tests.run(tmp_path, seconds=3)
+    assert found.verdict == verdict
+    assert words in found.saw
+    assert {path.name for path in tmp_path.iterdir()} == {"test_own.py"}
+
+
+def test_a_test_that_fails_is_named(tmp_path: Path) -> None:
+    (tmp_path / "test_own.py").write_text("def test_one(): assert 1 == 2")
+    (found,) = own_tests.run(tmp_path)
+    assert "FAILED test_own.py::test_one" in found.examples[0].text
+    assert found.advice == f"Run `pytest test_own.py` in {tmp_path}, and mend what it names."
+
+
+def test_without_pytest_or_tests_nothing_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (found,) = own_tests.run(tmp_path)
+    assert found.verdict == "Unknown"
+    (tmp_path / "test_own.py").touch()
+    monkeypatch.setattr(own_tests.importlib.util, "find_spec", lambda name: None)
+    (found,) = own_tests.run(tmp_path)
+    assert (found.verdict, found.advice) == ("Unknown", "Install it: pip install pytest")
+
+
+# the command
+
+
+def test_a_file_or_folder_that_is_not_there_is_told(project: Path) -> None:
+    for arguments, words in (
+        (["absent.yaml"], "absent.yaml: No such file"),
+        ([str(project)], "Is a directory"),
+        ([str(project / "job.yaml"), "--environment", "/absent"], "--environment /absent: there is no such"),
+        ([str(project / "job.yaml"), "--set", "seed=1"], "--set seed=1: write spec.FIELD=VALUE"),
+    ):
+        done = CliRunner().invoke(app, arguments)
+        assert done.exit_code == 2
+        assert words in done.stderr
+
+
+def test_the_job_of_the_current_folder_is_checked(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    edit(project / "job.yaml", "kind: RLTrainingJob", "kind: RLTrainingJob\nspecs: {}")
+    monkeypatch.chdir(project)
+    done = CliRunner().invoke(app, ["--output", "json"])
+    assert done.exit_code == 1
+    assert json.loads(done.stdout)["verdicts"] == {"Fail": 1, "Unknown": 2}
+
+
+def test_a_project_elsewhere_is_named(project: Path, tmp_path: Path) -> None:
+    moved = yaml.safe_load((project / "job.yaml").read_text())
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs" / "job.yaml").write_text(yaml.safe_dump(moved))
+    arguments = [str(tmp_path / "jobs" / "job.yaml"), "--environment", str(project), "--rows", "1"]
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, done.stdout
+    assert "Pass    oracle           The oracle is right on 1 of 1 rows" in done.stdout
+
+
+# how it is written
+
+FINDING = Finding(
+    "splits", "Fail", "Rows are shared.", advice="Split them once.", field="spec.data",
+    examples=(Example("row 3", "first\nsecond"),), figures=(("shared", 2.0),),
+)  # fmt: skip
+
+
+def test_a_finding_says_what_was_seen_what_to_write_and_shows_it() -> None:
+    assert list(text.lines(FINDING, None)) == [
+        "Fail    splits           Rows are shared.",
+        "        fix: Split them once. (spec.data)",
+        "        row 3:",
+        "          first",
+        "          second",
+    ]
+
+
+def test_a_narrow_terminal_wraps_what_is_said() -> None:
+    long = Finding("speed", "Warn", "word " * 30, advice="less " * 20)
+    assert max(map(len, text.lines(long, 60))) <= 60
+
+
+def test_a_finding_survives_as_json() -> None:
+    assert episodes.of_json(json.loads(json.dumps(episodes.to_json(FINDING)))) == FINDING
+    least = Finding("job", "Pass", "It is valid.")
+    assert episodes.to_json(least) == {"check": "job", "verdict": "Pass", "saw": "It is valid."}
+    assert episodes.of_json(episodes.to_json(least)) == least
