@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from functools import total_ordering
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Final, Literal, Self, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
@@ -205,6 +205,24 @@ class Drift(Record):
     """Its role in the request."""
 
 
+SpanKind = Literal["sandbox", "reset", "turn", "tool", "judgement"]
+"""What an episode waits for: a sandbox, the environment's reset, an answer of the model, a tool, its
+judgement. Between them the agent's own code runs, and the platform's."""
+MOST_SPANS: Final = 4096
+"""Of one episode; later ones are not recorded."""
+
+
+class EpisodeSpan(Record):
+    """Something that an episode waited for, and when."""
+
+    kind: SpanKind
+    name: str = Field(default="", max_length=128)
+    """Of a tool its name, of a turn its number as it was asked for."""
+    began: float = Field(ge=0)
+    """Seconds after the episode's start, by a clock that is never set."""
+    ended: float = Field(ge=0)
+
+
 class EpisodeRecord(Record):
     """One episode, sealed. `outcome` says whether `reward` means anything."""
 
@@ -247,6 +265,8 @@ class EpisodeRecord(Record):
     sandbox_seconds: float = Field(ge=0)
     started_at: float
     finished_at: float
+    spans: list[EpisodeSpan] = Field(default_factory=list, max_length=MOST_SPANS)
+    """What it waited for, in the order in which the waits ended. Records of before have none."""
 
 
 SampledBy = Literal["servers", "endpoint", "nobody"]
@@ -500,6 +520,8 @@ class StepReport(Record):
     """What was asked for in place of training."""
     restored: int | None = Field(default=None, ge=0)
     """The step among `directive.restore` whose weights and optimizer were taken up."""
+    ended_at: float | None = None
+    """When its weights were published, in Unix time of the learner. Reports of before do not say it."""
     refused: Refusal | None = None
     """Why the directive was not done: then `in_force` is what it was, and so are the weights."""
 

@@ -9,12 +9,16 @@ from headway_cli.commands import (
     check,
     cluster,
     cost,
+    data,
     estimate,
+    image,
     init,
     logs,
     report,
     run,
     serve,
+    timeline,
+    tiny_model,
     trajectories,
 )
 from headway_cli.commands import eval as evaluation
@@ -23,6 +27,8 @@ app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 for command in (
     init.init,
     check.check,
+    tiny_model.tiny_model,
+    image.image,
     run.run,
     cluster.submit,
     cluster.watch,
@@ -31,6 +37,7 @@ for command in (
     trajectories.trajectories,
     report.report,
     report.compare,
+    timeline.timeline,
     estimate.estimate,
     cost.cost,
     logs.logs,
@@ -39,6 +46,7 @@ for command in (
 ):
     app.command()(command)
 app.command("eval")(evaluation.eval_)
+app.add_typer(data.app, name="data")
 
 
 @app.callback()

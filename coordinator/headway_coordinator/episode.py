@@ -187,6 +187,7 @@ class Episodes:
             async with task.stop.guard():
                 await self._judges.ready()
                 progress.started_at = time.time()
+                session.clock.restart()
                 ending = await self._live(task, progress)
         except TimeoutError:
             ending = self._out_of_time(progress)
@@ -240,7 +241,8 @@ class Episodes:
             try:
                 async with _within(limit):
                     progress.stage = "the environment's reset"
-                    first = await sandbox.reset(task.row, task.environment_seed)
+                    with progress.session.clock.timed("reset"):
+                        first = await sandbox.reset(task.row, task.environment_seed)
                     self._on_first(first)
                     progress.stage, progress.acting_since = AGENT, time.monotonic()
                     stage = Stage(
@@ -282,9 +284,10 @@ class Episodes:
         def waits(judge: str | None) -> None:
             progress.judge = judge
 
-        reply = await self._judges.finished(
-            sandbox, finish, progress.judgements.append, waits, progress.session.spending
-        )
+        with progress.session.clock.timed("judgement"):
+            reply = await self._judges.finished(
+                sandbox, finish, progress.judgements.append, waits, progress.session.spending
+            )
         check_reward(reply, self._rules.reward_range, taken)
         check_sizes(reply)
         cause = self._agents(played.why or "") if outcome is Outcome.AGENT_ERROR else None
@@ -302,16 +305,22 @@ class Episodes:
         """A leased sandbox, and how long it was in use."""
         waiting = asyncio.timeout(self._rules.timeout_seconds)
         leased = self._broker.lease(task.episode_id, self._rules.sandbox_seconds, self._rules.timeout_seconds)
-        async with waiting, leased as sandbox:
-            waiting.reschedule(None)
-            start = time.monotonic()
-            progress.sandbox = sandbox
-            try:
-                yield sandbox
-            finally:
-                # Beyond its longest life there is none: what is waited for then is its end.
-                used = time.monotonic() - start
-                progress.sandbox_seconds = min(used, self._rules.sandbox_seconds)
+        clock = progress.session.clock
+        leased_at_last = clock.begin("sandbox")
+        try:
+            async with waiting, leased as sandbox:
+                leased_at_last()
+                waiting.reschedule(None)
+                start = time.monotonic()
+                progress.sandbox, sandbox.clock = sandbox, clock
+                try:
+                    yield sandbox
+                finally:
+                    # Beyond its longest life there is none: what is waited for then is its end.
+                    used = time.monotonic() - start
+                    progress.sandbox_seconds = min(used, self._rules.sandbox_seconds)
+        finally:
+            leased_at_last()
 
     def _seal(self, task: Task, progress: _Progress, ending: _Ending) -> EpisodeRecord:
         reply, turns = ending.reply, progress.session.record
@@ -339,6 +348,7 @@ class Episodes:
             sandbox_seconds=progress.sandbox_seconds,
             started_at=progress.started_at,
             finished_at=time.time(),
+            spans=progress.session.clock.spans,
         )
 
 

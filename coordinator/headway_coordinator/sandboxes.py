@@ -43,6 +43,7 @@ from headway_api.sandbox_api import (
     ToolReply,
 )
 from headway_coordinator.bounds import superseded
+from headway_coordinator.episode_clock import EpisodeClock
 from headway_coordinator.faults import AnswerFault, Cause, InfraFault
 from headway_coordinator.http import Refused, Unreachable, call
 
@@ -99,6 +100,8 @@ class Sandbox:
         self._timeout = timeout
         self.calling: str | None = None
         """The tool that is being called."""
+        self.clock = EpisodeClock()
+        """Notes how long tools take; the episode's takes its place."""
 
     async def reset(self, row: dict[str, Any], seed: int) -> ResetReply:
         """Put the environment in its first state."""
@@ -112,7 +115,8 @@ class Sandbox:
         """Carry out one tool call."""
         body, started = ToolCall(name=name, arguments=arguments), time.monotonic()
         self.calling = name
-        reply = await self._post("tool", body, ToolReply)
+        with self.clock.timed("tool", name):
+            reply = await self._post("tool", body, ToolReply)
         self.calling, seconds = None, time.monotonic() - started
         self._on_tool(seconds)
         if self._witness is not None:

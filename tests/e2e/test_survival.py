@@ -77,6 +77,11 @@ class Survivor:
         return str(pod["metadata"]["uid"])
 
 
+def book_name(sample: str) -> str:
+    """Of the book with this price."""
+    return f"sample-{sample.replace('.', '-')}"
+
+
 def price_book(sample: str) -> dict[str, Any]:
     """The ConfigMap of the job's own price book, with this price of a million sampled tokens."""
     prices = {
@@ -86,7 +91,7 @@ def price_book(sample: str) -> dict[str, Any]:
         "train": "0.40",
         "discarded": "0",
     }
-    book = {"name": f"sample-{sample}", "entries": [{"since": "2026-01-01", "prices": prices}]}
+    book = {"name": book_name(sample), "entries": [{"since": "2026-01-01", "prices": prices}]}
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -101,7 +106,7 @@ def survivor(bench: Any) -> Iterator[Survivor]:
     bench.kube.apply(price_book("0.40"))
     bench.kube.apply(bench.job(NAME, {"schedule": {"maxSteps": STEPS}, "priceBook": BOOK}))
     bench.wait_step(NAME, 1)
-    assert bench.get(NAME)["status"]["usage"]["priceBook"].startswith("sample-0.40@")
+    assert bench.get(NAME)["status"]["usage"]["priceBook"].startswith(f"{book_name('0.40')}@")
     bench.kube.apply(price_book(DEARER))
     yield Survivor(bench)
     bench.delete(NAME)
@@ -169,7 +174,7 @@ def test_the_books_balance_afterwards(bench: Any, survivor: Survivor, tmp_path: 
     recounted = recount(run, sample=DEARER)
     counted, usage = recounted.tokens, job["status"]["usage"]
     assert counted == status_tokens(job, counted)
-    assert (usage["priceBook"].partition("@")[0], usage["cost"]) == (f"sample-{DEARER}", recounted.cost)
+    assert (usage["priceBook"].partition("@")[0], usage["cost"]) == (book_name(DEARER), recounted.cost)
     assert usage["priceCorrections"], "what was used before the correction is priced anew"
     ledger = events(run)
     assert counted_twice(ledger) == []

@@ -21,6 +21,7 @@ from headway_api.config import JobConfig
 from headway_api.records import (
     BatchFigures,
     EpisodeRecord,
+    EpisodeSpan,
     GroupRecord,
     Outcome,
     Purpose,
@@ -35,6 +36,18 @@ from headway_coordinator.spool import Spool
 Course = Literal["good", "collapsed"]
 HOSTILE: Final = "<script>alert(1)</script> & $x_1$"
 """Stands in every conversation: what a stranger's tool may answer."""
+
+
+BEGUN: Final = 1_767_312_000.0
+STEP_SECONDS: Final = 12.0
+SPANS: Final = [
+    EpisodeSpan(kind="sandbox", began=0, ended=1),
+    EpisodeSpan(kind="turn", name="0", began=1, ended=3),
+    EpisodeSpan(kind="tool", name="look", began=3, ended=4.5),
+    EpisodeSpan(kind="turn", name="1", began=5, ended=7),
+    EpisodeSpan(kind="judgement", began=7, ended=8),
+]
+"""What each episode waits for, of its 8 seconds; the learner has the batch half a second after them."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +89,7 @@ def write(
     spool = Spool(store, layout)
     job = config(layout, **spec)
     spool.describe(job)
-    spool.keep(learner_rig.report(0))
+    spool.keep(learner_rig.report(0).model_copy(update={"ended_at": BEGUN}))
     for step in range(steps + 1):
         odds = chance(course, step, steps)
         if step % every == 0:
@@ -103,7 +116,7 @@ def config(layout: Layout, **spec: Any) -> JobConfig:
 
 
 def _stepped(spool: Spool, step: int, odds: float, groups: int, size: int, rng: random.Random) -> None:
-    made = [_group(f"t0-{step * groups + n:06d}", step - 1, odds, size, rng) for n in range(groups)]
+    made = [_group(f"t0-{step * groups + n:06d}", step - 1, odds, size, rng, step) for n in range(groups)]
     for each in made:
         spool.put(each)
     ids = [each.group_id for each in made]
@@ -122,7 +135,12 @@ def _stepped(spool: Spool, step: int, odds: float, groups: int, size: int, rng: 
     }
     told = learner_rig.report(step)
     report = told.model_copy(
-        update={"groups": ids, "train_tokens": dict.fromkeys(ids, 500), "metrics": metrics}
+        update={
+            "groups": ids,
+            "train_tokens": dict.fromkeys(ids, 500),
+            "metrics": metrics,
+            "ended_at": BEGUN + STEP_SECONDS * step,
+        }
     )
     spool.keep(StepReport.model_validate(report.model_dump()))
     found = figures.batch(made, step, trained=frozenset(ids), max_turns=4)
@@ -141,15 +159,16 @@ def _validated(spool: Spool, step: int, odds: float, rng: random.Random) -> None
     spool.conclude(Summary.of(step, rows, MeasureSpec(), 4))
 
 
-def _group(name: str, step: int, odds: float, size: int, rng: random.Random) -> GroupRecord:
+def _group(name: str, step: int, odds: float, size: int, rng: random.Random, trained: int = 0) -> GroupRecord:
+    """A group. `trained`: the step that takes it, which its episodes end before."""
     rewards = [1.0 if rng.random() < odds else rng.choice([0.0, 0.25]) for _ in range(size)]
     made = learner_rig.group(name, rewards, step=step)
     return made.model_copy(
-        update={"row": int(name[-6:]) % 50, "episodes": [_told(each, rng) for each in made.episodes]}
+        update={"row": int(name[-6:]) % 50, "episodes": [_told(each, rng, trained) for each in made.episodes]}
     )
 
 
-def _told(episode: EpisodeRecord, rng: random.Random) -> EpisodeRecord:
+def _told(episode: EpisodeRecord, rng: random.Random, trained: int) -> EpisodeRecord:
     """With a conversation, a score that is stricter than the reward, and now and then another outcome."""
     call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"at": "here"}'}}
     messages = [
@@ -179,6 +198,9 @@ def _told(episode: EpisodeRecord, rng: random.Random) -> EpisodeRecord:
             "score": float(reward == 1.0 and rng.random() < 0.9),
             "metrics": {"well_formed": 1.0, "fields": reward},
             "outcome": Outcome.TRUNCATED if rng.random() < 0.05 else Outcome.COMPLETED,
+            "started_at": (began := BEGUN + STEP_SECONDS * (trained - 1) + 1),
+            "finished_at": began + 8,
+            "spans": SPANS,
         }
     )
 

@@ -267,6 +267,7 @@ class Learner:
             durable=max(0, self.keeper.durable),
             metrics=metrics(watch.seconds | {"training": whole - waited, "step": whole}),
             in_force=self._parts.in_force,
+            ended_at=time.time(),
             **said,
         )
         if self._ranks.first:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headway_analysis.measures.tries import TOOL_ERROR
-from headway_api.records import EpisodeRecord, Turn
+from headway_api.records import EpisodeRecord, EpisodeSpan, Turn
 
 Message = Mapping[str, Any]
 
@@ -22,6 +22,9 @@ class Call:
     arguments: dict[str, Any]
     answer: str | None
     """None where the tool was not called: the episode ended before."""
+    begun: float
+    ended: float
+    """Unix times; both are the end of the turn where records have no times of tools."""
 
     @property
     def failed(self) -> bool:
@@ -40,21 +43,41 @@ class Step:
     calls: tuple[Call, ...]
     begun: float
     ended: float
-    """Unix times. Records have no time of a turn: the turns of an episode share its time equally."""
+    """Unix times. Where records have no time of a turn, the turns of an episode share its time equally."""
 
 
 def steps(episode: EpisodeRecord) -> list[Step]:
     """Every turn in its order."""
-    places = iter(said(episode))
-    length = (episode.finished_at - episode.started_at) / max(1, len(episode.turns))
+    places, times = iter(said(episode)), _times(episode)
     found = []
-    for number, turn in enumerate(episode.turns):
+    for (begun, ended), until, turn in zip(times, [*times[1:], None], episode.turns, strict=True):
         at = next(places, None) if turn.delivered else None
         message = None if at is None else episode.messages[at]
-        begun = episode.started_at + number * length
-        calls = () if at is None else tuple(_calls(episode.messages, at))
-        found.append(Step(turn, at, message, calls, begun, begun + length))
+        tools = _tools(episode, ended, until[0] if until else episode.finished_at)
+        calls = () if at is None else tuple(_calls(episode, at, ended, tools))
+        found.append(Step(turn, at, message, calls, begun, ended))
     return found
+
+
+def is_timed(episode: EpisodeRecord) -> bool:
+    """Whether the record says when each turn was."""
+    return sum(span.kind == "turn" for span in episode.spans) == len(episode.turns)
+
+
+def _times(episode: EpisodeRecord) -> list[tuple[float, float]]:
+    """When each turn began and ended."""
+    start = episode.started_at
+    if is_timed(episode):
+        turns = (span for span in episode.spans if span.kind == "turn")
+        return [(start + span.began, start + span.ended) for span in turns]
+    length = (episode.finished_at - start) / max(1, len(episode.turns))
+    return [(start + n * length, start + (n + 1) * length) for n in range(len(episode.turns))]
+
+
+def _tools(episode: EpisodeRecord, after: float, until: float) -> list[EpisodeSpan]:
+    """The tools that were called between two turns."""
+    tools = [span for span in episode.spans if span.kind == "tool"] if is_timed(episode) else []
+    return [span for span in tools if after <= episode.started_at + span.began < until]
 
 
 def said(episode: EpisodeRecord) -> list[int]:
@@ -70,8 +93,10 @@ def first(episode: EpisodeRecord) -> Sequence[Message]:
     return episode.messages[: places[0]] if places else episode.messages
 
 
-def _calls(messages: Sequence[Message], at: int) -> Iterator[Call]:
-    """The calls of one message, with the answers that follow it."""
+def _calls(episode: EpisodeRecord, at: int, ended: float, tools: list[EpisodeSpan]) -> Iterator[Call]:
+    """The calls of one message, with the answers that follow it. `tools`: those that were called then; a call
+    that could not be read has none."""
+    messages, start = episode.messages, episode.started_at
     answers = {
         message.get("tool_call_id"): text(message)
         for message in reversed(messages[at + 1 :])
@@ -79,7 +104,13 @@ def _calls(messages: Sequence[Message], at: int) -> Iterator[Call]:
     }
     for call in messages[at].get("tool_calls") or ():
         function, identity = call.get("function", {}), str(call.get("id", ""))
-        yield Call(identity, str(function.get("name", "")), arguments(function), answers.get(call.get("id")))
+        answer, name = answers.get(call.get("id")), str(function.get("name", ""))
+        span = next((each for each in tools if each.name == name), None) if answer is not None else None
+        begun, done = ended, ended
+        if span is not None:
+            tools.remove(span)
+            begun, done = start + span.began, start + span.ended
+        yield Call(identity, name, arguments(function), answer, begun, done)
 
 
 def arguments(function: Mapping[str, Any]) -> dict[str, Any]:

@@ -361,9 +361,9 @@ def _tool_event(episode: EpisodeRecord, step: Step, call: Call, identity: str) -
 
     return ToolEvent(
         uuid=identity,
-        timestamp=_moment(step.ended),
-        working_start=step.ended - episode.started_at,
-        completed=_moment(step.ended),
+        timestamp=_moment(call.begun),
+        working_start=call.begun - episode.started_at,
+        completed=_moment(call.ended),
         id=call.id,
         function=call.name,
         arguments=call.arguments,

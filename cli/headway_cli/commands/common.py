@@ -79,9 +79,11 @@ class Progress:
 
 @contextmanager
 def told() -> Iterator[None]:
-    """What is wrong with what was given, or with the cluster, as a line and exit code 2."""
+    """What is wrong with what was given, or with the cluster, as a line and exit code 2; of Ctrl-C as 130."""
     try:
         yield
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
     except (ManifestWrong, MachineBusy, ClusterError, NoRun) as error:
         raise wrong(str(error)) from error
 

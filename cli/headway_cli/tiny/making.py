@@ -166,8 +166,10 @@ def rights(player: Player, task: Task, rows: Sequence[dict[str, Any]], ends: flo
         wrong = next(one for one in played if one not in right)
         raise NoTinyModel(
             f"the oracle succeeds on {len(right)} of {len(played)} training rows: correct it; it scores "
-            f"{wrong.score} on row {short(wrong.script.row)} by {acts_of(wrong)}"
+            f"{wrong.score} on row {short(wrong.script.row)} by {said_in(acts_of(wrong))}"
         )
+    if any(not said_in(acts_of(one)) for one in right):
+        raise NoTinyModel("the oracle succeeds without a word: have it call a tool, or return an answer")
     return [Right(dict(one.script.row), scene_of(one, task)) for one in right]
 
 
@@ -188,6 +190,11 @@ def acts_of(played: Played) -> Acts:
     """What was done in an episode."""
     calls = tuple(Call(each.name, each.arguments) for each in played.results)
     return Acts(calls, played.script.answer)
+
+
+def said_in(acts: Acts) -> str:
+    """What was said, as a message shows it."""
+    return " ".join(text for _, text in mistakes.spoken(acts))
 
 
 def scene_of(played: Played, task: Task) -> Scene:

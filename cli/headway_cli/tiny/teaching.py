@@ -23,6 +23,8 @@ SPREAD: Final = 0.05
 after twice as many steps."""
 RATE: Final = 2e-3
 """Learning rate at its highest."""
+FEWEST_STEPS: Final = 40
+"""Without which nothing is learned at all."""
 WARM_UP: Final = 0.05
 """Share of the time in which it rises."""
 UNTAUGHT: Final = -100
@@ -86,7 +88,7 @@ def untaught(vocabulary: int, context: int, seed: int) -> Any:
 
 
 def rate_at(share: float) -> float:
-    """Learning rate when this share of the time is over: a short rise, then half a cosine down to 0."""
+    """Learning rate when this share of teaching is over: a short rise, then half a cosine down to 0."""
     if share < WARM_UP:
         return RATE * max(share, 0.01) / WARM_UP
     return RATE * (1 + math.cos(math.pi * min(share, 1.0))) / 2
@@ -143,7 +145,7 @@ def teach(
     say: Callable[[str], None],
     clock: Callable[[], float] = time.monotonic,
 ) -> Taught:
-    """Train for so many seconds, one step at least."""
+    """Train for so many seconds, and `FEWEST_STEPS` at least: a machine may be busy."""
     import torch
 
     # Threads of one operation wait for the slowest: where the machine does something else, half of them win.
@@ -152,16 +154,17 @@ def teach(
     drawn = random.Random(f"{seed}/lessons")
     weights, alike = [lesson.weight for lesson in lessons], shared(lessons)
     model.train()
-    began, told, losses = clock(), clock(), list[float]()
-    while not losses or clock() < began + seconds:
+    began, told, losses, share = clock(), clock(), list[float](), 0.0
+    while share < 1:
         for group in optimizer.param_groups:
-            group["lr"] = rate_at((clock() - began) / seconds)
+            group["lr"] = rate_at(share)
         loss = loss_of(model, *batch_of(drawn.choices(lessons, weights, k=BATCH)), alike)
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
         losses.append(loss.item())
+        share = min((clock() - began) / seconds, len(losses) / FEWEST_STEPS)
         if clock() > told + EVERY_SECONDS:
             told = clock()
             say(f"taught {len(losses)} steps, loss {losses[-1]:.3f}")

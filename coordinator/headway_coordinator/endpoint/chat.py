@@ -135,7 +135,8 @@ class EndpointChat:
             raise bad("prompt", "an endpoint answers conversations; use /v1/chat/completions", UNSUPPORTED)
         number, session.begun = session.begun, session.begun + 1
         async with session.spending.reserved(self._most(session, ask)) as used:
-            reply = await self._in_time(session, ask, number)
+            with session.clock.timed("turn", str(number)):
+                reply = await self._in_time(session, ask, number)
             used(self._amounts(reply.prompt_tokens, reply.sampled_tokens))
         self._answered = True
         if ask.logprobs:  # an endpoint's answer is words

@@ -10,6 +10,7 @@ from typing import Final, Protocol
 
 from headway_api.records import Drift, ForkReason, Turn
 from headway_coordinator.budget.spending import UNBOUNDED, Spending
+from headway_coordinator.episode_clock import EpisodeClock
 from headway_coordinator.gateway import drift
 from headway_coordinator.gateway.allowance import NoTokensLeft, TokenAllowance, WholeAllowance
 from headway_coordinator.gateway.conversations import Said
@@ -121,6 +122,8 @@ class Session:
     """Tokens that prompts and answers may still have together."""
     spending: Spending = field(default=UNBOUNDED)
     """Reserves what an endpoint may be asked."""
+    clock: EpisodeClock = field(default_factory=EpisodeClock)
+    """Notes what the episode waits for."""
     allowance: TokenAllowance = field(init=False)
     """Tokens that it may still sample."""
 

@@ -87,9 +87,10 @@ class Gateway:
         session.read(before)
         forced = self._forced(renderer, ask)
         number, session.begun = session.begun, session.begun + 1
-        prompt = await self._prompt(session, ask, meanings, before, number) + forced
-        sampled = await self._sample(session, ask, number, prompt)
-        return self._record(session, ask, meanings, before, number, prompt, forced, sampled)
+        with session.clock.timed("turn", str(number)):
+            prompt = await self._prompt(session, ask, meanings, before, number) + forced
+            sampled = await self._sample(session, ask, number, prompt)
+            return self._record(session, ask, meanings, before, number, prompt, forced, sampled)
 
     async def _sample(self, session: Session, ask: Ask, number: int, prompt: list[int]) -> Sampled:
         room = self._context_length - len(prompt)
@@ -257,8 +258,9 @@ class Gateway:
         session.seen(found.seen)
         if session.turns and session.graph.forks_at(found.tokens, session.unseen):
             session.drifted(drift.Found(texts.reason(recorded, found.text)), number, [])
-        sampled = await self._sample(session, ask, number, found.tokens)
-        return self._record_text(session, ask, found, number, sampled)
+        with session.clock.timed("turn", str(number)):
+            sampled = await self._sample(session, ask, number, found.tokens)
+            return self._record_text(session, ask, found, number, sampled)
 
     def _record_text(
         self, session: Session, ask: Ask, found: texts.Prompt, number: int, sampled: Sampled

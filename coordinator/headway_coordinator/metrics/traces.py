@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from headway_analysis.measures.tries import Try
-from headway_analysis.report.conversation import Step, first, steps
+from headway_analysis.report.conversation import Step, first, is_timed, steps
 from headway_api import names
 from headway_api.records import EpisodeRecord, Outcome
 
 CHARACTERS: Final = 8000
 """Most characters of one message in a trace; the stored episode has all of it."""
-EQUAL_SHARES: Final = "records have no time of a turn: the turns share the episode's time equally"
+EQUAL_SHARES: Final = "the record has no time of a turn: the turns share the episode's time equally"
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def _root(identity: str, one: Try, episode: EpisodeRecord) -> Span:
             "mlflow.spanInputs": {"messages": short(first(episode))},
             "mlflow.spanOutputs": outputs,
             **{f"{names.GROUP}/{key}": value for key, value in about(one).items()},
-            f"{names.GROUP}/times": EQUAL_SHARES,
+            **({} if is_timed(episode) else {f"{names.GROUP}/times": EQUAL_SHARES}),
             f"{names.GROUP}/forks": one.forks,
             f"{names.GROUP}/drifts": [drift.model_dump(mode="json") for drift in one.drifts],
         },
@@ -106,8 +106,8 @@ def _turns(root: str, episode: EpisodeRecord) -> Iterator[Span]:
                 identity,
                 call.name or "tool",
                 "TOOL",
-                step.ended,
-                step.ended,
+                call.begun,
+                call.ended,
                 {
                     "mlflow.spanInputs": call.arguments,
                     "mlflow.spanOutputs": None if call.answer is None else call.answer[:CHARACTERS],

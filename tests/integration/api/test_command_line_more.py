@@ -135,7 +135,8 @@ def test_what_a_job_costs_is_read_from_its_status(
     served: Any, namespace: str, run: Run, job: dict[str, Any]
 ) -> None:
     assert run("cost", NAME).returncode == 2
-    usage = {"prefillTokens": 7, "totalTokens": 7, "cost": "0.12", "currency": "USD", "priceBook": "b@2026-01-01"}
+    usage = {"prefillTokens": 7, "totalTokens": 7, "cost": "0.12", "currency": "USD"}
+    usage["priceBook"] = "b@2026-01-01"
     say(served, namespace, {"usage": usage})
     done = run("cost", NAME, "--output", "json")
     assert done.returncode == 0, done.stderr

@@ -17,7 +17,11 @@ import psutil
 import pytest
 from chaos import EXAMPLE, ROOT
 
+from headway_analysis.report.page import reading
+from headway_api.artifacts import Layout
 from headway_api.job_folder import JobFolder
+from headway_api.run_files import RunFiles
+from headway_api.store import FileStore
 from headway_cli.local import manifest
 from headway_cli.local.pod import left_over
 
@@ -113,6 +117,14 @@ def test_a_job_is_stopped_killed_and_gone_on_with(inputs: Path, tmp_path: Path) 
     assert f"finished: MaxSteps, step {STEPS}" in page
     assert '<i class="p' in page, "tokens are shown by the job's own tokenizer"
     assert "no job.json" not in page
+
+    run_files = RunFiles(FileStore(), Layout.at(f"file://{run}"))
+    steps = range(before + 3, STEPS + 1)  # those that no process was killed in
+    told = [each for each in reading.timed(run_files, steps).times() if each.step in steps]
+    assert told
+    for each in told:  # steps are shorter than a second here, so a few milliseconds are more than 1 %
+        missing = each.seconds * (1 - each.known)
+        assert missing <= max(0.01 * each.seconds, 0.1), f"{missing} s are not accounted for: {each}"
 
 
 def test_a_folder_with_another_job_is_refused(inputs: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import json
 import re
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import a_finished_evaluation as ended
+import learner_rig
 import numpy as np
 import pytest
 import written_run
@@ -83,10 +85,11 @@ def good_page(good: Made) -> str:
 def test_it_needs_nothing_but_itself(good_page: str) -> None:
     found = Read(good_page)
     assert found.addresses, "sections are linked"
-    assert all(each.startswith("#") for each in found.addresses)
+    assert all(each.startswith(("#", "data:application/gzip;")) for each in found.addresses)
     assert "url(http" not in good_page
     assert len(found.ids) == len(set(found.ids)), "no id is used twice"
-    assert {each[1:] for each in found.addresses} <= set(found.ids), "every link leads somewhere"
+    links = {each[1:] for each in found.addresses if each.startswith("#")}
+    assert links <= set(found.ids), "every link leads somewhere"
 
 
 def test_what_a_stranger_wrote_is_text(good_page: str) -> None:
@@ -181,7 +184,7 @@ def test_only_chosen_groups_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(RunFiles, "groups", counted)
     page_of(made)
-    assert len(read) <= choice.MOST_STEPS * choice.GROUPS_OF_STEP + 2 * choice.ROWS
+    assert len(read) <= choice.MOST_STEPS * 3 + 2 * choice.ROWS
     assert len(read) == len(set(read))
 
 
@@ -294,6 +297,37 @@ def test_an_evaluation_has_its_table_gate_and_episodes(evaluated: RunFiles) -> N
     assert "External score" in found
     assert len(run.episodes) >= choice.ROWS
     assert len(Read(found_page).ids) == len(set(Read(found_page).ids))
+
+
+def test_it_tells_where_the_time_of_steps_went_and_holds_their_trace(good: Made, good_page: str) -> None:
+    told = Read(good_page)
+    assert re.search(r"step\s*seconds\s*where they went\s*accounted for\s*1\s*12\s*", told.text)
+    # Of the 12 s of a step, 9 s are a wait for an episode that samples for 2 s twice.
+    assert "sampling by the model 33.3%" in told.text
+    assert "learner: policy update 20.8%" in told.text
+    [address] = [each for each in told.addresses if each.startswith("data:")]
+    trace = json.loads(gzip.decompress(base64.b64decode(address.partition(",")[2])))
+    names = {each["name"] for each in trace["traceEvents"]}
+    assert {"step 1", "step 20", "wait for batch", "policy update", "turn 0", "tool look"} <= names
+
+
+def test_the_steps_that_are_read_have_a_bound_on_their_groups() -> None:
+    reports = [
+        learner_rig.report(step).model_copy(update={"groups": [f"t0-{step}-{n}" for n in range(100)]})
+        for step in range(1, 50)
+    ]
+    assert [each.step for each in choice.trained_steps(reports)] == [1, 49]
+    assert [each.step for each in choice.trained_steps(reports[:1])] == [1]
+    assert choice.trained_steps([learner_rig.report(0)]) == []
+
+
+def test_a_step_in_which_a_sign_was_raised_is_read() -> None:
+    reports = [
+        learner_rig.report(step).model_copy(update={"groups": [f"t0-{step}"]}) for step in range(1, 100)
+    ]
+    found = [each.step for each in choice.trained_steps(reports, [33, 1000])]
+    assert 33 in found
+    assert (found[0], found[-1], len(found)) == (1, 99, choice.MOST_STEPS)
 
 
 def test_an_evaluation_that_has_not_ended_has_no_page(tmp_path: Path) -> None:

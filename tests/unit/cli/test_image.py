@@ -113,7 +113,9 @@ def test_a_build_that_fails_ends_with_1_and_prints_no_image(
     assert done.stdout == ""
     assert "no such base" in done.stderr
     assert "`buildah build` ended with status 125" in done.stderr
+    assert "where headway-sandbox is not on this machine, write --base" in done.stderr
     assert len(asked(desk)) == 1
+    assert "write --base" not in run(desk, "--base", "registry.example.com/sandbox:1").stderr
 
 
 def test_a_push_that_tells_no_digest_has_failed(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,3 +167,13 @@ def test_what_is_no_name_of_an_image_is_refused(desk: Path, tag: str) -> None:
             images.order(desk, tag, None, push=False)
     else:
         assert images.order(desk, tag, None, push=False).reference == "localhost/headway/desk:dev"
+
+
+def test_ctrl_c_ends_with_130(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    program(desk, "buildah", BUILDAH)
+    monkeypatch.setattr(images, "build", interrupted)
+    done = run(desk)
+    assert (done.exit_code, done.stdout) == (130, "")

@@ -11,7 +11,8 @@ from headway_api.records import EpisodeRecord, GroupRecord, Outcome, Purpose, St
 
 MOST_STEPS: Final = 8
 """Steps whose batches are read."""
-GROUPS_OF_STEP: Final = 8
+MOST_GROUPS: Final = 256
+"""Groups that are read of them."""
 APART: Final = "reward and score apart"
 ROWS: Final = 8
 """Held-out rows that are shown at the first and at the last validation."""
@@ -93,19 +94,24 @@ def _place(group: str) -> str:
     return group.rpartition("-")[2]
 
 
-def trained_groups(reports: Sequence[StepReport], also: Iterable[int] = ()) -> list[str]:
-    """Ids of the training groups to read: of the first and the last step, of `also`, and of some between."""
-    steps = [report for report in reports if report.groups]
+def trained_steps(reports: Sequence[StepReport], also: Iterable[int] = ()) -> list[StepReport]:
+    """Steps whose groups are read: the first and the last one, those of `also`, and some between; by step.
+
+    Together they have at most `MOST_GROUPS` groups, as far as there is more than one.
+    """
+    steps = {report.step: report for report in reports if report.groups}
     if not steps:
         return []
-    wanted = {report.step for report in steps if report.step in {*also}}
-    places = {round(at * (len(steps) - 1) / (MOST_STEPS - 1)) for at in range(MOST_STEPS)}
-    evenly = [steps[place].step for place in sorted(places)]
-    for step in (evenly[0], evenly[-1], *evenly):
-        if len(wanted) < MOST_STEPS:
-            wanted.add(step)
-    chosen = [report for report in steps if report.step in sorted(wanted)[:MOST_STEPS]]
-    return [group for report in chosen for group in report.groups[:GROUPS_OF_STEP]]
+    order = sorted(steps)
+    evenly = [order[round(at * (len(order) - 1) / (MOST_STEPS - 1))] for at in range(MOST_STEPS)]
+    chosen: list[int] = []
+    groups = 0
+    for step in dict.fromkeys((order[-1], order[0], *(each for each in also if each in steps), *evenly)):
+        groups += len(steps[step].groups)
+        if chosen and (groups > MOST_GROUPS or len(chosen) == MOST_STEPS):
+            break
+        chosen.append(step)
+    return [steps[step] for step in sorted(chosen)]
 
 
 class OfStep:

@@ -71,6 +71,8 @@ class Page:
     tables: Sequence[Table] = ()
     shaded: bool = False
     marked: bool = False
+    timeline: str | None = None
+    """Address that holds the trace of some steps, packed; a reader saves it and opens it in Perfetto."""
     episodes: Sequence[View] = ()
     tokens: bool = False
     """Whether tokens could be read."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from headway_analysis.report.page.episodes import View
+from headway_analysis.report.timeline import Lived, StepTime, spent, trace
 from headway_api.decisions import Decision
 from headway_api.records import StepReport, ValidationRecord
 from headway_api.spec.training import RLTrainingJobSpec
@@ -36,12 +37,29 @@ class TrainingRun:
     episodes: Sequence[View]
     tokens: bool = False
     """Whether a tokenizer was at hand, so that the episodes show their tokens."""
+    lived: Mapping[int, Sequence[Lived]] = field(default_factory=dict)
+    """Of some steps: when the episodes of their batches were."""
 
     @property
     def by_step(self) -> dict[int, dict[str, float]]:
         """Figures of each step that trained: the learner's own, and those of its batch."""
         trained = (report for report in self.steps if report.groups)
         return {report.step: {**report.metrics, **self.figures.get(report.step, {})} for report in trained}
+
+    def times(self) -> list[StepTime]:
+        """Where the seconds of those steps went whose episodes are known, by step."""
+        reports = {report.step: report for report in self.steps}
+        found = (
+            spent(reports[step - 1], reports[step], self.lived[step])
+            for step in sorted(self.lived)
+            if step - 1 in reports
+        )
+        return [each for each in found if each is not None]
+
+    def trace(self) -> dict[str, Any]:
+        """The same steps and episodes as a trace that Perfetto opens."""
+        reports = [report for report in self.steps if report.step in self.lived]
+        return trace(reports, [each for step in sorted(self.lived) for each in self.lived[step]])
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -16,6 +15,7 @@ from headway_analysis.report.page import choice, standing
 from headway_analysis.report.page.choice import OfStep, Shown
 from headway_analysis.report.page.episodes import Decode, view
 from headway_analysis.report.page.model import EvaluationRun, TrainingRun
+from headway_analysis.report.timeline import Lived
 from headway_api.artifacts import Layout
 from headway_api.records import Purpose, StepReport, ValidationRecord
 from headway_api.run_files import RunFiles
@@ -33,9 +33,17 @@ def training(files: RunFiles, decode: Decode | None = None) -> TrainingRun:
     """
     run = curves(files)
     spans, _ = standing.judged(run)
-    shown = _held_out(files, run.validations), _trained(files, run.steps, [span.first for span in spans])
-    views = [view(each, decode) for of_kind in shown for each in of_kind]
-    return replace(run, episodes=views, tokens=decode is not None)
+    steps = choice.trained_steps(run.steps, [span.first for span in spans])
+    trained, lived = _trained(files, steps)
+    views = [view(each, decode) for each in (*_held_out(files, run.validations), *trained)]
+    return replace(run, episodes=views, tokens=decode is not None, lived=lived)
+
+
+def timed(files: RunFiles, steps: Sequence[int]) -> TrainingRun:
+    """A run with the times of some steps' episodes, `steps` among them, and without episodes."""
+    run = curves(files)
+    _, lived = _trained(files, choice.trained_steps(run.steps, steps))
+    return replace(run, lived=lived)
 
 
 def curves(files: RunFiles) -> TrainingRun:
@@ -81,15 +89,17 @@ def _held_out(files: RunFiles, validations: Sequence[ValidationRecord]) -> Itera
             yield Shown.of(group, episode, f"held-out row {group.row} at step {group.step}")
 
 
-def _trained(files: RunFiles, reports: Sequence[StepReport], also: Sequence[int]) -> Iterator[Shown]:
-    made_of = {group: report.step for report in reports for group in report.groups}
-    ids = choice.trained_groups(reports, also)  # by step
-    groups = files.groups([*map(files.layout.train_group, ids)])
-    for step, of_step in groupby(groups, key=lambda group: made_of[group.group_id]):
-        found = OfStep(step)
-        for group in of_step:
+def _trained(files: RunFiles, reports: Sequence[StepReport]) -> tuple[list[Shown], dict[int, list[Lived]]]:
+    """The chosen episodes of some steps, and the times of all of theirs."""
+    shown: list[Shown] = []
+    lived: dict[int, list[Lived]] = {}
+    for report in reports:
+        found, times = OfStep(report.step), lived.setdefault(report.step, [])
+        for group in files.groups([*map(files.layout.train_group, report.groups)]):
             found.add(group)
-        yield from found.chosen
+            times += [Lived.of(each) for each in (*group.episodes, *group.discarded)]
+        shown += found.chosen
+    return shown, lived
 
 
 def evaluation(files: RunFiles, decode: Decode | None = None) -> EvaluationRun | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -9,9 +11,12 @@ from typing import Any, Final
 from headway_analysis.report.page import curves, drawing, standing
 from headway_analysis.report.page.html import Page, Picture, Table, dollars, rendered, short
 from headway_analysis.report.page.model import TrainingRun
+from headway_analysis.report.timeline import StepTime
 from headway_analysis.signals.watch import Verdict
 from headway_api.records import ValidationRecord
 
+LEAST_SHARE: Final = 0.001
+"""Of a step's time that is told."""
 SHOWN_SIGNALS: Final = ("Raised", "Suspect")
 
 
@@ -34,10 +39,19 @@ def page(run: TrainingRun) -> str:
             ],
             shaded=bool(spans),
             marked=bool(marks),
+            timeline=_embedded(run),
             episodes=run.episodes,
             tokens=run.tokens,
         )
     )
+
+
+def _embedded(run: TrainingRun) -> str | None:
+    """The trace of the steps that are told, as an address that holds it."""
+    if not run.times():
+        return None
+    packed = gzip.compress(json.dumps(run.trace()).encode(), mtime=0)
+    return f"data:application/gzip;base64,{base64.b64encode(packed).decode()}"
 
 
 def _state(run: TrainingRun) -> str:
@@ -81,7 +95,8 @@ def _share(value: float) -> str:
 
 def _tables(run: TrainingRun, spans: Sequence[drawing.Span], verdicts: Sequence[Verdict]) -> Iterator[Table]:
     yield from filter(None, (_validations(run.validations), _signals(spans, verdicts), _remedies(run)))
-    yield from filter(None, (_preflight(run.preflight), _bill(run.report), _settings(run)))
+    yield from filter(None, (_times(run.times()), _preflight(run.preflight)))
+    yield from filter(None, (_bill(run.report), _settings(run)))
 
 
 def _validations(found: Sequence[ValidationRecord]) -> Table | None:
@@ -118,6 +133,18 @@ def _remedies(run: TrainingRun) -> Table | None:
         for each in run.decisions
     ]
     return Table("Remedies", ("number", "step", "remedy", "against", "why"), rows) if rows else None
+
+
+def _times(found: Sequence[StepTime]) -> Table | None:
+    rows = [(str(each.step), short(each.seconds), _parts(each), f"{each.known:.1%}") for each in found]
+    note = "What the learner did itself, and what the last episode of each batch waited for."
+    columns = ("step", "seconds", "where they went", "accounted for")
+    return Table("Time of a step", columns, rows, note) if rows else None
+
+
+def _parts(found: StepTime) -> str:
+    parts = [(what, seconds / found.seconds) for what, seconds in found.parts.items() if found.seconds > 0]
+    return ", ".join(f"{what} {share:.1%}" for what, share in parts if share >= LEAST_SHARE)
 
 
 def _preflight(found: Mapping[str, Any] | None) -> Table | None:

@@ -1,0 +1,87 @@
+"""`headway data push`: rows to where a job reads them, checked first."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headway_cli import uploads
+from headway_cli.commands.common import EndpointUrl, Form, Output, note, told
+
+app = typer.Typer(no_args_is_help=True, help="Rows that a job trains and measures on.")
+
+
+@app.callback()
+def data() -> None:
+    """Rows that a job trains and measures on."""
+
+
+@app.command()
+def push(
+    files: Annotated[list[Path], typer.Argument(help="Of rows: .jsonl, .parquet, .json or .csv.")],
+    target: Annotated[str, typer.Argument(help="s3://BUCKET/PREFIX, or file:///FOLDER.")],
+    endpoint_url: EndpointUrl = None,
+    output: Output = Form.TEXT,
+) -> None:
+    """Check files of rows, upload them, and say what to write in spec.data.
+
+    A row has any columns: the environment's reset is given all of them. Nothing is uploaded where a file has
+    a row that a job could not read. Credentials are those of this shell, such as AWS_ACCESS_KEY_ID.
+    """
+    with told():
+        folder = uploads.target_of(target)
+        if len({each.name for each in files}) < len(files):
+            raise uploads.NotPushed("two files have the same name: rename one, for both go into one folder")
+        tables = [uploads.read(each) for each in files]
+        for warning in uploads.shared(tables):
+            note(f"warning: {warning}")
+        store = uploads.opened(folder, endpoint_url)
+        pushed = {table.path: uploads.push(store, table, folder) for table in tables}
+    if output is Form.JSON:
+        found = [_row(table, pushed[table.path]) for table in tables]
+        typer.echo(json.dumps({"files": found, "data": uploads.blocks(pushed)}))
+        return
+    for table in tables:
+        typer.echo(_described(table, pushed[table.path]))
+    typer.echo(_spec(pushed, endpoint_url))
+
+
+def _row(table: uploads.Table, uri: str) -> dict[str, object]:
+    columns = [dataclasses.asdict(column) for column in table.columns]
+    return {
+        "file": str(table.path),
+        "uri": uri,
+        "rows": table.rows,
+        "bytes": table.size,
+        "sha256": table.sha256,
+        "columns": columns,
+    }
+
+
+def _described(table: uploads.Table, uri: str) -> str:
+    """A file, its columns, and where it is now."""
+    lines = [f"{table.path}: {table.rows} rows, {table.size} bytes, sha256 {table.sha256}"]
+    width = max(len(column.name) for column in table.columns)
+    for column in table.columns:
+        some = "" if column.rows == table.rows else f", in {column.rows} of {table.rows} rows"
+        lines.append(f"  {column.name:{width}}  {' or '.join(column.kinds) or 'null'}{some}")
+    return "\n".join([*lines, f"  is {uri}"])
+
+
+def _spec(pushed: dict[Path, str], endpoint_url: str | None) -> str:
+    """What to write in the job."""
+    lines = ["", "write in the job's spec:", "  data:"]
+    for split, block in uploads.blocks(pushed).items():
+        lines.append(f"    {split}: {{uri: {block['uri']}}}")
+    lines += [
+        f"    # train, validation or test: {{uri: {uri}}}"
+        for path, uri in pushed.items()
+        if uploads.block_of(path) is None
+    ]
+    if endpoint_url is not None:
+        lines.append(f"  output: {{endpointUrl: {endpoint_url}}}  # beside its uri")
+    return "\n".join(lines)

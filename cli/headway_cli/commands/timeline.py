@@ -1,0 +1,57 @@
+"""`headway timeline`: where the seconds of a run's steps went."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headway_analysis.report.page import reading
+from headway_cli import stored_run, where
+from headway_cli.commands.common import JOBS, EndpointUrl, Form, Output, RunAt, note, told, wrong
+from headway_cli.runs import NoRun
+from headway_cli.stored_run import readable
+
+
+def timeline(
+    run: RunAt,
+    step: Annotated[list[int] | None, typer.Option(help="A step that is to be among them.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="File for the trace, which ui.perfetto.dev opens.")
+    ] = None,
+    output: Output = Form.TEXT,
+    endpoint_url: EndpointUrl = None,
+) -> None:
+    """Say where the seconds of up to eight steps went, and write them as a trace."""
+    with told():
+        found = stored_run.opened(where.meant(run, JOBS), endpoint_url)
+        if found.evaluates:
+            raise NoRun(f"{run} is an evaluation, and has no steps: name a training job")
+        with readable(found.layout.root):
+            read = reading.timed(found.files, step or ())
+    times = read.times()
+    if absent := {*(step or ())} - read.lived.keys():
+        raise wrong(f"--step: the run has no step {min(absent)} that was trained, or its batch is too large")
+    if not times:
+        note("no step says when it ended: none was trained yet, or the run is older than these times")
+    for each in times:
+        if output is Form.JSON:
+            line = {
+                "step": each.step,
+                "seconds": each.seconds,
+                "parts": dict(each.parts),
+                "known": each.known,
+            }
+            typer.echo(json.dumps(line))
+            continue
+        typer.echo(f"step {each.step}: {each.seconds:.1f} s, {each.known:.1%} accounted for")
+        for what, seconds in each.parts.items():
+            typer.echo(f"  {seconds:8.2f} s  {what}")
+    if out is not None:
+        try:
+            out.write_text(json.dumps(read.trace()))
+        except OSError as error:
+            raise wrong(f"--out {out}: {error.strerror}") from error
+        note(f"{out}: open it at ui.perfetto.dev")

@@ -1,0 +1,129 @@
+"""`headway tiny-model`: a model to try an environment with."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import shlex
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from headway_cli.commands.common import INTERRUPTED, Changes, Form, Output, note, told
+from headway_cli.local import manifest
+from headway_cli.tiny import making, task
+from headway_cli.tiny.making import Made, Share
+from headway_cli.tiny.task import NoTinyModel, Task
+
+FILE: Final = "file://"
+DTYPE: Final = "float32"
+"""In which such a model is exact, and fast enough."""
+NEEDED: Final = ("torch", "transformers", "tokenizers", "renderers")
+"""What the command imports, once it has something to do."""
+
+
+def tiny_model(
+    job: Annotated[Path, typer.Argument(help="File with the RLTrainingJob.")] = Path("job.yaml"),
+    environment: Annotated[
+        Path | None, typer.Option(help="Folder of the environment's modules; default: the file's.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Where it goes; default: spec.model.base if that is a file://, else tiny-model."),
+    ] = None,
+    seconds: Annotated[float, typer.Option(min=1, help="How long to take, about.")] = 90,
+    skill: Annotated[
+        float, typer.Option(min=0, max=1, help="Share of rows that it is to be right about.")
+    ] = 0.4,
+    set_: Changes = None,
+    output: Output = Form.TEXT,
+) -> None:
+    """Make a tiny model that speaks an environment's tools, to try a job with on two cores.
+
+    It is taught from episodes of the environment's own `oracle` on training rows, some with mistakes, so that
+    there is something to improve. No held-out row is read.
+    """
+    began = time.monotonic()
+    with told():
+        require_packages()
+        modules = (environment or job.parent).resolve()
+        found = task.of(manifest.changed(manifest.read(job), set_ or []), modules)
+        try:
+            made = making.made(found, out or place(found, job), began, seconds, skill, note)
+        except KeyboardInterrupt:
+            note("stopped; nothing was written")
+            raise typer.Exit(INTERRUPTED) from None
+    if output is Form.JSON:
+        typer.echo(json.dumps(making.summary(made)))
+    else:
+        typer.echo(described(made))
+        typer.echo(f"try it: {command(found, made, job, environment, set_ or [])}")
+    for each in warnings(found, made):
+        note(f"warning: {each}")
+
+
+def place(found: Task, job: Path) -> Path:
+    """Where the model goes: to where the job looks for it, else beside the job."""
+    if found.base.startswith(FILE):
+        return Path(found.base.removeprefix(FILE))
+    return job.parent / "tiny-model"
+
+
+def require_packages() -> None:
+    """Raises NoTinyModel where a package is missing that teaching needs."""
+    for name in NEEDED:
+        try:
+            importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            raise NoTinyModel(
+                f"teaching a model needs {error.name}: pip install 'headway[cli,coordinator,trainer]'. Or "
+                "name a model of the hub in spec.model.base, such as hf://Qwen/Qwen3-0.6B"
+            ) from error
+
+
+def described(made: Made) -> str:
+    """What was made, in a few lines."""
+    taught = made.taught
+    return "\n".join(
+        [
+            f"{made.parameters:,} parameters, taught from {made.rows} training rows in {taught.steps} steps: "
+            f"loss {taught.first_loss:.2f} -> {taught.last_loss:.2f}",
+            f"success on other training rows: greedy {share(made.greedy)}, sampled {share(made.sampled)}",
+            f"tokens: a turn has {made.longest_turn} at most, an episode {made.longest_episode}",
+            f"spec.model.base: {FILE}{made.folder}",
+        ]
+    )
+
+
+def share(found: Share) -> str:
+    """So many of so many."""
+    return f"{found.successes} of {found.rows}"
+
+
+def command(task: Task, made: Made, job: Path, environment: Path | None, changes: list[str]) -> str:
+    """How to run the job with the model."""
+    base = f"{FILE}{made.folder}"
+    more = [] if task.base == base else [f"spec.model.base={base}"]
+    more += [] if task.dtype == DTYPE else [f"spec.model.dtype={DTYPE}"]
+    words = ["headway", "run", str(job), "--local"]
+    words += [] if environment is None else ["--environment", str(environment)]
+    for each in [*changes, *more]:
+        words += ["--set", each]
+    return shlex.join(words)
+
+
+def warnings(task: Task, made: Made) -> Iterator[str]:
+    """What would keep the job from learning with this model."""
+    if made.longest_turn > task.max_tokens:
+        yield f"spec.rollout.sampling.maxTokens is {task.max_tokens}: write {made.longest_turn} or more"
+    if task.max_turns is not None and made.turns > task.max_turns:
+        yield f"spec.agent.builtin.maxTurns is {task.max_turns}: write {made.turns} or more"
+    if task.context_length is not None and made.longest_episode > task.context_length:
+        yield f"spec.model.contextLength is {task.context_length}: write {made.longest_episode} or more"
+    if task.max_turns is None:
+        yield "spec.agent is not builtin: the model knows no prompt and no tools but the environment's"
+    if made.sampled.rows and not made.sampled.successes:
+        yield "it never succeeded: write --seconds 300, or take a larger model in spec.model.base"

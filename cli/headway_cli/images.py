@@ -1,0 +1,152 @@
+"""Builds an environment's image, and pushes it, by the builder that this machine has."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import tempfile
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from headway_cli.local.manifest import ManifestWrong
+
+BUILDERS: Final = ("buildah", "docker")
+"""The first that is found builds."""
+LOCAL: Final = "localhost/headway"
+"""Prefix of images that stay on this machine."""
+TAG: Final = "dev"
+PART: Final = r"[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*"
+REFERENCE: Final = re.compile(
+    rf"(?P<host>[a-z0-9.-]+(?::[0-9]+)?)(?P<path>(?:/{PART})+)"
+    r"(?::(?P<tag>[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}))?"
+)
+BASE: Final = re.compile(r"^ARG BASE=(\S+)", re.MULTILINE)
+DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
+LAST: Final = 100
+"""Lines of a program's output that are kept."""
+Show = Callable[[str], None]
+
+
+class ImageWrong(ManifestWrong):
+    """Nothing can be built from what was given; the message says what to write or install."""
+
+
+class BuilderFailed(Exception):
+    """The builder ran, and did not do it; it has said why."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """What is to be built."""
+
+    folder: Path
+    """Has the Dockerfile, and is the context."""
+    reference: str
+    base: str | None = None
+    """Takes the place of the Dockerfile's `ARG BASE`."""
+
+
+def order(folder: Path, tag: str | None, base: str | None, *, push: bool) -> Order:
+    """What to build, before anything is started.
+
+    Raises:
+        ImageWrong: the folder has no Dockerfile, or the reference is none that could be built or pushed.
+    """
+    if not (folder / "Dockerfile").is_file():
+        said = f"{folder} has no Dockerfile" if folder.is_dir() else f"{folder} is no folder"
+        raise ImageWrong(f"{said}: name the folder of an environment that `headway init` has made")
+    reference = tag or f"{LOCAL}/{folder.resolve().name}"
+    found = REFERENCE.fullmatch(reference)
+    if found is None:
+        raise ImageWrong(f"{reference} is no name of an image: write --tag registry.example.com/team/desk:1")
+    host = found["host"]
+    if push and (host == "localhost" or not ("." in host or ":" in host)):
+        raise ImageWrong(
+            f"{reference} names no registry to push to: write --tag registry.example.com/team/desk:1"
+        )
+    return Order(folder, reference if found["tag"] else f"{reference}:{TAG}", base)
+
+
+def base_of(wanted: Order) -> str | None:
+    """The image that the Dockerfile's `ARG BASE` stands for where the order says nothing."""
+    if wanted.base is not None:
+        return None
+    found = BASE.search((wanted.folder / "Dockerfile").read_text(errors="replace"))
+    return found[1] if found else None
+
+
+def builder() -> str:
+    """The program that builds here.
+
+    Raises:
+        ImageWrong: there is none.
+    """
+    for program in BUILDERS:
+        if shutil.which(program):
+            return program
+    raise ImageWrong("no program here builds images: install buildah (apt-get install buildah) or docker")
+
+
+def build(program: str, wanted: Order, show: Show) -> None:
+    """Build, with the program's output line by line.
+
+    Raises:
+        BuilderFailed: it ended otherwise than well.
+    """
+    based = [] if wanted.base is None else ["--build-arg", f"BASE={wanted.base}"]
+    file = ["-f", str(wanted.folder / "Dockerfile")]
+    run([program, "build", *based, "-t", wanted.reference, *file, str(wanted.folder)], show)
+
+
+def push(program: str, reference: str, show: Show) -> str:
+    """Push, with the program's own login; the reference by digest.
+
+    Raises:
+        BuilderFailed: it ended otherwise than well, or told no digest.
+    """
+    with tempfile.TemporaryDirectory(prefix="headway-image-") as scratch:
+        file = Path(scratch) / "digest"
+        if program == "buildah":
+            run(["buildah", "push", "--digestfile", str(file), reference, f"docker://{reference}"], show)
+            said = file.read_text() if file.exists() else ""
+        else:
+            said = run(["docker", "push", reference], show)
+    found = DIGEST.search(said)
+    if found is None:
+        raise BuilderFailed(f"{program} pushed {reference} and told no digest")
+    return f"{reference.rpartition(':')[0]}@{found[0]}"
+
+
+def run(command: Sequence[str], show: Show) -> str:
+    """Run a program to its end and show what it says, as it says it; the last of it.
+
+    Raises:
+        BuilderFailed: its exit status was not 0, or it could not be started.
+    """
+    try:
+        running = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
+    except OSError as error:
+        raise BuilderFailed(f"{command[0]} cannot be started: {error.strerror}") from error
+    last: deque[str] = deque(maxlen=LAST)
+    with running:
+        try:
+            for line in running.stdout or ():
+                last.append(line)
+                show(line.rstrip("\n"))
+        except BaseException:  # Ctrl-C, or whoever reads us is gone
+            running.terminate()
+            raise
+    if running.returncode != 0:
+        raise BuilderFailed(f"`{' '.join(command[:2])}` ended with status {running.returncode}")
+    return "".join(last)

@@ -1,0 +1,231 @@
+"""Files of rows: what is in them, what is wrong with them, and how they get to where a job reads them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import ValidationError
+from pydantic_core import to_jsonable_python
+
+from headway_analysis import overlaps
+from headway_api import bounds, rows
+from headway_api.bounds import shortened
+from headway_api.exits import JobError
+from headway_api.spec.data import FORMATS, Format
+from headway_api.spec.lifecycle import OutputSpec
+from headway_api.store import Denied, Store, digest, open_store
+from headway_cli.local.manifest import ManifestWrong
+
+PROMPT: Final = "prompt"
+"""Column that no row may leave empty, where there is one and a job names no other."""
+SPLITS: Final = ("train", "validation", "test")
+HERE: Final = (
+    "the credentials are those of this shell (AWS_ACCESS_KEY_ID, ...), the endpoint is --endpoint-url"
+)
+KINDS: Final[Mapping[type, str]] = {
+    str: "string",
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    list: "list",
+    dict: "object",
+}
+"""Of a value, as JSON has them."""
+NUMBERED: Final = re.compile(r"\brow (\d+)\b")
+"""How the reader of rows names one: from 0."""
+
+
+class RowsWrong(ManifestWrong):
+    """A file has rows that no job could read; the message names file, line and fix."""
+
+
+class NotPushed(ManifestWrong):
+    """The target cannot be written to; the message says why, and what to write."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """What the rows of a file have under one name."""
+
+    name: str
+    kinds: tuple[str, ...]
+    """JSON types of its values, the most frequent first."""
+    rows: int
+    """Rows that have a value there."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A file of rows that a job can read."""
+
+    path: Path
+    rows: int
+    columns: tuple[Column, ...]
+    size: int
+    """Bytes of the file."""
+    sha256: str
+    keys: tuple[bytes, ...] = field(repr=False)
+    """One a row: equal rows have equal ones."""
+
+
+def read(path: Path) -> Table:
+    """Read and check a file, as a job does.
+
+    Raises:
+        RowsWrong: it is none that a job reads; the message names the line where there is one.
+    """
+    form = format_of(path)
+    try:
+        size = path.stat().st_size
+        if size > bounds.DATASET:
+            raise RowsWrong(f"{path} has more than {bounds.DATASET} bytes: split it over several jobs")
+        data, file = path.read_bytes(), digest(path)
+    except OSError as error:
+        raise RowsWrong(f"{path}: {error.strerror}") from error
+    try:
+        found = rows.parse(data, form)
+    except ModuleNotFoundError as error:
+        raise RowsWrong(f"{path}: reading {form} needs {error.name}: pip install {error.name}") from error
+    except Exception as error:  # whatever a parser raises, the remedy is the same
+        said = shortened(str(error), 500)
+        named = NUMBERED.search(said)
+        line = None if named is None else line_of(data, form, int(named[1]))
+        raise RowsWrong(f"{_place(path, line)}: {said}") from error
+    if not found:
+        raise RowsWrong(f"{path} has no rows: write one JSON object a line")
+    if (bad := unusable(found)) is not None:
+        row, said = bad
+        raise RowsWrong(f"{_place(path, line_of(data, form, row))}: row {row} {said}")
+    keys = tuple(sha256(overlaps.content(row).encode(errors="replace")).digest() for row in found)
+    return Table(path, len(found), columns_of(found), file.size, file.sha256, keys)
+
+
+def format_of(path: Path) -> Format:
+    """By the ending of the file's name.
+
+    Raises:
+        RowsWrong: a job would not know it.
+    """
+    for form in FORMATS:
+        if path.suffix == f".{form}":
+            return form
+    raise RowsWrong(f"{path}: a job tells a format by the name: end it in .{', .'.join(FORMATS)}")
+
+
+def unusable(found: Sequence[rows.Row]) -> tuple[int, str] | None:
+    """The first row that a job would refuse, from 0, and why."""
+    for number, row in enumerate(found):
+        if not row:
+            return number, "has no columns: give it what the environment's reset reads"
+        if PROMPT in found[0] and row.get(PROMPT) in (None, ""):
+            return number, f"has no {PROMPT!r}: fill the column, or name it otherwise in every row"
+    return None
+
+
+def columns_of(found: Sequence[rows.Row]) -> tuple[Column, ...]:
+    """Every column, in the order in which they first come."""
+    counts: dict[str, dict[str, int]] = {}
+    for row in found:
+        for name, value in row.items():
+            kinds = counts.setdefault(name, {})
+            if (plain := to_jsonable_python(value)) is not None:
+                kind = KINDS[type(plain)]
+                kinds[kind] = kinds.get(kind, 0) + 1
+    return tuple(
+        Column(name, tuple(sorted(kinds, key=lambda kind: -kinds[kind])), sum(kinds.values()))
+        for name, kinds in counts.items()
+    )
+
+
+def line_of(data: bytes, form: Format, row: int) -> int | None:
+    """Line of the file, from 1, on which a row ends; None where its format has no lines, or fewer rows."""
+    if form == "jsonl":
+        lines = (n for n, line in enumerate(io.BytesIO(data), 1) if line.strip())
+        return next((n for number, n in enumerate(lines) if number == row), None)
+    if form == "csv":
+        reader = csv.reader(io.StringIO(data.decode(errors="replace"), newline=""))
+        records = (reader.line_num for record in reader if record)
+        return next((n for number, n in enumerate(records) if number == row + 1), None)
+    return None
+
+
+def shared(tables: Sequence[Table]) -> list[str]:
+    """What to tell of files that have rows in common."""
+    told = []
+    for one, other in itertools.combinations(tables, 2):
+        if alike := overlaps.shared(other.keys, one.keys):
+            told.append(
+                f"{other.path} has {len(alike)} of the rows of {one.path}: a job refuses held-out rows that "
+                "are training rows too (spec.data.allowOverlap)"
+            )
+    return told
+
+
+def _place(path: Path, line: int | None) -> str:
+    return str(path) if line is None else f"{path}, line {line}"
+
+
+def target_of(where: str) -> str:
+    """The address of a folder, without a slash at its end.
+
+    Raises:
+        NotPushed: it is none that a job could read from.
+    """
+    folder = where.rstrip("/")
+    if not (where.startswith("s3://") and folder != "s3:") and not where.startswith("file:///"):
+        raise NotPushed(f"{where}: write s3://BUCKET/PREFIX, or file:///FOLDER on this machine")
+    return folder
+
+
+def opened(target: str, endpoint_url: str | None) -> Store:
+    """The store of a target, with the credentials of this process.
+
+    Raises:
+        NotPushed: it cannot be had.
+    """
+    try:
+        return open_store(OutputSpec(uri=target, endpoint_url=endpoint_url))
+    except ModuleNotFoundError as error:
+        raise NotPushed(f"{target}: writing to buckets needs boto3: pip install boto3") from error
+    except ValidationError as error:
+        raise NotPushed(f"--endpoint-url {endpoint_url}: write http://HOST:PORT or https://HOST") from error
+    except (JobError, ValueError) as error:
+        raise NotPushed(f"{target}: {error}. Here {HERE}") from error
+
+
+def push(store: Store, table: Table, target: str) -> str:
+    """Upload a file that was read; its address there.
+
+    Raises:
+        NotPushed: the store does not take it, or the file was changed since it was read.
+    """
+    uri = f"{target}/{table.path.name}"
+    try:
+        store.upload(table.path, uri)
+        arrived = store.size(uri)
+    except Denied as error:
+        raise NotPushed(f"{error}: give this shell credentials that may write there") from error
+    except Exception as error:  # of boto3, its transport, or the file system: told in its own words
+        raise NotPushed(f"{uri}: {shortened(str(error), 500)}") from error
+    if digest(table.path).sha256 != table.sha256 or arrived != table.size:
+        raise NotPushed(f"{table.path} was changed while it was uploaded: push it again")
+    return uri
+
+
+def block_of(path: Path) -> str | None:
+    """The block of `spec.data` that a file's name tells: `train`, `validation` or `test`."""
+    return path.stem if path.stem in SPLITS else None
+
+
+def blocks(pushed: Mapping[Path, str]) -> dict[str, Any]:
+    """What to write in `spec.data`, of the files whose names tell their block."""
+    found = {block_of(path): {"uri": uri} for path, uri in pushed.items()}
+    return {split: found[split] for split in SPLITS if split in found}

@@ -1,0 +1,48 @@
+"""Notes what an episode waits for, and when."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from headway_api.records import MOST_SPANS, EpisodeSpan, SpanKind
+
+NAME_LENGTH: Final = 128
+
+
+class EpisodeClock:
+    """The clock of one episode: seconds since its start, by a clock that is never set."""
+
+    def __init__(self) -> None:
+        self.spans: list[EpisodeSpan] = []
+        """What was waited for, in the order in which the waits ended."""
+        self._start = time.monotonic()
+
+    def restart(self) -> None:
+        """The episode starts now."""
+        self._start = time.monotonic()
+
+    def begin(self, kind: SpanKind, name: str = "") -> Callable[[], None]:
+        """Something is waited for from now on. What is returned is to be called when that is over; called
+        again, it does nothing."""
+        began, over = time.monotonic(), False
+
+        def end() -> None:
+            nonlocal over
+            if not over and len(self.spans) < MOST_SPANS:
+                begun, ended = max(0.0, began - self._start), max(0.0, time.monotonic() - self._start)
+                self.spans.append(EpisodeSpan(kind=kind, name=name[:NAME_LENGTH], began=begun, ended=ended))
+            over = True
+
+        return end
+
+    @contextmanager
+    def timed(self, kind: SpanKind, name: str = "") -> Iterator[None]:
+        """Note how long what is inside takes, however it ends."""
+        end = self.begin(kind, name)
+        try:
+            yield
+        finally:
+            end()
