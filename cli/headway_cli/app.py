@@ -10,6 +10,7 @@ from headway_cli.commands import (
     cluster,
     cost,
     data,
+    doctor,
     estimate,
     image,
     init,
@@ -27,6 +28,7 @@ app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 for command in (
     init.init,
     check.check,
+    doctor.doctor,
     tiny_model.tiny_model,
     image.image,
     run.run,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -60,21 +60,23 @@ Output = Annotated[Form, typer.Option(help="For people, or as JSON.")]
 class Progress:
     """Prints a line of a job whenever its status says something new."""
 
-    def __init__(self) -> None:
+    def __init__(self, say: Callable[[str], None] = typer.echo, *, preflight: bool = True) -> None:
+        """`preflight`: also what its checks came to, once they are over."""
+        self._say = say
         self._started = time.monotonic()
         self._line = ""
-        self._checked = False
+        self._checked = not preflight
 
     def show(self, job: Json) -> None:
         """The job as it is now."""
         elapsed = time.monotonic() - self._started
         if (text := progress.line(job)) != self._line:
-            typer.echo(f"{elapsed:6.0f} s  {text}")
+            self._say(f"{elapsed:6.0f} s  {text}")
             self._line = text
         if not self._checked and (lines := progress.preflight(job)):
             self._checked = True
             for each in lines:
-                typer.echo(f"{elapsed:6.0f} s  {each}")
+                self._say(f"{elapsed:6.0f} s  {each}")
 
 
 @contextmanager

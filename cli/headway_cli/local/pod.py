@@ -74,6 +74,7 @@ class Pod:
         self._folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
         (self._folder / "tmp").mkdir()
         (self._folder / "job").write_text(self.place.variables.get(names.ENV_LOCAL_JOB, ""))
+        (self._folder / "pod").write_text(self.name)
         self._termination = self._folder / "termination"
 
     @property
@@ -327,24 +328,40 @@ def is_alive(process: psutil.Process) -> bool:
 
 
 def left_over(folder: Path, pod: str | None = None) -> list[int]:
-    """Processes of a job, or of one of its pods, whoever their parents are by now."""
-    found = []
+    """Processes of a job, or of one of its pods, whoever their parents are by now.
+
+    A process is known by its environment, or by its pod's folder, in which it runs. One that renames itself may
+    overwrite its environment: vLLM's engine does.
+    """
+    found, folders = [], _pod_folders(folder)
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             if process.pid == os.getpid():
                 continue
             variables = process.environ()
-            if variables.get(names.ENV_LOCAL_JOB) == str(folder) and pod in (
-                None,
-                variables.get(names.ENV_LOCAL_POD),
-            ):
+            its = variables.get(names.ENV_LOCAL_POD)
+            if variables.get(names.ENV_LOCAL_JOB) != str(folder):
+                at = Path(process.cwd())
+                its = next((name for below, name in folders.items() if at.is_relative_to(below)), None)
+                if its is None:
+                    continue
+            if pod in (None, its):
                 found.append(process.pid)
+    return found
+
+
+def _pod_folders(job: Path) -> dict[Path, str]:
+    """The folders that pods of a job have in the system's temporary folder -> the names of the pods."""
+    found = {}
+    for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*"):
+        with contextlib.suppress(OSError):
+            if (folder / "job").read_text() == str(job):
+                found[folder] = (folder / "pod").read_text()
     return found
 
 
 def remove_folders(job: Path) -> None:
     """Remove what pods of a job have left in the system's temporary folder."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*"):
+    for folder in _pod_folders(job):
         with contextlib.suppress(OSError):
-            if (folder / "job").read_text() == str(job):
-                shutil.rmtree(folder)
+            shutil.rmtree(folder)

@@ -99,6 +99,7 @@ def test_a_job_is_stopped_killed_and_gone_on_with(inputs: Path, tmp_path: Path) 
     before = status(folder)["progress"]["step"]
     with running(inputs, folder) as process:
         until_step(process, folder, before + 1)
+        below = psutil.Process(process.pid).children(recursive=True)
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
         assert left_over(folder), "nobody could end what it had started"
@@ -106,6 +107,9 @@ def test_a_job_is_stopped_killed_and_gone_on_with(inputs: Path, tmp_path: Path) 
             said, _ = again.communicate(timeout=PATIENCE_SECONDS)
             assert again.returncode == 0, f"{said}\n{why(folder)}"
     assert left_over(folder) == []
+    assert [each for each in below if each.is_running()] == [], (
+        "vLLM's engine renames itself, and is ended too"
+    )
 
     job = JobFolder(folder).whole()
     assert job["status"]["state"] == "Complete"

@@ -7,6 +7,7 @@ import json
 import os
 import socket
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -270,7 +271,25 @@ async def test_what_a_killed_engine_left_is_ended(tmp_path: Path) -> None:
         sys.executable, "-c", "import time; time.sleep(600)", env=environ, start_new_session=True
     )
     async with Machine(folder, tmp_path, JOB):
-        assert await asyncio.wait_for(left.wait(), 10) == -9
+        assert await asyncio.wait_for(left.wait(), PATIENCE_SECONDS) == -9
+
+
+async def test_a_process_that_overwrote_its_environment_is_known_by_its_pods_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    folder, at = tmp_path / "job", tmp_path / f"{pods.FOLDER_PREFIX}x"
+    at.mkdir()
+    (at / "job").write_text(str(folder))
+    (at / "pod").write_text("server")
+    left = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", "import time; time.sleep(600)", env={}, cwd=at, start_new_session=True
+    )
+    assert pods.left_over(folder) == pods.left_over(folder, "server") == [left.pid]
+    assert pods.left_over(folder, "another") == pods.left_over(tmp_path / "other") == []
+    async with Machine(folder, tmp_path, JOB):
+        assert await asyncio.wait_for(left.wait(), PATIENCE_SECONDS) == -9
+    assert not at.exists()
 
 
 def test_each_job_has_a_network_of_its_own() -> None:
