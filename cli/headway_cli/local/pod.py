@@ -330,8 +330,8 @@ def is_alive(process: psutil.Process) -> bool:
 def left_over(folder: Path, pod: str | None = None) -> list[int]:
     """Processes of a job, or of one of its pods, whoever their parents are by now.
 
-    A process is known by its environment, or by its pod's folder, in which it runs. One that renames itself may
-    overwrite its environment: vLLM's engine does.
+    A process is known by its environment, or by its pod's folder, in which it runs. One that renames itself
+    may overwrite its environment: vLLM's engine does.
     """
     found, folders = [], _pod_folders(folder)
     for process in psutil.process_iter():
