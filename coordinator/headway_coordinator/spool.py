@@ -9,6 +9,7 @@ stands as long as the groups in the store are the ones that it was made of.
 from __future__ import annotations
 
 import gzip
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,6 +32,7 @@ from headway_api.run_files import standing
 from headway_api.store import Denied, NotFound, Store, bucket_unavailable, get_each
 from headway_api.stored import group as stored_group
 from headway_api.stored import parsed, read_each
+from headway_api.withheld import public
 from headway_coordinator.bounds import superseded
 from headway_coordinator.evaluation.summary import Summary
 from headway_coordinator.remedies.journal import Journal, Known
@@ -208,9 +210,12 @@ class Spool:
         return number
 
     def describe(self, job: Identity) -> None:
-        """Keep which job it is, with its spec as it is now: whoever reads the run later has no API server."""
-        text = job.model_dump_json(by_alias=True, exclude_none=True)
-        self._store.put(self._layout.job, text.encode())
+        """Keep which job it is, with its spec as it is now: whoever reads the run later has no API server.
+
+        What may hold a secret is left out: more people read a bucket than a custom resource.
+        """
+        found = public(job.model_dump(mode="json", by_alias=True, exclude_none=True))
+        self._store.put(self._layout.job, json.dumps(found).encode())
 
     def refuse_superseded(self, incarnation: int) -> None:
         """To be called before anything is written that a successor would take for its own.

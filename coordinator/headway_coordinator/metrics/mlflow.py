@@ -15,7 +15,7 @@ from headway_api.artifacts import Layout
 from headway_api.status import MlflowRun
 from headway_api.store import NotFound, Store
 from headway_api.stored import read
-from headway_coordinator.metrics.parameters import without_secret
+from headway_api.withheld import without_secret
 
 CLOSE_SECONDS = 15.0
 WAITING_MOST = 1000

@@ -16,15 +16,12 @@ from headway_api import names
 from headway_api.config import JobConfig
 from headway_api.objective import episode_tokens, expand
 from headway_api.spec.training import RLTrainingJobSpec
+from headway_api.withheld import WITHHELD, without_secret
 
 MOST = 400
 """Parameters of a run; those beyond are left out, MTRL's names being the first."""
 VALUE_LENGTH = 500
 """Characters of a value; older MLflow servers take no more."""
-WITHHELD = frozenset({"podTemplate", "config", "tracking", "suspend"})
-"""Fields that may hold a secret, or say nothing of the run."""
-_PASSWORD = re.compile(r"//[^/@\s]*@")
-_QUERY = re.compile(r"(https?://[^\s?]*)\?\S*")
 
 
 def parameters(spec: RLTrainingJobSpec) -> dict[str, str]:
@@ -44,11 +41,6 @@ def written(value: object) -> str:
     """A value as MLflow shows it: text as it is, anything else as JSON."""
     text = value if isinstance(value, str) else json.dumps(value)
     return without_secret(text)[:VALUE_LENGTH]
-
-
-def without_secret(text: str) -> str:
-    """Text whose addresses have lost the user, the password and the query that they may hold."""
-    return _QUERY.sub(r"\1", _PASSWORD.sub("//", text))
 
 
 def _mtrl(spec: RLTrainingJobSpec) -> dict[str, object]:

@@ -11,9 +11,11 @@ from episodes import a_group
 from refusing_bucket import refusing_store
 
 from headway_api.artifacts import Layout
+from headway_api.config import JobConfig
 from headway_api.exits import ANEW, JobError
 from headway_api.records import Purpose
 from headway_api.run_files import standing
+from headway_api.spec.training import RLTrainingJobSpec
 from headway_api.spec.trust import EvaluationSpec
 from headway_api.store import FileStore
 from headway_coordinator.evaluation.summary import Summary
@@ -101,3 +103,24 @@ def test_a_lost_baseline_group_leaves_its_id_free(tmp_path: Path) -> None:
     anew = a_group("p0-000000", [1.0, None], purpose=Purpose.PREFLIGHT, retried=1)
     assert [spool.put(lost), spool.put(anew)] == [lost, anew]
     assert spool.baseline() == [anew, lost]
+
+
+def test_a_described_job_has_no_secret_and_is_still_a_spec(tmp_path: Path) -> None:
+    store, layout = FileStore(), Layout(f"file://{tmp_path}", "rl", "refunds", "uid")
+    template = {"spec": {"containers": [{"name": "c", "env": [{"name": "KEY", "value": "hunter2"}]}]}}
+    spec = {
+        "model": {"base": "hf://acme/tiny"},
+        "data": {split: {"uri": f"s3://b/{split}.jsonl"} for split in ("train", "validation")},
+        "environment": {"image": "i", "entrypoint": "m:C", "config": {"token": "hunter2"}},
+        "learner": {"podTemplate": template},
+        "tracking": {"mlflow": {"uri": "http://me:hunter2@mlflow"}},
+        "output": {"uri": "s3://b/out", "endpointUrl": "http://me:hunter2@store?key=hunter2"},
+    }
+    identity = {"name": "refunds", "namespace": "rl", "uid": "uid"}
+    Spool(store, layout).describe(JobConfig.model_validate({**identity, "spec": spec}))
+    text = store.get(layout.job).decode()
+    assert "hunter2" not in text
+    found = json.loads(text)
+    assert {name: found[name] for name in identity} == identity
+    kept = RLTrainingJobSpec.model_validate(found["spec"])
+    assert (kept.model.base, kept.output.endpoint_url) == ("hf://acme/tiny", "http://store")
