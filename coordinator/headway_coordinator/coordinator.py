@@ -43,6 +43,7 @@ from headway_coordinator.judges.answering import Judges
 from headway_coordinator.judges.connected import of_job
 from headway_coordinator.learner_api import LearnerApi
 from headway_coordinator.ledger import costs
+from headway_coordinator.metrics import otel
 from headway_coordinator.metrics.prometheus import Sample
 from headway_coordinator.metrics.steps import StepFigures
 from headway_coordinator.metrics.tracking import tracker_of
@@ -58,6 +59,7 @@ from headway_coordinator.room import Room
 from headway_coordinator.sandboxes import Broker
 from headway_coordinator.signals import Signals
 from headway_coordinator.stall import Watch, training_watch
+from headway_coordinator.state import State
 from headway_coordinator.training import Training
 from headway_coordinator.validations import Beside
 from headway_wire.listening import listening
@@ -147,6 +149,7 @@ class Coordinator(Process):
         return self._api.app()
 
     async def _work(self, stack: AsyncExitStack, http: aiohttp.ClientSession) -> None:
+        self._send_traces(stack, http, self.spec.tracking.otlp)
         incarnation = await self._incarnation()
         runner = Runner(self.spec, self.layout, self._checked, self._begun)
         await self._blocking(runner.prices, self._books)
@@ -428,6 +431,7 @@ class Coordinator(Process):
             found = self._figures.batch(self._training.state, again=self._restoring)
             if found is not None:
                 self._unkept.put_nowait(found)
+                self._trace_step(self._training.state)
             self._judge()
             self._tag(self._training.remedies)
         self._status.changed()
@@ -456,9 +460,17 @@ class Coordinator(Process):
         """The test split was judged."""
         self._figures.test(step, found, again=True)
 
+    def _trace_step(self, state: State) -> None:
+        """Send the trace of the step that was taken last."""
+        if self._otlp is not None and state.trained is not None:
+            episodes = [each.episode_id for group in state.last_batch for each in group.episodes]
+            self._otlp.give(otel.of_step(self.job, state.trained, episodes))
+
     def _synced(self, step: int, seconds: float) -> None:
         """The first server is in rotation with the weights of a step."""
         self._figures.sync(step, seconds, again=self._restoring)
+        if self._otlp is not None:
+            self._otlp.give([otel.of_update(self.job, step, time.time(), seconds)])
 
     def _samples(self) -> Iterator[Sample]:
         cost = float(self._usage().cost or 0)

@@ -33,7 +33,7 @@ from headway_api.grants import Grant
 from headway_api.held import Holder
 from headway_api.keys import Key, Keys
 from headway_api.records import EpisodeRecord
-from headway_api.spec.lifecycle import BudgetSpec, OutputSpec
+from headway_api.spec.lifecycle import BudgetSpec, OtlpTracking, OutputSpec
 from headway_api.store import Store
 from headway_coordinator import page
 from headway_coordinator import status as status_writer
@@ -48,6 +48,8 @@ from headway_coordinator.ledger import export
 from headway_coordinator.ledger.books import LOOK_SECONDS, Books
 from headway_coordinator.ledger.segments import Ledger
 from headway_coordinator.ledger.usage import usage
+from headway_coordinator.metrics import otel
+from headway_coordinator.metrics.otlp import Otlp
 from headway_coordinator.metrics.prometheus import Exporter, Sample
 from headway_coordinator.sandboxes import Broker
 from headway_coordinator.spool import Spool
@@ -131,6 +133,8 @@ class Process(ABC):
         """Accelerator seconds, as they were heard last."""
         self._counting_held = asyncio.Lock()
         self._preflight = st.Preflight(state="Running")
+        self._model = model
+        self._otlp: Otlp | None = None
         self._paged = False
         """The report that people open was written."""
         self.fault: BaseException | None = None
@@ -361,6 +365,17 @@ class Process(ABC):
         """An episode ended."""
         seconds = episode.finished_at - episode.started_at
         self._exporter.observe("episodes/seconds", seconds, outcome=episode.outcome.value)
+        if self._otlp is not None:
+            self._otlp.give(otel.of_episode(self._identity, self._model, episode))
+
+    def _send_traces(
+        self, stack: AsyncExitStack, http: aiohttp.ClientSession, wanted: OtlpTracking | None
+    ) -> None:
+        """Send traces of episodes from now on, where the spec asks for it."""
+        if wanted is not None:
+            self._otlp = Otlp(http, wanted.endpoint, self._identity, wanted.headers)
+            stack.push_async_callback(self._otlp.close)
+            self._background(stack, self._otlp.run())
 
     def _background(self, stack: AsyncExitStack, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run `work` until the end; if it fails before, the whole process fails."""

@@ -112,11 +112,33 @@ class MlflowTracking(SpecModel):
     """Experiment the run is filed under. Absent: the job's namespace and name, NAMESPACE/NAME."""
 
 
+HEADER: Final = r"^[xX]-[A-Za-z0-9-]+$"
+HEADER_VALUE: Final = r"^[ -~]*$"
+
+
+class OtlpTracking(SpecModel):
+    """A receiver of OpenTelemetry's traces."""
+
+    endpoint: Annotated[Uri, uri_scheme("spec.tracking.otlp.endpoint", "http", "https")]
+    """Its address, for OTLP over HTTP: traces are posted to ENDPOINT/v1/traces."""
+    headers: Annotated[
+        dict[
+            Annotated[str, Field(pattern=HEADER, max_length=64)],
+            Annotated[str, Field(pattern=HEADER_VALUE, max_length=256)],
+        ],
+        Field(max_length=8, default_factory=dict),
+    ]
+    """Headers of each request, such as MLflow's x-mlflow-experiment-id. Whoever reads the job reads them: reach
+    a receiver that asks for a key through a collector that has it."""
+
+
 class TrackingSpec(SpecModel):
-    """Where metrics go besides Prometheus."""
+    """Where metrics go besides Prometheus, and traces."""
 
     mlflow: MlflowTracking | None = None
     """Log every metric to MLflow."""
+    otlp: OtlpTracking | None = None
+    """Send a trace of each episode, and of each step, to OpenTelemetry."""
 
 
 class RoleSecretRefs(SpecModel):

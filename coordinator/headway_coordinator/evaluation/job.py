@@ -154,6 +154,7 @@ class EvalCoordinator(Process):
         return self._api.app()
 
     async def _work(self, stack: AsyncExitStack, http: aiohttp.ClientSession) -> None:
+        self._send_traces(stack, http, self.spec.tracking.otlp)
         incarnation = await self._incarnation()
         runner = EvalRunner(self.spec, self._checked, self._begun)
         await self._blocking(runner.prices, self._books)

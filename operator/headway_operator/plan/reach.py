@@ -35,11 +35,13 @@ def refusals(context: Context) -> Iterator[str]:
 
 
 def _urls(context: Context) -> Iterator[tuple[str, str]]:
-    agent, output, mlflow = context.spec.agent.http, context.spec.output, context.spec.tracking.mlflow
+    agent, output, tracking = context.spec.agent.http, context.spec.output, context.spec.tracking
     if output.endpoint_url is not None:
         yield "spec.output.endpointUrl", output.endpoint_url
-    if mlflow is not None:
-        yield "spec.tracking.mlflow.uri", mlflow.uri
+    if tracking.mlflow is not None:
+        yield "spec.tracking.mlflow.uri", tracking.mlflow.uri
+    if tracking.otlp is not None:
+        yield "spec.tracking.otlp.endpoint", tracking.otlp.endpoint
     if agent is not None and agent.url is not None:
         yield "spec.agent.http.url", agent.url
     if agent is not None and agent.callback_url is not None:

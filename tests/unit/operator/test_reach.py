@@ -25,6 +25,7 @@ ENDPOINT = "spec.candidates[big].endpoint.url"
 JUDGE = "spec.judges[strict].endpoint.url"
 STORE = "spec.output.endpointUrl"
 TRACKING = "spec.tracking.mlflow.uri"
+TRACES = "spec.tracking.otlp.endpoint"
 SERVER = "10.96.0.1"
 
 NOBODYS = {
@@ -70,6 +71,8 @@ def refused(policy: Policy, *, namespace: str = "team", **spec: Any) -> list[str
 def named(field: str, url: str) -> dict[str, Any]:
     if field == STORE:
         return {"output": {"uri": "s3://b/o", "endpointUrl": url}}
+    if field == TRACES:
+        return {"tracking": {"otlp": {"endpoint": url}}}
     if field == TRACKING:
         return {"tracking": {"mlflow": {"uri": url}}}
     if field == ENDPOINT:
@@ -84,7 +87,7 @@ def named(field: str, url: str) -> dict[str, Any]:
 DEFAULT = Policy(api_server=SERVER)
 
 
-@pytest.mark.parametrize("field", [URL, CALLBACK, ENDPOINT, JUDGE, STORE, TRACKING])
+@pytest.mark.parametrize("field", [URL, CALLBACK, ENDPOINT, JUDGE, STORE, TRACKING, TRACES])
 @pytest.mark.parametrize("host", HOSTS)
 def test_no_job_may_name_the_platforms_own_addresses(field: str, host: str) -> None:
     [said] = refused(DEFAULT, **named(field, f"http://{host}/latest"))
@@ -92,7 +95,7 @@ def test_no_job_may_name_the_platforms_own_addresses(field: str, host: str) -> N
     assert "; write " in said
 
 
-@pytest.mark.parametrize("field", [URL, CALLBACK, ENDPOINT, JUDGE, STORE, TRACKING])
+@pytest.mark.parametrize("field", [URL, CALLBACK, ENDPOINT, JUDGE, STORE, TRACKING, TRACES])
 @pytest.mark.parametrize("host", EVERYBODYS)
 def test_other_addresses_are_everybodys(field: str, host: str) -> None:
     assert refused(DEFAULT, **named(field, f"http://{host}/v1")) == []

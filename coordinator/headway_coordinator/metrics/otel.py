@@ -1,0 +1,218 @@
+"""Episodes and steps as spans of OpenTelemetry. Pure: `otlp.py` sends them.
+
+A trace for each episode: `invoke_agent`, below it `chat` for each turn, `execute_tool` for each tool call,
+and what else it waited for. A trace for each step: the learner's parts, with links to the episodes of its
+batch. Names and attributes are those of OpenTelemetry's conventions for generative AI. Ids are functions of
+the job's uid and of the episode or step, so what is sent twice is one trace.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from headway_analysis.report.conversation import steps
+from headway_analysis.report.timeline import NO_PARTS, PREFIX, WAIT
+from headway_api import names
+from headway_api.config import Identity
+from headway_api.records import EpisodeRecord, Outcome, StepReport
+
+MOST_LINKS: Final = 128
+"""Of one span: the SDKs of OpenTelemetry keep no more."""
+OPERATION: Final = "gen_ai.operation.name"
+Value = str | int | float | bool
+
+
+@dataclass(frozen=True)
+class Span:
+    """One span. Ids are bytes: 16 of a trace, 8 of a span; times are Unix times."""
+
+    trace: bytes
+    id: bytes
+    parent: bytes | None
+    name: str
+    begun: float
+    ended: float
+    attributes: Mapping[str, Value]
+    failed: str | None = None
+    """Why, of what failed."""
+    links: Sequence[tuple[bytes, bytes]] = ()
+    """(trace, span) of what it is made of."""
+
+
+def trace_id(uid: str, what: str) -> bytes:
+    """Id of the trace of an episode or a step."""
+    return hashlib.sha256(f"{uid}/{what}".encode()).digest()[:16]
+
+
+def span_id(uid: str, what: str) -> bytes:
+    """Id of a span."""
+    return hashlib.sha256(f"{uid}/span/{what}".encode()).digest()[:8]
+
+
+def of_episode(job: Identity, model: str, episode: EpisodeRecord) -> list[Span]:
+    """An episode's trace, its root first. `model`: who samples; empty where a job has several."""
+    uid, name = job.uid, episode.episode_id
+    trace, root = trace_id(uid, name), span_id(uid, name)
+    failed = episode.error or "failed" if episode.outcome in FAILED else None
+    told = {"reward": episode.reward, "score": episode.score}
+    attributes: dict[str, Value] = {
+        OPERATION: "invoke_agent",
+        "gen_ai.agent.name": job.name,
+        "gen_ai.conversation.id": name,
+        f"{names.GROUP}/group": episode.group_id,
+        f"{names.GROUP}/outcome": episode.outcome.value,
+        **{f"{names.GROUP}/{key}": value for key, value in told.items() if value is not None},
+    }
+    return [
+        Span(
+            trace,
+            root,
+            None,
+            f"invoke_agent {job.name}",
+            episode.started_at,
+            episode.finished_at,
+            attributes,
+            failed,
+        ),
+        *_turns(uid, model, episode, trace, root),
+        *_waits(uid, episode, trace, root),
+    ]
+
+
+FAILED: Final = (Outcome.INFRA_ERROR, Outcome.AGENT_ERROR)
+
+
+def _turns(uid: str, model: str, episode: EpisodeRecord, trace: bytes, root: bytes) -> Iterator[Span]:
+    for step in steps(episode):
+        turn, name = step.turn, f"{episode.episode_id}/turn/{step.turn.index}"
+        attributes: dict[str, Value] = {
+            OPERATION: "chat",
+            **({"gen_ai.request.model": model} if model else {}),
+            "gen_ai.usage.input_tokens": turn.prompt_tokens,
+            "gen_ai.usage.output_tokens": turn.sampled_tokens,
+            f"{names.GROUP}/cached_tokens": turn.cached_tokens,
+            f"{names.GROUP}/finish_reason": turn.finish_reason,
+            f"{names.GROUP}/policy_version": str(turn.policy_version),
+        }
+        yield Span(
+            trace, span_id(uid, name), root, f"chat {model}".strip(), step.begun, step.ended, attributes
+        )
+        for number, call in enumerate(step.calls):
+            tool: dict[str, Value] = {
+                OPERATION: "execute_tool",
+                "gen_ai.tool.name": call.name,
+                "gen_ai.tool.call.id": call.id,
+            }
+            identity = span_id(uid, f"{name}/{number}")
+            failed = (call.answer or "")[:200] if call.failed else None
+            yield Span(
+                trace, identity, root, f"execute_tool {call.name}", call.begun, call.ended, tool, failed
+            )
+
+
+def _waits(uid: str, episode: EpisodeRecord, trace: bytes, root: bytes) -> Iterator[Span]:
+    """What it waited for beside turns and tools."""
+    for number, span in enumerate(episode.spans):
+        if span.kind not in ("turn", "tool"):
+            begun, ended = episode.started_at + span.began, episode.started_at + span.ended
+            identity = span_id(uid, f"{episode.episode_id}/{span.kind}/{number}")
+            yield Span(trace, identity, root, span.kind, begun, ended, {})
+
+
+def of_step(job: Identity, report: StepReport, episodes: Sequence[str]) -> list[Span]:
+    """A step's trace, its root first; none of a report that does not say when the step ended.
+
+    Args:
+        episodes: ids of the episodes of its batch.
+    """
+    if report.ended_at is None:
+        return []
+    uid, name = job.uid, _step(report.step)
+    trace, root = trace_id(uid, name), span_id(uid, name)
+    parts = {
+        key.removeprefix(PREFIX): seconds
+        for key, seconds in report.metrics.items()
+        if key.startswith(PREFIX) and key not in NO_PARTS
+    }
+    waited = report.metrics.get(WAIT, 0.0)
+    moment = report.ended_at - sum(parts.values()) - waited
+    attributes: dict[str, Value] = {
+        f"{names.GROUP}/step": report.step,
+        f"{names.GROUP}/policy_version": str(report.version),
+        f"{names.GROUP}/groups": len(report.groups),
+        f"{names.GROUP}/tokens": sum(report.train_tokens.values()),
+    }
+    links = [(trace_id(uid, each), span_id(uid, each)) for each in episodes[:MOST_LINKS]]
+    found = [Span(trace, root, None, "train_step", moment, report.ended_at, attributes, links=links)]
+    for part, seconds in {"wait_for_batch": waited, **parts}.items():
+        identity = span_id(uid, f"{name}/{part}")
+        found.append(Span(trace, identity, root, part, moment, moment + seconds, {}))
+        moment += seconds
+    return found
+
+
+def of_update(job: Identity, step: int, ended: float, seconds: float) -> Span:
+    """From a step's report until the first server had its weights."""
+    uid, name = job.uid, _step(step)
+    identity = span_id(uid, f"{name}/update_weights")
+    root = span_id(uid, name)
+    return Span(trace_id(uid, name), identity, root, "update_weights", ended - seconds, ended, {})
+
+
+def _step(step: int) -> str:
+    return f"step-{step:06d}"
+
+
+def request(job: Identity, spans: Sequence[Span]) -> bytes:
+    """Spans as the body of an OTLP request (protobuf)."""
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+    message = ExportTraceServiceRequest()
+    resource = message.resource_spans.add()
+    about = {
+        "service.name": "headway-coordinator",
+        "k8s.namespace.name": job.namespace,
+        f"{names.GROUP}/job": job.name,
+        f"{names.GROUP}/uid": job.uid,
+        f"{names.GROUP}/kind": job.kind,
+    }
+    _put(resource.resource.attributes, about)
+    scope = resource.scope_spans.add()
+    scope.scope.name = names.GROUP
+    for span in spans:
+        made = scope.spans.add()
+        made.trace_id, made.span_id, made.name = span.trace, span.id, span.name
+        if span.parent is not None:
+            made.parent_span_id = span.parent
+        made.kind = KIND_INTERNAL
+        made.start_time_unix_nano = int(span.begun * 1e9)
+        made.end_time_unix_nano = int(max(span.begun, span.ended) * 1e9)
+        _put(made.attributes, span.attributes)
+        for trace, identity in span.links:
+            link = made.links.add()
+            link.trace_id, link.span_id = trace, identity
+        if span.failed is not None:
+            made.status.code, made.status.message = STATUS_ERROR, span.failed
+    found: bytes = message.SerializeToString()
+    return found
+
+
+KIND_INTERNAL, STATUS_ERROR = 1, 2
+"""Of OTLP's enumerations SpanKind and StatusCode."""
+
+
+def _put(attributes: Any, values: Mapping[str, Value]) -> None:
+    for key, value in values.items():
+        made = attributes.add()
+        made.key = key
+        if isinstance(value, bool):
+            made.value.bool_value = value
+        elif isinstance(value, int):
+            made.value.int_value = value
+        elif isinstance(value, float):
+            made.value.double_value = value
+        else:
+            made.value.string_value = value
