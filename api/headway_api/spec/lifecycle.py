@@ -128,8 +128,8 @@ class OtlpTracking(SpecModel):
         ],
         Field(max_length=8, default_factory=dict),
     ]
-    """Headers of each request, such as MLflow's x-mlflow-experiment-id. Whoever reads the job reads them: reach
-    a receiver that asks for a key through a collector that has it."""
+    """Headers of each request, such as MLflow's x-mlflow-experiment-id. Whoever reads the job reads them: a
+    receiver that asks for a key is reached through a collector that has it."""
 
 
 class TrackingSpec(SpecModel):
