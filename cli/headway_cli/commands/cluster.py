@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from headway_api import names
-from headway_cli import progress
+from headway_cli import patches, progress
 from headway_cli.cluster import Cluster, JobGone
 from headway_cli.commands.common import (
     FAILED,
@@ -15,7 +15,6 @@ from headway_cli.commands.common import (
     Changes,
     Context,
     JobFile,
-    Json,
     Kind,
     KindOf,
     Name,
@@ -57,7 +56,7 @@ def suspend(
 ) -> None:
     """Stop a job's pods; what is acknowledged stays."""
     with told():
-        Cluster(context, namespace).change(kind.kind, name, {"spec": {"suspend": True}})
+        Cluster(context, namespace).change(kind.kind, name, patches.SUSPENSION)
     typer.echo(f"{name}: spec.suspend is true; `headway resume {name}` goes on")
 
 
@@ -67,11 +66,9 @@ def resume(
     """Let a job go on that is suspended or paused."""
     with told():
         there = Cluster(context, namespace)
-        paused = there.job(kind.kind, name).get("status", {}).get("pause", {}).get("time")
-        patch: Json = {"spec": {"suspend": False}}
-        if paused is not None:
-            patch["metadata"] = {"annotations": {names.ANNOTATION_RESUME: paused}}
+        patch = patches.resumption(there.job(kind.kind, name))
         there.change(kind.kind, name, patch)
+    paused = patch.get("metadata", {}).get("annotations", {}).get(names.ANNOTATION_RESUME)
     typer.echo(
         f"{name}: spec.suspend is false" + ("" if paused is None else f"; the pause of {paused} is over")
     )

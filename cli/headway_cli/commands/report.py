@@ -7,12 +7,12 @@ from typing import Annotated, Final
 
 import typer
 
-from headway_analysis.report.page import comparison, evaluation, reading, training
-from headway_analysis.report.page.episodes import Decode
+from headway_analysis.report.page import comparison, reading
 from headway_analysis.report.page.model import TrainingRun
 from headway_cli import stored_run, where
 from headway_cli.commands.common import JOBS, EndpointUrl, RunAt, note, told, wrong
 from headway_cli.decoding import decoder
+from headway_cli.run_page import page
 from headway_cli.runs import NoRun
 from headway_cli.stored_run import StoredRun, readable
 
@@ -35,7 +35,7 @@ def report(
         found = stored_run.opened(where.meant(run, JOBS), endpoint_url)
         decode = decoder(tokenizer, found.base)
         with readable(found.layout.root):
-            _write(out, _page(found, decode))
+            _write(out, page(found, decode))
 
 
 def compare(
@@ -57,17 +57,6 @@ def compare(
             with readable(at.layout.root):
                 found.append(reading.curves(at.files))
         _write(out, comparison.page(found))
-
-
-def _page(found: StoredRun, decode: Decode | None) -> str:
-    if found.evaluates:
-        ended = reading.evaluation(found.files, decode)
-        if ended is None:
-            raise NoRun(
-                f"{found.layout.root}: the evaluation has not ended, and its report is written at its end"
-            )
-        return evaluation.page(ended)
-    return training.page(reading.training(found.files, decode))
 
 
 def _write(out: Path, html: str) -> None:

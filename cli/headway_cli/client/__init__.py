@@ -1,0 +1,41 @@
+"""Jobs from Python: begin them, wait for them, read what they have left (docs/python.md).
+
+client        begins jobs and finds them: TrainingClient
+run           one of them: its status, figures, episodes, bill
+asynchronous  the same as coroutines: AsyncTrainingClient, AsyncRun
+places        what a run asks of where its job is
+on_cluster    a job on a cluster
+on_machine    a job on this machine
+child         the process that runs it, and its end
+kept          that process
+waiting       how a run is waited for
+document      the job that a file or a mapping is, with changes: pure, but for reading
+outcome       how a job stands: pure
+frames        figures as pandas.DataFrame
+"""
+
+from headway_api.records import Outcome, Purpose
+from headway_cli.bill import Bill
+from headway_cli.client.asynchronous import AsyncRun, AsyncTrainingClient
+from headway_cli.client.client import TrainingClient
+from headway_cli.client.outcome import RunFailed, RunHeld
+from headway_cli.client.run import Run, Trajectory
+from headway_cli.cluster import ClusterError
+from headway_cli.local.manifest import ManifestWrong
+from headway_cli.runs import NoRun
+
+__all__ = [
+    "AsyncRun",
+    "AsyncTrainingClient",
+    "Bill",
+    "ClusterError",
+    "ManifestWrong",
+    "NoRun",
+    "Outcome",
+    "Purpose",
+    "Run",
+    "RunFailed",
+    "RunHeld",
+    "TrainingClient",
+    "Trajectory",
+]

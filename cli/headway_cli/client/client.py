@@ -1,0 +1,107 @@
+"""Begins jobs and finds them, on a cluster or on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, Literal, overload
+
+from headway_api import names
+from headway_api.status import RLEvalJobStatus, RLTrainingJobStatus
+from headway_cli.client import document
+from headway_cli.client.document import Spec
+from headway_cli.client.on_cluster import OnCluster
+from headway_cli.client.on_machine import OnThisMachine
+from headway_cli.client.places import Place
+from headway_cli.client.run import Run
+from headway_cli.cluster import Cluster
+
+JOBS: Final = names.LOCAL_JOBS
+TrainingRun = Run[RLTrainingJobStatus]
+EvaluationRun = Run[RLEvalJobStatus]
+
+
+class TrainingClient:
+    """Jobs of one namespace of a cluster, or of one folder of this machine."""
+
+    def __init__(
+        self,
+        context: str | None = None,
+        namespace: str | None = None,
+        *,
+        endpoint_url: str | None = None,
+        local: bool = False,
+        folder: str | Path = JOBS,
+        modules: str | Path | None = None,
+        prices: str | Path | None = None,
+        secrets: Mapping[str, str | Path] | None = None,
+    ) -> None:
+        """
+        Args:
+            context: of the kubeconfig; default: the current one.
+            namespace: default: the context's.
+            endpoint_url: of the S3-compatible store, as this machine reaches it; default: the job's own.
+            local: run jobs on this machine, without a cluster (docs/local.md). What follows is for that.
+            folder: where jobs have their folders.
+            modules: folder of the environment's modules; default: that of the job's file.
+            prices: file of the price book; default: the built-in one.
+            secrets: name of a Secret that a job names -> file with its token.
+
+        Raises:
+            ClusterError: there is no such context.
+            ValueError: a cluster was named, and `local` too.
+        """
+        if local and (context or namespace or endpoint_url):
+            raise ValueError("local=True: leave out context, namespace and endpoint_url")
+        self._place: Place
+        if local:
+            files = {name: Path(file) for name, file in (secrets or {}).items()}
+            self._place = OnThisMachine(Path(folder), _path(modules), _path(prices), files)
+        else:
+            self._place = OnCluster(Cluster(context, namespace), endpoint_url)
+
+    def train(
+        self, spec: Spec, *, name: str | None = None, fresh: bool = False, **changes: Any
+    ) -> TrainingRun:
+        """Begin a training job. On this machine one of the same name goes on where it stopped, and ends with
+        this process, after which it can be begun again.
+
+        Args:
+            spec: a file with an RLTrainingJob, or the job as a mapping.
+            name: another one for the job.
+            fresh: on this machine: throw away what an earlier run left.
+            changes: fields of `spec`, laid over it mapping by mapping: `schedule={"maxSteps": 3}`.
+
+        Raises:
+            ManifestWrong: the job is wrong, or runs already on this machine.
+            ClusterError: the cluster refuses it, or does not answer.
+            RunFailed: the process that was to run it on this machine has crashed.
+        """
+        job = document.made(spec, names.TRAINING_KIND, name, changes)
+        return Run(self._place.begin(job, document.home(spec), fresh=fresh), RLTrainingJobStatus)
+
+    def evaluate(
+        self, spec: Spec, *, name: str | None = None, fresh: bool = False, **changes: Any
+    ) -> EvaluationRun:
+        """Begin an evaluation: as `train`, with an RLEvalJob."""
+        job = document.made(spec, names.EVAL_KIND, name, changes)
+        return Run(self._place.begin(job, document.home(spec), fresh=fresh), RLEvalJobStatus)
+
+    @overload
+    def run(self, name: str, kind: Literal["training"] = "training") -> TrainingRun: ...
+    @overload
+    def run(self, name: str, kind: Literal["eval"]) -> EvaluationRun: ...
+    def run(self, name: str, kind: Literal["training", "eval"] = "training") -> TrainingRun | EvaluationRun:
+        """A job that is there.
+
+        Raises:
+            ClusterError: the cluster has none of this kind and name, or does not answer.
+            NoRun: this machine has none.
+        """
+        if kind == "eval":
+            return Run(self._place.find(names.EVAL_KIND, name), RLEvalJobStatus)
+        return Run(self._place.find(names.TRAINING_KIND, name), RLTrainingJobStatus)
+
+
+def _path(given: str | Path | None) -> Path | None:
+    return None if given is None else Path(given)

@@ -1,0 +1,82 @@
+"""A job on a cluster: what its API server says of it, and what it has written to its store."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headway_cli import bill, patches, stored_run
+from headway_cli.bill import Bill
+from headway_cli.client import outcome
+from headway_cli.cluster import Cluster
+from headway_cli.local.manifest import ManifestWrong
+from headway_cli.runs import NoRun
+from headway_cli.stored_run import StoredRun
+from headway_cli.where import Stored
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class OnCluster:
+    """The jobs of a namespace."""
+
+    cluster: Cluster
+    endpoint_url: str | None = None
+    """Of the S3-compatible store, as this machine reaches it; None: spec.output.endpointUrl."""
+
+    def begin(self, job: Json, home: Path | None, *, fresh: bool) -> ClusterJob:
+        """Apply a job. See `places.Place`."""
+        if fresh:
+            raise ManifestWrong("fresh: is of jobs on this machine; delete the job, or give another name")
+        kind, namespace, name = self.cluster.submit(job)
+        there = (
+            self.cluster if namespace == self.cluster.namespace else Cluster(self.cluster.context, namespace)
+        )
+        return ClusterJob(there, kind, name, self.endpoint_url)
+
+    def find(self, kind: str, name: str) -> ClusterJob:
+        """See `places.Place`."""
+        self.cluster.job(kind, name)
+        return ClusterJob(self.cluster, kind, name, self.endpoint_url)
+
+
+@dataclass(frozen=True)
+class ClusterJob:
+    """One job. See `places.Job`."""
+
+    cluster: Cluster
+    kind: str
+    name: str
+    endpoint_url: str | None
+
+    def now(self) -> Json:
+        """With its status."""
+        return self.cluster.job(self.kind, self.name)
+
+    def still(self) -> Json | None:
+        """The job once it has ended, or stands still."""
+        job = self.now()
+        return job if outcome.is_over(job) or outcome.is_held(job) else None
+
+    def suspend(self) -> None:
+        """Have its pods deleted."""
+        self.cluster.change(self.kind, self.name, patches.SUSPENSION)
+
+    def resume(self) -> None:
+        """Let it go on, and end its pause."""
+        self.cluster.change(self.kind, self.name, patches.resumption(self.now()))
+
+    def stored(self) -> StoredRun:
+        """What is at status.artifacts.uri."""
+        job = self.now()
+        uri = job.get("status", {}).get("artifacts", {}).get("uri")
+        if uri is None:
+            raise NoRun(f"{self.name}: the job has written nothing yet")
+        endpoint = self.endpoint_url or job["spec"].get("output", {}).get("endpointUrl")
+        return stored_run.opened(Stored(str(uri)), endpoint)
+
+    def bill(self) -> Bill:
+        """What its status says."""
+        return bill.from_status(self.now().get("status", {}))

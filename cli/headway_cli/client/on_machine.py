@@ -1,0 +1,199 @@
+"""A job on this machine: `headway run --local` in a process of its own, and the job's folder."""
+
+from __future__ import annotations
+
+import difflib
+import fcntl
+import json
+import signal
+import tempfile
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from headway_api.job_folder import JobFolder
+from headway_cli import bill, stored_run, where
+from headway_cli.bill import Bill
+from headway_cli.client import outcome
+from headway_cli.client.child import Child, children
+from headway_cli.client.outcome import RunFailed
+from headway_cli.local import engine, manifest
+from headway_cli.local.manifest import ManifestWrong
+from headway_cli.local.pod import kill_all, left_over
+from headway_cli.runs import NoRun
+from headway_cli.stored_run import StoredRun
+from headway_cli.where import LocalJob
+
+LOOK_SECONDS: Final = 0.1
+ORDERLY: Final = (0, 1, 2, 3, 130, -signal.SIGTERM)
+"""Exit codes of `headway run`, and of its end before the job had begun."""
+WRONG: Final = 2
+ERROR: Final = "headway: "
+"""Before what `headway` says is wrong."""
+LAST_LINES: Final = 20
+NEAR: Final = 3
+"""Names that stand for one that does not exist."""
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class OnThisMachine:
+    """The jobs of a folder, each in a folder of its name."""
+
+    jobs: Path
+    modules: Path | None = None
+    """Folder of the environment's modules; None: that of the job's file."""
+    prices: Path | None = None
+    """File of the price book."""
+    secrets: Mapping[str, Path] = field(default_factory=dict)
+    """Name of a Secret that a job names -> file with its token."""
+
+    def begin(self, job: Json, home: Path | None, *, fresh: bool) -> LocalRun:
+        """See `places.Place`."""
+        made = self._of(job["kind"], job["metadata"]["name"], self.modules or home)
+        made.start(job, ["--fresh"] if fresh else [])
+        return made
+
+    def find(self, kind: str, name: str) -> LocalRun:
+        """See `places.Place`."""
+        if not manifest.NAME.fullmatch(name) or not where.is_local_job(self.jobs / name):
+            there = [each.name for each in self._folders()]
+            near = difflib.get_close_matches(name, there, NEAR, 0.5)
+            hint = f"did you mean {', '.join(near)}?" if near else "write folder= of the jobs, or train it"
+            raise NoRun(f"{self.jobs} has no job {name}; {hint}")
+        found = self._of(kind, name, self.modules)
+        if (stored := found.now()["kind"]) != kind:
+            raise NoRun(f"{self.jobs / name} is of an {stored}, not of an {kind}: write the other kind=")
+        return found
+
+    def _folders(self) -> list[Path]:
+        return [each for each in self.jobs.glob("*") if where.is_local_job(each)]
+
+    def _of(self, kind: str, name: str, modules: Path | None) -> LocalRun:
+        options: list[str] = [] if self.prices is None else ["--prices", str(self.prices.resolve())]
+        for secret, file in self.secrets.items():
+            options += ["--secret", f"{secret}={Path(file).resolve()}"]
+        return LocalRun((self.jobs / name).resolve(), kind, name, modules, tuple(options))
+
+
+@dataclass(frozen=True)
+class LocalRun:
+    """One job. See `places.Job`."""
+
+    folder: Path
+    kind: str
+    name: str
+    modules: Path | None
+    options: tuple[str, ...]
+
+    def start(self, job: Json, more: Sequence[str]) -> None:
+        """Begin the job in a process of its own, and wait until it has begun.
+
+        Args:
+            more: options of `headway run`.
+
+        Raises:
+            ManifestWrong: the job is wrong, runs already, or names no modules.
+            RunFailed: the process has crashed.
+        """
+        if self.modules is None:
+            raise ManifestWrong(
+                "modules: write TrainingClient(local=True, modules=FOLDER), with the folder of the "
+                "environment's modules: this job is no file, whose folder would be taken"
+            )
+        with tempfile.TemporaryDirectory(prefix="headway-") as folder:
+            file = Path(folder) / "job.json"
+            file.write_text(json.dumps(job))
+            words = ["run", str(file), "--local", "--folder", str(self.folder)]
+            words += ["--environment", str(self.modules.resolve()), *self.options, *more]
+            child = Child.start(words)
+            try:
+                while not child.has_begun and child.code is None:
+                    time.sleep(LOOK_SECONDS)
+            except BaseException:
+                child.end()
+                raise
+        self._heed(child)
+        children[self.folder] = child
+
+    def _heed(self, child: Child) -> None:
+        """Pass on what a process that has begun, or has ended, has noted."""
+        noted = child.noted
+        if child.code == WRONG and not child.has_begun:
+            wrong = [each.removeprefix(ERROR) for each in noted if each.startswith(ERROR)]
+            raise ManifestWrong("\n".join(wrong or noted))
+        self._require_orderly(child)
+        for each in noted:
+            warnings.warn(each.removeprefix("warning: "), stacklevel=5)
+
+    def _require_orderly(self, child: Child) -> None:
+        """Raises RunFailed where the process has crashed, and ends what is left of the job."""
+        if child.code is not None and child.code not in ORDERLY:
+            kill_all(left_over(self.folder))
+            said = "\n".join(child.noted[-LAST_LINES:])
+            raise RunFailed(self.name, "Crashed", f"its process ended with {child.code}: {said}")
+
+    def now(self) -> Json:
+        """With its status."""
+        if not where.is_local_job(self.folder):
+            raise NoRun(f"{self.folder} has no job any more")
+        return JobFolder(self.folder).whole()
+
+    def still(self) -> Json | None:
+        """The job once no process runs it."""
+        if self.is_run():
+            return None
+        job, child = self.now(), children.get(self.folder)
+        if child is not None and not outcome.is_over(job):
+            self._require_orderly(child)
+        return job
+
+    def is_run(self) -> bool:
+        """Whether a process of this machine runs it: whichever does has a lock beside the folder."""
+        child = children.get(self.folder)
+        if child is not None and child.code is None:
+            return True
+        try:
+            with (self.folder.parent / f".{self.folder.name}.lock").open() as lock:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return False
+        except BlockingIOError:
+            return True
+        return False
+
+    def suspend(self) -> None:
+        """Write spec.suspend, which whoever runs the job obeys."""
+        raw = self.now()
+        if raw["spec"].get("suspend") is not True:
+            metadata = {**raw["metadata"], "generation": raw["metadata"].get("generation", 1) + 1}
+            suspended = {**raw, "metadata": metadata, "spec": {**raw["spec"], "suspend": True}}
+            JobFolder(self.folder).write(suspended)
+
+    def resume(self) -> None:
+        """Run it again, once no process does, and end its pause."""
+        while self.is_run():
+            raw = self.now()
+            if not raw["spec"].get("suspend") and not engine.is_held(raw):
+                return  # it goes on
+            time.sleep(LOOK_SECONDS)
+        self.start(as_written(self.now()), ["--resume"])
+
+    def stored(self) -> StoredRun:
+        """What is in its folder."""
+        return stored_run.opened(LocalJob(self.folder))
+
+    def bill(self) -> Bill:
+        """What its ledger says."""
+        return bill.read(self.stored(), None)
+
+
+def as_written(stored: Json) -> Json:
+    """A stored job as a person would have written it, and not suspended. Pure."""
+    kept = ("name", "namespace", "labels")
+    metadata = {key: value for key, value in stored["metadata"].items() if key in kept}
+    spec = {**stored["spec"], "suspend": False}
+    return {"apiVersion": stored["apiVersion"], "kind": stored["kind"], "metadata": metadata, "spec": spec}

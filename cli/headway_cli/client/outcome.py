@@ -1,0 +1,75 @@
+"""How a job stands, by its status: goes on, has ended, or stands still. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headway_api import names
+from headway_cli import progress
+
+Json = dict[str, Any]
+HOLDING = ("BudgetExhausted", "Suspended", "Stalled")
+"""Conditions under which a job stands still, the one that says most first."""
+
+
+class RunFailed(Exception):
+    """The job has ended badly."""
+
+    def __init__(self, name: str, reason: str, message: str) -> None:
+        """
+        Args:
+            name: the job's.
+            reason: one word that scripts may match on.
+            message: what is wrong and what to change.
+        """
+        super().__init__(f"{name} failed: {reason}: {message}")
+        self.reason = reason
+        self.message = message
+
+
+class RunHeld(Exception):
+    """The job stands still until somebody changes something; the message says what."""
+
+
+def require_complete(job: Json) -> None:
+    """Of a job that does not go on by itself.
+
+    Raises:
+        RunFailed: it has ended badly.
+        RunHeld: it has not ended.
+    """
+    if progress.is_true(job, "Complete"):
+        return
+    name, told = job["metadata"]["name"], _conditions(job)
+    if progress.is_true(job, "Failed"):
+        raise RunFailed(name, told["Failed"].get("reason", ""), told["Failed"].get("message", ""))
+    kind = next((each for each in HOLDING if progress.is_true(job, each)), None)
+    if kind is None:
+        raise RunHeld(f"{name} stands still: no process runs it; train it again, and it goes on")
+    raise RunHeld(f"{name} stands still: {told[kind].get('reason', '')}: {told[kind].get('message', '')}")
+
+
+def is_over(job: Json) -> bool:
+    """Whether a job is Complete or Failed."""
+    return progress.is_true(job, "Complete") or progress.is_true(job, "Failed")
+
+
+def is_held(job: Json) -> bool:
+    """Whether a job on a cluster stands still by its newest spec. One that was just told to go on does not,
+    although its status says so until the operator has seen it."""
+    now = job["metadata"].get("generation")
+    told = _conditions(job)
+    holding = [told[kind] for kind in ("Suspended", "Stalled") if progress.is_true(job, kind)]
+    return not _goes_on(job) and any(each.get("observedGeneration", now) == now for each in holding)
+
+
+def _goes_on(job: Json) -> bool:
+    """Whether a person has ended the job's pause, which its status does not say yet."""
+    status, metadata = job.get("status", {}), job["metadata"]
+    paused = status.get("pause", {}).get("time")
+    ended = (metadata.get("annotations") or {}).get(names.ANNOTATION_RESUME)
+    return paused is not None and paused == ended != status.get("resumedPause")
+
+
+def _conditions(job: Json) -> dict[str, Json]:
+    return {each["type"]: each for each in job.get("status", {}).get("conditions", [])}

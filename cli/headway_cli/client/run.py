@@ -1,0 +1,224 @@
+"""One job from Python: its status, its figures, its episodes, its bill."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from headway_analysis.report.page import reading
+from headway_api.records import GroupRecord, Outcome, Purpose
+from headway_api.run_files import RunFiles
+from headway_api.status import RLEvalJobStatus, RLTrainingJobStatus
+from headway_cli import episodes, run_page
+from headway_cli.bill import Bill
+from headway_cli.client import frames, outcome
+from headway_cli.client.places import Job, Json
+from headway_cli.client.waiting import Waiting
+from headway_cli.decoding import decoder
+from headway_cli.episodes import Filter, Shown
+from headway_cli.local.manifest import KINDS
+from headway_cli.runs import NoRun
+from headway_cli.stored_run import readable
+from headway_operator.plan.reading import parse_status
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+PAGE = Path("report.html")
+Status = TypeVar("Status", bound=RLTrainingJobStatus | RLEvalJobStatus)
+
+
+@dataclass(frozen=True, repr=False)
+class Trajectory(Shown):
+    """An episode, and what of its group tells it from others. `str` of it is its conversation."""
+
+    @property
+    def purpose(self) -> Purpose:
+        """Why it was played."""
+        return self.group.purpose
+
+    @property
+    def step(self) -> int:
+        """Of training: the learner's step when its group began. Of a validation: the step that was
+        measured."""
+        return self.group.step
+
+    @property
+    def row(self) -> int:
+        """Of the dataset, from 0."""
+        return self.group.row
+
+    def __repr__(self) -> str:
+        return f"<Trajectory {self.episode.episode_id}>"
+
+    def __str__(self) -> str:
+        return episodes.text(self)
+
+
+class Run(Generic[Status]):
+    """One job, on a cluster or on this machine. Every method blocks.
+
+    Each raises ClusterError or NoRun where the job is not there any more, or its cluster does not answer.
+    """
+
+    def __init__(self, job: Job, form: type[Status]) -> None:
+        """
+        Args:
+            job: where it is.
+            form: of its status.
+        """
+        self._job = job
+        self._form = form
+
+    def __repr__(self) -> str:
+        return f"<Run of {self.kind} {self.name}>"
+
+    @property
+    def kind(self) -> str:
+        """`RLTrainingJob` or `RLEvalJob`."""
+        return self._job.kind
+
+    @property
+    def name(self) -> str:
+        """Of the job."""
+        return self._job.name
+
+    @property
+    def status(self) -> Status:
+        """Its status as it is now, without the blocks that another version wrote."""
+        return self._status(self._job.now())
+
+    def poll(self) -> Status | None:
+        """Its status once it is Complete; None while it goes on.
+
+        Raises:
+            RunFailed: it has ended badly.
+            RunHeld: it stands still until somebody changes something.
+        """
+        job = self._job.still()
+        if job is None:
+            return None
+        outcome.require_complete(job)
+        return self._status(job)
+
+    def wait(self, timeout: float | None = None) -> Status:
+        """Its status, once it is Complete. Ctrl-C ends the wait, not the job.
+
+        Args:
+            timeout: in seconds; None: for ever.
+
+        Raises:
+            RunFailed: it has ended badly.
+            RunHeld: it stands still until somebody changes something.
+            TimeoutError: it goes on after the timeout.
+        """
+        waiting = Waiting(self.name, self.poll, timeout)
+        while (found := waiting.look()) is None:
+            time.sleep(waiting.pause())
+        return found
+
+    def suspend(self) -> None:
+        """Have its processes ended; what is acknowledged stays. Returns before they are."""
+        self._job.suspend()
+
+    def resume(self) -> None:
+        """Let it go on, where it is suspended or paused, or where the process that ran it has ended.
+
+        Raises:
+            ManifestWrong: of a job on this machine that `run` has found: the client names no `modules`.
+        """
+        self._job.resume()
+
+    def metrics(self) -> DataFrame:
+        """What each trained step came to: a row a step, a column a metric of `headway_api.metrics`, of
+        the learner and of the step's batch. NaN where a step has no such metric.
+
+        Raises:
+            NoRun: it has written nothing yet, a record cannot be read, or it is an evaluation.
+            ModuleNotFoundError: pandas is not installed.
+        """
+        with self._trained() as files:
+            return frames.of(reading.curves(files).by_step)
+
+    def validations(self) -> DataFrame:
+        """What each finished validation came to: a row a step, with `reward`, `external_score`, `success`
+        (a share), `episodes`, `failed`, and a column a metric (`val/...`).
+
+        Raises:
+            NoRun: it has written nothing yet, a record cannot be read, or it is an evaluation.
+            ModuleNotFoundError: pandas is not installed.
+        """
+        with self._trained() as files:
+            return frames.of(frames.validated(files.validations()))
+
+    def trajectories(
+        self,
+        purpose: Purpose | str | None = None,
+        *,
+        step: int | None = None,
+        row: int | None = None,
+        outcome: Outcome | str | None = None,
+        disagree: bool = False,
+    ) -> Iterator[Trajectory]:
+        """Its episodes, in the order of their groups; groups are read one at a time.
+
+        Args:
+            purpose: default: `train`, of an evaluation `evaluation`.
+            step: those of one step.
+            row: those of one row of the dataset, from 0.
+            outcome: those that ended so, such as `AgentError`.
+            disagree: those whose reward and external score differ, furthest apart first. All are read
+                before the first is handed out.
+
+        Raises:
+            NoRun: it has written nothing yet, or a group cannot be read.
+            ValueError: there is no such purpose or outcome.
+        """
+        wanted = Filter(step, None if outcome is None else Outcome(outcome), row, disagree)
+        stored = self._job.stored()
+        default = Purpose.EVALUATION if stored.evaluates else Purpose.TRAIN
+        groups = stored.groups(default if purpose is None else Purpose(purpose))
+        batches: Iterable[Iterable[GroupRecord]] = [groups] if disagree else ([group] for group in groups)
+        return (Trajectory(each.group, each.episode) for batch in batches for each in wanted.of(batch))
+
+    def report(self, path: str | Path = PAGE, *, tokenizer: str | Path | None = None) -> Path:
+        """Write it as one HTML page (docs/report.md), and say where.
+
+        Args:
+            path: the file to write.
+            tokenizer: folder with tokenizer.json; default: spec.model.base, where that is a folder.
+
+        Raises:
+            NoRun: it has written nothing yet, a record cannot be read, or an evaluation has not ended.
+            OSError: the file cannot be written.
+        """
+        stored, out = self._job.stored(), Path(path)
+        decode = decoder(None if tokenizer is None else Path(tokenizer), stored.base)
+        out.write_text(run_page.page(stored, decode), encoding="utf-8")
+        return out
+
+    def cost(self) -> Bill:
+        """What it has used, in tokens and seconds, and what that costs, in US dollars.
+
+        Raises:
+            NoRun: it has used nothing yet, or its ledger cannot be read.
+        """
+        return self._job.bill()
+
+    def _status(self, job: Json) -> Status:
+        found = parse_status(KINDS[self.kind], job)
+        assert isinstance(found, self._form)
+        return found
+
+    @contextmanager
+    def _trained(self) -> Iterator[RunFiles]:
+        """The files of a training job, and around what reads them."""
+        stored = self._job.stored()
+        if stored.evaluates:
+            raise NoRun(f"{self.name} is an evaluation and has no steps: call report() or trajectories()")
+        with readable(stored.layout.root):
+            yield stored.files

@@ -1,0 +1,58 @@
+"""How a run is waited for: how often it is looked at, and how long its cluster may be away."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final, Generic, TypeVar
+
+from headway_cli.cluster import AWAY_SECONDS, Unreachable
+
+LOOK_SECONDS: Final = 2.0
+"""Between two looks."""
+T = TypeVar("T")
+
+
+class Waiting(Generic[T]):
+    """Of one wait. The caller sleeps between looks, so that a coroutine can be cancelled meanwhile."""
+
+    def __init__(self, name: str, ask: Callable[[], T | None], timeout: float | None) -> None:
+        """
+        Args:
+            name: what is waited for.
+            ask: its result; None before there is one.
+            timeout: in seconds; None: for ever.
+        """
+        self._name = name
+        self._ask = ask
+        self._timeout = timeout
+        self._ends = None if timeout is None else time.monotonic() + timeout
+        self._answered: float | None = None
+
+    def look(self) -> T | None:
+        """The result, if there is one. A cluster that has answered may be away for AWAY_SECONDS.
+
+        Raises:
+            Unreachable: it never answered, or is away for longer.
+        """
+        try:
+            found = self._ask()
+        except Unreachable:
+            if self._answered is None or time.monotonic() - self._answered > AWAY_SECONDS:
+                raise
+            return None
+        self._answered = time.monotonic()
+        return found
+
+    def pause(self) -> float:
+        """Seconds until the next look.
+
+        Raises:
+            TimeoutError: the time is over.
+        """
+        if self._ends is None:
+            return LOOK_SECONDS
+        left = self._ends - time.monotonic()
+        if left <= 0:
+            raise TimeoutError(f"{self._name} goes on after {self._timeout:g} s")
+        return min(LOOK_SECONDS, left)

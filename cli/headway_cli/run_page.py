@@ -1,0 +1,28 @@
+"""A run as one HTML page, of either kind of job."""
+
+from __future__ import annotations
+
+from headway_analysis.report.page import evaluation, reading, training
+from headway_analysis.report.page.episodes import Decode
+from headway_cli.runs import NoRun
+from headway_cli.stored_run import StoredRun, readable
+
+
+def page(found: StoredRun, decode: Decode | None) -> str:
+    """The page.
+
+    Args:
+        decode: text of token ids; None: the page shows no tokens.
+
+    Raises:
+        NoRun: a record cannot be read, or an evaluation has not ended.
+    """
+    with readable(found.layout.root):
+        if not found.evaluates:
+            return training.page(reading.training(found.files, decode))
+        ended = reading.evaluation(found.files, decode)
+        if ended is None:
+            raise NoRun(
+                f"{found.layout.root}: the evaluation has not ended, and its report is written at its end"
+            )
+        return evaluation.page(ended)
