@@ -22,7 +22,7 @@ from headway_api.store import FileStore
 
 PICTURES = "REPORT_PICTURES"
 """Environment variable: folder that keeps the pictures of the pages."""
-pytestmark = [pytest.mark.integration, pytest.mark.ci, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.timeout(600)]
 
 
 def files(layout: Layout) -> RunFiles:
