@@ -146,7 +146,7 @@ def test_a_running_job_takes_it_whoever_dies_meanwhile(
 
 
 def test_the_books_balance_afterwards(bench: Any, job: str, tmp_path: Path) -> None:
-    bench.wait_condition(NAME, "Complete", deadline_s=900)
+    bench.wait_condition(NAME, "Complete", deadline_s=1500)
     folder = tmp_path / "final"
     with bench.platform.bucket() as bucket:
         bucket.download(bench.get(NAME)["status"]["artifacts"]["uri"], folder)
