@@ -373,7 +373,9 @@ class Process(ABC):
     ) -> None:
         """Send traces of episodes from now on, where the spec asks for it."""
         if wanted is not None:
-            self._otlp = Otlp(http, wanted.endpoint, self._identity, wanted.headers)
+            self._otlp = Otlp(
+                http, wanted.endpoint, self._identity, {each.name: each.value for each in wanted.headers}
+            )
             stack.push_async_callback(self._otlp.close)
             self._background(stack, self._otlp.run())
 

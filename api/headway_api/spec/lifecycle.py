@@ -112,8 +112,14 @@ class MlflowTracking(SpecModel):
     """Experiment the run is filed under. Absent: the job's namespace and name, NAMESPACE/NAME."""
 
 
-HEADER: Final = r"^[xX]-[A-Za-z0-9-]+$"
-HEADER_VALUE: Final = r"^[ -~]*$"
+class OtlpHeader(SpecModel):
+    """A header of each request."""
+
+    name: Annotated[str, Field(pattern=r"^[xX]-[A-Za-z0-9-]+$", max_length=64)]
+    """Its name, which begins with x-: x-mlflow-experiment-id for MLflow."""
+    value: Annotated[str, Field(pattern=r"^[ -~]*$", max_length=256)]
+    """Its value. Whoever reads the job reads it: reach a receiver that asks for a key through a collector that
+    has it."""
 
 
 class OtlpTracking(SpecModel):
@@ -121,15 +127,8 @@ class OtlpTracking(SpecModel):
 
     endpoint: Annotated[Uri, uri_scheme("spec.tracking.otlp.endpoint", "http", "https")]
     """Its address, for OTLP over HTTP: traces are posted to ENDPOINT/v1/traces."""
-    headers: Annotated[
-        dict[
-            Annotated[str, Field(pattern=HEADER, max_length=64)],
-            Annotated[str, Field(pattern=HEADER_VALUE, max_length=256)],
-        ],
-        Field(max_length=8, default_factory=dict),
-    ]
-    """Headers of each request, such as MLflow's x-mlflow-experiment-id. Whoever reads the job reads them: a
-    receiver that asks for a key is reached through a collector that has it."""
+    headers: Annotated[list[OtlpHeader], Field(max_length=8, default_factory=list)]
+    """Headers of each request."""
 
 
 class TrackingSpec(SpecModel):
