@@ -118,8 +118,8 @@ class OtlpHeader(SpecModel):
     name: Annotated[str, Field(pattern=r"^[xX]-[A-Za-z0-9-]+$", max_length=64)]
     """Its name, which begins with x-: x-mlflow-experiment-id for MLflow."""
     value: Annotated[str, Field(pattern=r"^[ -~]*$", max_length=256)]
-    """Its value. Whoever reads the job reads it: a receiver that asks for a key is reached by a collector that
-    has it."""
+    """Its value. Whoever reads the job reads it: reach a receiver that asks for a key by a collector that has
+    it."""
 
 
 class OtlpTracking(SpecModel):
