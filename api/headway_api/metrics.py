@@ -68,6 +68,11 @@ TIMING: Final = (
     Family("timing_s/training", "All the learner does of a step once it has the batch.", "seconds"),
     Family("timing_s/policy_update", "Forward, backward and optimizer of a step.", "seconds"),
     Family("timing_s/save_checkpoint", "Writing a checkpoint.", "seconds"),
+    Family(
+        "timing_s/report",
+        "From a step's weights to the coordinator's word that it has the report.",
+        "seconds",
+    ),
     Family("timing_s/prune", "Deleting checkpoints and weights that are no longer kept.", "seconds"),
     Family("timing_s/publish_weights", "Writing the weights that the servers fetch.", "seconds"),
     Family("timing_s/eval", "A validation, from its first episode's start to its last one's end.", "seconds"),

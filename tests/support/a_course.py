@@ -127,6 +127,7 @@ class Course:
             "timing_s/wait_for_batch": around(0.25),
             "timing_s/policy_update": around(0.35),
             "timing_s/save_checkpoint": around(0.04),
+            "timing_s/report": around(0.02),
             "timing_s/prune": around(0.01),
             "timing_s/publish_weights": around(0.05),
         }

@@ -116,6 +116,8 @@ def serve(
         if coordinator:
             with suppress(Unreachable):  # as above
                 _announce(learner, coordinator, report)
+        if report.ended_at is not None:
+            watch.seconds["report"] = max(0.0, time.time() - report.ended_at)
         with watch("save_checkpoint"):
             learner.keeper.after(report)
         with watch("prune"):

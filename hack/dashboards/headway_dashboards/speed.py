@@ -11,6 +11,7 @@ OF_A_STEP = {
     "wait for the batch": "timing_s/wait_for_batch",
     "forward, backward, optimizer": "timing_s/policy_update",
     "checkpoint": "timing_s/save_checkpoint",
+    "report the step": "timing_s/report",
     "delete what is not kept": "timing_s/prune",
     "write the weights": "timing_s/publish_weights",
 }

@@ -199,7 +199,7 @@ def the_learners(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     learner.keeper = type("Keeper", (), {"durable": 0})()
     groups = [learner_rig.group("t0-000000", [1.0, 0.0]), learner_rig.group("t0-000001", [1.0, 1.0])]
     batch = training_batch(Batch(step=1, epoch=0, groups=groups), objective)
-    before = Stopwatch({"wait_for_batch": 1.0, "save_checkpoint": 0.5, "prune": 0.1})
+    before = Stopwatch({"wait_for_batch": 1.0, "save_checkpoint": 0.5, "prune": 0.1, "report": 0.1})
     return set(learner.train(batch, incarnation=0, before=before).metrics)
 
 
