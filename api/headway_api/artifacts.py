@@ -50,7 +50,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import date
-from typing import Final, Self
+from typing import Final
 
 from headway_api.bounds import KIB, OutOfBounds, json_within
 
@@ -66,24 +66,10 @@ class Layout:
     name: str
     uid: str
 
-    @classmethod
-    def at(cls, root: str) -> Self:
-        """The layout whose `root` is given.
-
-        Raises:
-            ValueError: it does not end with a namespace, a name and a uid.
-        """
-        parts = root.rstrip("/").rsplit("/", 3)
-        if len(parts) != 4 or not all(parts):
-            raise ValueError(f"{root} does not end with <namespace>/<name>/<uid>")
-        return cls(*parts)
-
     @property
     def root(self) -> str:
         """URI of everything this job writes."""
-        output = self.output_uri
-        output = output if output.endswith("://") else output.rstrip("/")
-        return f"{output}/{self.namespace}/{self.name}/{self.uid}"
+        return f"{self.output_uri.rstrip('/')}/{self.namespace}/{self.name}/{self.uid}"
 
     @property
     def train_groups(self) -> str:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from headway_api.records import EpisodeRecord, GroupRecord
+from headway_api.seeds import seed
 from headway_coordinator.dataset import Order, position_of
 from headway_coordinator.gateway.asks import Sampling
 from headway_coordinator.group import Plan
-from headway_coordinator.seeds import seed
 
 SALT = "limit"
 

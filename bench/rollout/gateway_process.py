@@ -23,6 +23,7 @@ from role_keys import TO_ROLLOUT
 
 from headway_api.records import WeightsManifest
 from headway_api.sandbox_api import ToolReply
+from headway_api.seeds import seed
 from headway_coordinator.engines import vllm
 from headway_coordinator.engines.fleet import Fleet
 from headway_coordinator.engines.router import Endpoint
@@ -33,7 +34,6 @@ from headway_coordinator.gateway.server import GatewayServer
 from headway_coordinator.gateway.turns import Backend, Places
 from headway_coordinator.http import call, connector
 from headway_coordinator.room import Room
-from headway_coordinator.seeds import seed
 from headway_coordinator.trajectory.render import load
 
 EPISODE_SECONDS = 600.0

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from headway_api.records import Abandoned, EpisodeRecord, GroupRecord, Outcome, Purpose
+from headway_api.seeds import seed
 from headway_coordinator.bounds import doomed
 from headway_coordinator.budget.spending import UNBOUNDED, Spending
 from headway_coordinator.dataset import Slot
 from headway_coordinator.episode import Task
 from headway_coordinator.gateway.asks import Sampling
-from headway_coordinator.seeds import seed
 from headway_coordinator.stop import Stop, Stopped
 
 ATTEMPTS_PER_INCARNATION = 100

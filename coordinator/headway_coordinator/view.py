@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, get_args
 
+from headway_analysis.billing.segments import Days, total
 from headway_analysis.comparison import Comparison
 from headway_analysis.measures.episodes import Evaluation, ranked, rewards, scored, spread
 from headway_analysis.measures.figures import Figures, valid_mean
@@ -25,7 +26,6 @@ from headway_coordinator.engines.router import Router
 from headway_coordinator.final_test import BASE, TUNED
 from headway_coordinator.gateway.turns import Places
 from headway_coordinator.ledger.events import DISCARDS
-from headway_coordinator.ledger.segments import Days, total
 from headway_coordinator.ledger.usage import usage
 from headway_coordinator.metrics.prometheus import Sample
 from headway_coordinator.state import State

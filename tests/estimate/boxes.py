@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from aiohttp import web
 
-from headway_coordinator.seeds import seed
+from headway_api.seeds import seed
 from headway_sandbox.environment import Environment
 from headway_sandbox.session import Session
 

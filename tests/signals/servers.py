@@ -19,9 +19,9 @@ from tests.signals.sampler import EMBEDDING, Sampler, Shape, Weights
 from torch import Tensor
 
 from headway_api.records import PolicyVersion, VersionSpan
+from headway_api.seeds import seed
 from headway_api.spec.model import Lora
 from headway_coordinator.engines.vllm import Request, Sampled
-from headway_coordinator.seeds import seed
 
 QUIET = 50
 """Turns of the event loop without a new request, after which nobody is about to ask."""

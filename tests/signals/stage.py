@@ -21,6 +21,7 @@ from tests.signals.servers import Servers
 
 from headway_api.records import EpisodeRecord, GroupRecord, Purpose
 from headway_api.sandbox_api import FinishReply, ResetReply, ToolReply
+from headway_api.seeds import seed
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_coordinator import group as groups
 from headway_coordinator.agents.builtin import Builtin
@@ -30,7 +31,6 @@ from headway_coordinator.evaluation import driver
 from headway_coordinator.faults import InfraFault
 from headway_coordinator.gateway.asks import Sampling
 from headway_coordinator.gateway.core import Gateway
-from headway_coordinator.seeds import seed
 from headway_coordinator.trajectory import render
 from headway_coordinator.trajectory.calls import Message, Parsed, Tool
 from headway_sandbox.session import Session

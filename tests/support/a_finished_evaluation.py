@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, Literal
 
+from headway_analysis.billing.segments import Days, fold
 from headway_analysis.comparison import Comparison, compare_all
 from headway_analysis.gate import Bound, GateSpec
 from headway_analysis.measures.candidate import priced
@@ -19,7 +20,6 @@ from headway_api.config import EvalConfig
 from headway_api.prices import DatedPrices, PriceBook, Prices
 from headway_api.records import EpisodeRecord, GroupRecord, Outcome, PolicyVersion, Purpose, Turn
 from headway_coordinator.ledger import events
-from headway_coordinator.ledger.segments import Days, fold
 
 ROWS, TRIES, THRESHOLD, MAX_TURNS, KS = 40, 4, 0.75, 4, (1, 2, 4)
 CHANCE = {"base": 0.35, "tuned": 0.65, "reference": 0.7}

@@ -17,6 +17,7 @@ from episodes import sealed, version
 from role_keys import TO_COORDINATOR
 from scripted_learner import ScriptedLearner
 
+from headway_analysis.billing.segments import fold, total
 from headway_analysis.measures.figures import Figures
 from headway_analysis.signals.definition import Signal
 from headway_api.artifacts import Layout
@@ -33,7 +34,7 @@ from headway_coordinator.engines.router import Router
 from headway_coordinator.episode import Task
 from headway_coordinator.learner_api import LearnerApi
 from headway_coordinator.ledger import events
-from headway_coordinator.ledger.segments import Ledger, fold, total
+from headway_coordinator.ledger.segments import Ledger
 from headway_coordinator.metrics.steps import StepFigures
 from headway_coordinator.room import Room
 from headway_coordinator.signals import Signals

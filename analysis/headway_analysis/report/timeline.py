@@ -68,6 +68,27 @@ class StepTime:
         return 1 - self.parts.get(UNKNOWN, 0.0) / self.seconds if self.seconds > 0 else 1.0
 
 
+def own_parts(report: StepReport) -> dict[str, float]:
+    """What the learner did itself for a step, in seconds, by the last part of a `timing_s/` name."""
+    return {
+        name.removeprefix(PREFIX): seconds
+        for name, seconds in report.metrics.items()
+        if name.startswith(PREFIX) and name not in NO_PARTS
+    }
+
+
+def in_order(report: StepReport) -> dict[str, float]:
+    """The same after the wait for the batch."""
+    return {WAIT.removeprefix(PREFIX): report.metrics.get(WAIT, 0.0), **own_parts(report)}
+
+
+def laid_out(parts: Mapping[str, float], begun: float) -> Iterator[tuple[str, float, float]]:
+    """(part, begin, end) of parts that follow one another, in Unix times."""
+    for name, seconds in parts.items():
+        yield name, begun, begun + seconds
+        begun += seconds
+
+
 def spent(before: StepReport, report: StepReport, episodes: Sequence[Lived]) -> StepTime | None:
     """Where the time of a step went; None where its reports do not say when they ended.
 
@@ -79,11 +100,10 @@ def spent(before: StepReport, report: StepReport, episodes: Sequence[Lived]) -> 
         return None
     seconds = report.ended_at - before.ended_at
     parts: dict[str, float] = defaultdict(float)
-    for name, value in report.metrics.items():
-        if name.startswith(PREFIX) and name not in NO_PARTS:
-            parts[f"learner: {name.removeprefix(PREFIX).replace('_', ' ')}"] += value
+    own = own_parts(report)
+    _add(parts, {f"learner: {name.replace('_', ' ')}": amount for name, amount in own.items()})
     waited = report.metrics.get(WAIT, 0.0)
-    delivered = report.ended_at - sum(parts.values())
+    delivered = report.ended_at - sum(own.values())
     _add(parts, waiting(delivered - waited, delivered, episodes))
     rest = seconds - sum(parts.values())
     if rest > 0:
@@ -172,17 +192,11 @@ def _learner(reports: Sequence[StepReport]) -> Iterator[Slice]:
     for report in reports:
         if report.ended_at is None or not report.groups:
             continue
-        parts = {
-            name.removeprefix(PREFIX): seconds
-            for name, seconds in report.metrics.items()
-            if name.startswith(PREFIX) and name not in NO_PARTS
-        }
-        waited = report.metrics.get(WAIT, 0.0)
-        moment = report.ended_at - sum(parts.values()) - waited
-        yield (LEARNER, 1, moment, report.ended_at, f"step {report.step}", {"groups": len(report.groups)})
-        for name, seconds in {"wait_for_batch": waited, **parts}.items():
-            yield (LEARNER, 1, moment, moment + seconds, name.replace("_", " "), {})
-            moment += seconds
+        parts = in_order(report)
+        begun = report.ended_at - sum(parts.values())
+        yield (LEARNER, 1, begun, report.ended_at, f"step {report.step}", {"groups": len(report.groups)})
+        for name, began, ended in laid_out(parts, begun):
+            yield (LEARNER, 1, began, ended, name.replace("_", " "), {})
 
 
 def _episodes(episodes: Sequence[Lived]) -> Iterator[Slice]:

@@ -51,7 +51,8 @@ Context = Annotated[str | None, typer.Option(help="Of the kubeconfig; default: t
 JobFile = Annotated[Path, typer.Argument(help="File with an RLTrainingJob or RLEvalJob.")]
 Changes = Annotated[list[str] | None, typer.Option("--set", help="Change a field: spec.schedule.maxSteps=3.")]
 RunAt = Annotated[
-    str, typer.Argument(help="Folder of a local job, or status.artifacts.uri of a job on a cluster.")
+    str,
+    typer.Argument(help="Name or folder of a local job, or status.artifacts.uri of a job on a cluster."),
 ]
 EndpointUrl = Annotated[str | None, typer.Option(help="Of an S3-compatible store.")]
 Output = Annotated[Form, typer.Option(help="For people, or as JSON.")]

@@ -40,7 +40,10 @@ def doctor(
         Path | None, typer.Option(help="Folder of the environment's modules; default: the file's.")
     ] = None,
     episodes: Annotated[
-        int | None, typer.Option(min=1, help="Baseline episodes; default: spec.preflight.episodes.")
+        int | None,
+        typer.Option(
+            min=8, help="Baseline episodes, as spec.preflight.episodes: rounded up to 12 whole groups."
+        ),
     ] = None,
     set_: Changes = None,
     output: Output = Form.TEXT,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headway_api.opening import opening as opening
+from headway_api.opening import opening
 from headway_coordinator.agents.agent import Played, Stage
 from headway_coordinator.faults import AgentFault
 from headway_coordinator.gateway.allowance import NoTokensLeft

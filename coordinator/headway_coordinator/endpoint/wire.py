@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from headway_api.seeds import seed
 from headway_coordinator.gateway.asks import ANY_OBJECT, Ask, Force, Session
-from headway_coordinator.seeds import seed
 from headway_coordinator.trajectory.calls import Message
 
 LIMIT, NEW_LIMIT = "max_tokens", "max_completion_tokens"

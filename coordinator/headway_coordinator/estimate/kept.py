@@ -14,6 +14,7 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any, Final, Generic, TypeVar
 
+from headway_analysis.billing.segments import Days, by_name, fold, fold_held
 from headway_analysis.estimate.made import Made, compared
 from headway_analysis.estimate.whole import Basis, Estimate, Spent
 from headway_api import logs
@@ -26,7 +27,7 @@ from headway_api.records import UsageEvent
 from headway_api.store import NotFound, Store
 from headway_api.stored import read
 from headway_coordinator.estimate.made import of_status
-from headway_coordinator.ledger.segments import Days, Ledger, by_name, fold, fold_held
+from headway_coordinator.ledger.segments import Ledger
 from headway_coordinator.metrics.prometheus import Sample
 
 KEPT: Final[tuple[Basis, ...]] = ("Data", "Preflight")

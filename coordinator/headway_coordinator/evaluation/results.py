@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from headway_analysis.billing.segments import Days
 from headway_analysis.comparison import Comparison
 from headway_analysis.measures.candidate import priced
 from headway_analysis.measures.figures import Figures, evaluation
@@ -29,7 +30,6 @@ from headway_api.store import Store
 from headway_api.stored import read_each
 from headway_coordinator import spool
 from headway_coordinator.evaluation.state import EvalState
-from headway_coordinator.ledger.segments import Days
 from headway_coordinator.metrics import evaluations
 from headway_coordinator.spool import Spool
 

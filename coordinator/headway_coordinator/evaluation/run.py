@@ -18,6 +18,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
+from headway_analysis.billing.segments import fold
 from headway_analysis.measures.tries import Place, Rules, tries_of
 from headway_api import logs
 from headway_api.exits import JobError
@@ -37,7 +38,7 @@ from headway_coordinator.evaluation.state import CandidateState, EvalState
 from headway_coordinator.faults import CandidateFault
 from headway_coordinator.gateway.asks import Sampling
 from headway_coordinator.ledger import events
-from headway_coordinator.ledger.segments import Ledger, fold
+from headway_coordinator.ledger.segments import Ledger
 from headway_coordinator.one_at_a_time import OneAtATime
 from headway_coordinator.recurring import Recurring, given_up
 from headway_coordinator.room import Room

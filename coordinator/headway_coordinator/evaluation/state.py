@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Literal
 
+from headway_analysis.billing.segments import Days
 from headway_analysis.measures.tries import Try
 from headway_coordinator.endpoint.chat import Notes
 from headway_coordinator.faults import CandidateFault
-from headway_coordinator.ledger.segments import Days
 
 Stage = Literal["Pending", "Running", "Complete", "Failed"]
 

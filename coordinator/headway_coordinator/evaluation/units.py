@@ -21,6 +21,7 @@ from headway_api.config import EvalConfig
 from headway_api.exits import JobError
 from headway_api.records import EpisodeRecord, Purpose, WeightsManifest
 from headway_api.sandbox_api import ResetReply
+from headway_api.seeds import seed
 from headway_api.spec.evaluation import Candidate, RLEvalJobSpec
 from headway_api.spec.suite import BOUNDS, Suite, field_of, field_said
 from headway_api.status import ResolvedCandidate
@@ -48,7 +49,6 @@ from headway_coordinator.judges.answering import Judges
 from headway_coordinator.recurring import Recurring
 from headway_coordinator.room import Room
 from headway_coordinator.sandboxes import Broker
-from headway_coordinator.seeds import seed
 
 AGAIN_SECONDS: Final = 15.0
 """Between two tries to fetch a model that could not be had."""

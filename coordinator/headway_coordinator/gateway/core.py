@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from headway_api.bounds import shortened
 from headway_api.records import Turn
+from headway_api.seeds import seed
 from headway_coordinator.engines.vllm import Request, Sampled
 from headway_coordinator.gateway import drift, efforts, stops, texts
 from headway_coordinator.gateway.asks import (
@@ -30,7 +31,6 @@ from headway_coordinator.gateway.asks import (
 )
 from headway_coordinator.gateway.conversations import Said, continued, meaning
 from headway_coordinator.gateway.systems import Systems
-from headway_coordinator.seeds import seed
 from headway_coordinator.trajectory.calls import Call, Message, Parsed, kinds
 from headway_coordinator.trajectory.lengths import content, extent, size
 from headway_coordinator.trajectory.render import Renderer

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from headway_analysis.billing.segments import Usages
 from headway_api import logs, names
 from headway_api.artifacts import NUMBERED, Layout, written
 from headway_api.exits import JobError
@@ -20,7 +21,6 @@ from headway_api.price_file import MOST_BYTES, PriceBookFault, parse
 from headway_api.prices import DEFAULT, EXACT, PriceBook, cost_by_day
 from headway_api.store import Store
 from headway_api.stored import read
-from headway_coordinator.ledger.segments import Usages
 
 FIELD: Final = "spec.priceBook"
 LOOK_SECONDS: Final = 10.0

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from decimal import Decimal, localcontext
 from typing import Final
 
+from headway_analysis.billing.segments import Usages
 from headway_api.held import Holder
 from headway_api.prices import ACCELERATORS, EXACT, PriceBook, class_of, cost_by_day, whose
 from headway_api.records import UsageClass
-from headway_coordinator.ledger.segments import Usages
 from headway_coordinator.metrics.prometheus import Sample
 
 KINDS: Final[Mapping[UsageClass, str]] = {

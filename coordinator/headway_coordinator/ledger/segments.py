@@ -10,16 +10,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date
 from threading import Lock
 
-from headway_analysis.billing.segments import Days as Days
-from headway_analysis.billing.segments import Totals as Totals
-from headway_analysis.billing.segments import Usages as Usages
-from headway_analysis.billing.segments import by_name as by_name
-from headway_analysis.billing.segments import decode as decode
-from headway_analysis.billing.segments import encode as encode
-from headway_analysis.billing.segments import fold as fold
-from headway_analysis.billing.segments import fold_held as fold_held
-from headway_analysis.billing.segments import once
-from headway_analysis.billing.segments import total as total
+from headway_analysis.billing.segments import (
+    Days,
+    Usages,
+    by_name,
+    decode,
+    encode,
+    fold,
+    fold_held,
+    once,
+)
 from headway_api.artifacts import SEGMENTS, Layout, accelerators_number, written
 from headway_api.held import Holder
 from headway_api.records import GroupRecord, Judgement, StepReport, UsageEvent

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from datetime import date
 from typing import Final
 
+from headway_analysis.billing.segments import Days, Usages, by_name, total
 from headway_api.prices import ACCELERATORS, PriceBook, class_of, cost_by_day, shown, unpriced
 from headway_api.records import UsageClass
 from headway_api.status import Usage, decimal
 from headway_coordinator.ledger.books import Books
-from headway_coordinator.ledger.segments import Days, Usages, by_name, total
 
 EVALUATION = (
     UsageClass.EVALUATION_PREFILL,

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from headway_analysis.report.conversation import steps
-from headway_analysis.report.timeline import NO_PARTS, PREFIX, WAIT
+from headway_analysis.report.timeline import in_order, laid_out
 from headway_api import names
 from headway_api.config import Identity
 from headway_api.records import EpisodeRecord, Outcome, StepReport
@@ -22,6 +22,9 @@ from headway_api.records import EpisodeRecord, Outcome, StepReport
 MOST_LINKS: Final = 128
 """Of one span: the SDKs of OpenTelemetry keep no more."""
 OPERATION: Final = "gen_ai.operation.name"
+FAILED: Final = (Outcome.INFRA_ERROR, Outcome.AGENT_ERROR)
+KIND_INTERNAL, STATUS_ERROR = 1, 2
+"""Of OTLP's enumerations SpanKind and StatusCode."""
 Value = str | int | float | bool
 
 
@@ -82,9 +85,6 @@ def of_episode(job: Identity, model: str, episode: EpisodeRecord) -> list[Span]:
     ]
 
 
-FAILED: Final = (Outcome.INFRA_ERROR, Outcome.AGENT_ERROR)
-
-
 def _turns(uid: str, model: str, episode: EpisodeRecord, trace: bytes, root: bytes) -> Iterator[Span]:
     for step in steps(episode):
         turn, name = step.turn, f"{episode.episode_id}/turn/{step.turn.index}"
@@ -132,13 +132,8 @@ def of_step(job: Identity, report: StepReport, episodes: Sequence[str]) -> list[
         return []
     uid, name = job.uid, _step(report.step)
     trace, root = trace_id(uid, name), span_id(uid, name)
-    parts = {
-        key.removeprefix(PREFIX): seconds
-        for key, seconds in report.metrics.items()
-        if key.startswith(PREFIX) and key not in NO_PARTS
-    }
-    waited = report.metrics.get(WAIT, 0.0)
-    moment = report.ended_at - sum(parts.values()) - waited
+    parts = in_order(report)
+    begun = report.ended_at - sum(parts.values())
     attributes: dict[str, Value] = {
         f"{names.GROUP}/step": report.step,
         f"{names.GROUP}/policy_version": str(report.version),
@@ -146,11 +141,9 @@ def of_step(job: Identity, report: StepReport, episodes: Sequence[str]) -> list[
         f"{names.GROUP}/tokens": sum(report.train_tokens.values()),
     }
     links = [(trace_id(uid, each), span_id(uid, each)) for each in episodes[:MOST_LINKS]]
-    found = [Span(trace, root, None, "train_step", moment, report.ended_at, attributes, links=links)]
-    for part, seconds in {"wait_for_batch": waited, **parts}.items():
-        identity = span_id(uid, f"{name}/{part}")
-        found.append(Span(trace, identity, root, part, moment, moment + seconds, {}))
-        moment += seconds
+    found = [Span(trace, root, None, "train_step", begun, report.ended_at, attributes, links=links)]
+    for part, began, ended in laid_out(parts, begun):
+        found.append(Span(trace, span_id(uid, f"{name}/{part}"), root, part, began, ended, {}))
     return found
 
 
@@ -198,10 +191,6 @@ def request(job: Identity, spans: Sequence[Span]) -> bytes:
             made.status.code, made.status.message = STATUS_ERROR, span.failed
     found: bytes = message.SerializeToString()
     return found
-
-
-KIND_INTERNAL, STATUS_ERROR = 1, 2
-"""Of OTLP's enumerations SpanKind and StatusCode."""
 
 
 def _put(attributes: Any, values: Mapping[str, Value]) -> None:

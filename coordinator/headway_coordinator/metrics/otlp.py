@@ -79,8 +79,10 @@ class Otlp:
     async def _send_all(self) -> None:
         async with self._sending:
             while self._waiting:
-                batch, self._waiting = self._waiting[:BATCH], self._waiting[BATCH:]
+                batch = self._waiting[:BATCH]
                 why = await self._send(await asyncio.to_thread(request, self._job, batch))
+                # Not before: what is cancelled meanwhile is sent again at the end.
+                del self._waiting[: len(batch)]
                 if why is None:
                     self.sent += len(batch)
                 else:

@@ -18,13 +18,14 @@ from headway_api import logs, names, pod_lacks
 from headway_api import rows as tables
 from headway_api.base_model import fetch
 from headway_api.exits import JobError, not_final
+from headway_api.opening import opening
 from headway_api.sandbox_api import FinishReply, Problem, ResetReply
+from headway_api.seeds import seed
 from headway_api.spec.evaluation import RLEvalJobSpec
 from headway_api.spec.judge import field_of
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_api.status import Check, Preflight
 from headway_api.store import Store
-from headway_coordinator.agents.builtin import opening
 from headway_coordinator.faults import AnswerFault, InfraFault, PermanentFault
 from headway_coordinator.http import Refused, Unreachable
 from headway_coordinator.judges.answering import Judges
@@ -32,7 +33,6 @@ from headway_coordinator.judges.judge import PASSING, Judge
 from headway_coordinator.ledger.books import Books
 from headway_coordinator.preflight import checks
 from headway_coordinator.sandboxes import RESOURCES, Broker
-from headway_coordinator.seeds import seed
 
 LEASE_ID = "preflight"
 NOWHERE = {"base_url": "http://127.0.0.1:9/v1", "api_key": "none", "prompt": "", "messages": [], "tools": []}

@@ -10,13 +10,13 @@ from headway_api import lora_targets, rope
 from headway_api.base_model import read_config
 from headway_api.exits import JobError
 from headway_api.families import recipe
+from headway_api.opening import opening
 from headway_api.rows import Row, check_column, tasks_of
 from headway_api.sandbox_api import FinishReply, ResetReply
 from headway_api.spec.agent import AgentSpec
 from headway_api.spec.evaluation import RLEvalJobSpec
 from headway_api.spec.model import Lora
 from headway_api.spec.training import RLTrainingJobSpec
-from headway_coordinator.agents.builtin import opening
 from headway_coordinator.episode import check_reward, check_sizes
 from headway_coordinator.faults import InfraFault
 from headway_coordinator.trajectory.calls import Message, Tool

@@ -10,6 +10,7 @@ from headway_api import rows as tables
 from headway_api.exits import JobError
 from headway_api.rows import Row, tasks_of
 from headway_api.sandbox_api import ResetReply
+from headway_api.seeds import seed
 from headway_api.spec.evaluation import RLEvalJobSpec
 from headway_api.spec.suite import Suite, field_of, field_said
 from headway_api.status import Preflight
@@ -19,7 +20,6 @@ from headway_coordinator.judges.answering import Judges
 from headway_coordinator.preflight import checks
 from headway_coordinator.preflight.checklist import LEASE_ID, Checklist, said_of
 from headway_coordinator.sandboxes import Broker
-from headway_coordinator.seeds import seed
 
 BLOCK = "spec.data"
 MOST_TASKS = 64

@@ -13,10 +13,10 @@ from typing import Final
 from headway_analysis.preflight import playing
 from headway_analysis.preflight.evidence import Played, Script
 from headway_api import logs
+from headway_api.opening import opening
 from headway_api.records import Judgement
 from headway_api.sandbox_api import FinishReply, FinishRequest, ResetRequest, ToolCall
 from headway_api.spec.training import RLTrainingJobSpec
-from headway_coordinator.agents.builtin import opening
 from headway_coordinator.faults import InfraFault
 from headway_coordinator.judges.answering import Judges
 from headway_coordinator.preflight.checks import lowest_report

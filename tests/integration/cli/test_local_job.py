@@ -18,12 +18,11 @@ import pytest
 from chaos import EXAMPLE, ROOT
 
 from headway_analysis.report.page import reading
-from headway_api.artifacts import Layout
 from headway_api.job_folder import JobFolder
-from headway_api.run_files import RunFiles
-from headway_api.store import FileStore
+from headway_cli import stored_run
 from headway_cli.local import manifest
 from headway_cli.local.pod import left_over
+from headway_cli.where import LocalJob
 
 sys.path.insert(0, str(ROOT / "hack" / "demo"))
 from headway_demo import bill, quickstart
@@ -122,7 +121,7 @@ def test_a_job_is_stopped_killed_and_gone_on_with(inputs: Path, tmp_path: Path) 
     assert '<i class="p' in page, "tokens are shown by the job's own tokenizer"
     assert "no job.json" not in page
 
-    run_files = RunFiles(FileStore(), Layout.at(f"file://{run}"))
+    run_files = stored_run.opened(LocalJob(folder)).files
     steps = range(before + 3, STEPS + 1)  # those that no process was killed in
     told = [each for each in reading.timed(run_files, steps).times() if each.step in steps]
     assert told

@@ -23,6 +23,7 @@ from mlflow.entities import Run as MlflowEntity
 from mlflow_server import mlflow_server
 from ports import free_port
 
+from headway_analysis.billing.segments import fold
 from headway_analysis.comparison import Comparison, compare_all
 from headway_analysis.measures.candidate import priced
 from headway_analysis.measures.tries import Try
@@ -34,7 +35,6 @@ from headway_api.store import FileStore
 from headway_coordinator.evaluation import results
 from headway_coordinator.evaluation.state import CandidateState, EvalState
 from headway_coordinator.ledger import events
-from headway_coordinator.ledger.segments import fold
 from headway_coordinator.metrics import evaluations
 from headway_coordinator.spool import Spool
 

@@ -17,6 +17,7 @@ import pytest
 import written_run
 from written_run import HOSTILE, Made
 
+from headway_analysis.measures import tasks
 from headway_analysis.report.document import document
 from headway_analysis.report.page import (
     choice,
@@ -31,9 +32,11 @@ from headway_analysis.report.page import (
 from headway_analysis.report.page.curves import Chart, Line, thinned
 from headway_analysis.report.page.episodes import coloured, shortened
 from headway_api.artifacts import Layout
-from headway_api.records import Row
+from headway_api.metrics import family
+from headway_api.records import BatchFigures, Row
 from headway_api.run_files import RunFiles
 from headway_api.store import FileStore
+from headway_coordinator.spool import Spool
 
 
 class Read(HTMLParser):
@@ -328,6 +331,55 @@ def test_a_step_in_which_a_sign_was_raised_is_read() -> None:
     found = [each.step for each in choice.trained_steps(reports, [33, 1000])]
     assert 33 in found
     assert (found[0], found[-1], len(found)) == (1, 99, choice.MOST_STEPS)
+
+
+def test_every_figure_of_a_panel_is_one_that_jobs_have() -> None:
+    for panel in curves.PANELS:
+        for name, _ in panel.names:
+            family(f"{name}x" if name.endswith("/") else name)  # raises where nothing produces it
+
+
+def test_tasks_have_a_curve_each() -> None:
+    groups = [learner_rig.group(f"t0-{n:06d}", [1.0, 0.0]).model_copy(update={"row": n}) for n in range(2)]
+    charts = curves.training({1: tasks.batch(groups, ["odd", "even"])}, [])
+    [chart] = [each for each in charts if each.title == "Reward by task"]
+    assert sorted(line.name for line in chart.lines) == ["even", "odd"]
+
+
+def test_figures_of_a_step_that_was_taken_anew_do_not_count(tmp_path: Path) -> None:
+    made = written_run.write(tmp_path, steps=3)
+    spool = Spool(FileStore(), made.layout)
+    spool.keep_figures(BatchFigures(step=2, groups=["t0-000099"], figures={"rollout/reward/mean": 9.0}))
+    by_step = reading.curves(files(made)).by_step
+    assert "rollout/reward/mean" in by_step[1]
+    assert "rollout/reward/mean" not in by_step[2]
+    assert "training/entropy" in by_step[2], "the learner's own stand"
+
+
+def test_a_run_of_many_steps_has_a_page_too() -> None:
+    names = [name for panel in curves.PANELS for name, _ in panel.names if not name.endswith("/")]
+    figures = {step: dict.fromkeys(names, step % 7 + 0.123456) for step in range(1, 20_001)}
+    charts = curves.training(figures, [])
+    made = [html.Picture.of(chart, drawing.svg(chart, f"p{n}")) for n, chart in enumerate(charts)]
+    assert all(len(picture.rows) <= html.MOST_NUMBERS for picture in made)
+    whole = html.rendered(html.Page("t", "RLTrainingJob", "finished", [], pictures=made))
+    assert len(whole.encode()) <= html.LARGEST
+
+
+def test_a_group_of_an_evaluation_is_read_once_to_choose_and_once_to_show(
+    evaluated: RunFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    real = RunFiles.groups
+
+    def counted(self: RunFiles, uris: Any) -> Any:
+        read.extend(uris)
+        return real(self, uris)
+
+    monkeypatch.setattr(RunFiles, "groups", counted)
+    run = reading.evaluation(evaluated)
+    assert run is not None
+    assert len(read) == len(ended.CHANCE) * ended.ROWS + len(run.episodes)
 
 
 def test_an_evaluation_that_has_not_ended_has_no_page(tmp_path: Path) -> None:

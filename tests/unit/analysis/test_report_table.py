@@ -9,13 +9,13 @@ import a_finished_evaluation as job
 import pyarrow.parquet as pq
 import pytest
 
+from headway_analysis.billing.segments import by_name, fold, total
 from headway_analysis.measures.candidate import priced, total_cost
 from headway_analysis.report.document import used_by
 from headway_analysis.report.table import COLUMNS, COST, bill, parquet, table
 from headway_api.prices import cost_by_day
 from headway_api.records import GroupRecord, UsageClass
 from headway_coordinator.ledger import events
-from headway_coordinator.ledger.segments import by_name, fold, total
 
 
 def test_a_row_for_each_candidate_row_and_try() -> None:

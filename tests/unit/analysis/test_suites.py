@@ -11,6 +11,7 @@ import a_finished_evaluation as job
 import pytest
 from recounting import lines, recount_module
 
+from headway_analysis.billing.segments import fold
 from headway_analysis.comparison import Comparison, compare_all
 from headway_analysis.gate import Bound, GateSpec, Verdict
 from headway_analysis.measures.candidate import priced
@@ -18,7 +19,6 @@ from headway_analysis.measures.tries import Place, Rules, Try, tries_of
 from headway_analysis.report.document import document
 from headway_analysis.report.markdown import markdown
 from headway_coordinator.ledger import events
-from headway_coordinator.ledger.segments import fold
 from headway_coordinator.metrics.evaluations import metrics
 
 SUITE, SAMPLES = "sums", 30

@@ -79,17 +79,3 @@ def test_what_people_put_beside_numbered_folders_is_passed_over() -> None:
     theirs = ["000012-copy/a.pt", "12/a.pt", "README", "000013", "²/a.pt", "+00012/a.pt"]
     found = by_number([*ours, *(f"{folder}/{name}" for name in theirs)], folder)
     assert found == {12: ours[:1], 1234567: ours[1:]}
-
-
-@pytest.mark.parametrize(
-    "root", ["s3://b/runs/team/job/uid", "file:///a/b/c/team/job/uid", "file:///team/job/uid"]
-)
-def test_a_layout_is_found_again_by_its_root(root: str) -> None:
-    assert Layout.at(root).root == root
-    assert Layout.at(f"{root}/") == Layout.at(root)
-
-
-@pytest.mark.parametrize("root", ["", "uid", "file:///uid", "s3://b"])
-def test_what_is_no_root_is_refused(root: str) -> None:
-    with pytest.raises(ValueError, match="does not end with <namespace>/<name>/<uid>"):
-        Layout.at(root)

@@ -24,12 +24,12 @@ from bench.support.machine import ROOT
 from bench.support.model import TINY
 
 from headway_api.records import EpisodeRecord, PolicyVersion, Purpose, Row, Turn
+from headway_api.seeds import seed
 from headway_coordinator import group as groups
 from headway_coordinator.dataset import Order
 from headway_coordinator.engines import vllm
 from headway_coordinator.episode import Task
 from headway_coordinator.gateway.asks import Sampling
-from headway_coordinator.seeds import seed
 from headway_coordinator.trajectory.render import Renderer, load
 from headway_coordinator.trajectory.template import template_text
 

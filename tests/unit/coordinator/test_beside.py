@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from a_job import Job, manifest, spec
 
+from headway_analysis.billing.segments import total
 from headway_api.records import Batch, EpisodeRecord, Purpose
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_coordinator.engines.router import Router
 from headway_coordinator.episode import Task
-from headway_coordinator.ledger.segments import total
 from headway_coordinator.sampler.choice import CHOICES, Order
 from headway_coordinator.sandboxes import PoolState
 from headway_coordinator.spool import decode

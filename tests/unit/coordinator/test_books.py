@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from headway_analysis.billing.segments import Days, Usages, by_name
 from headway_api.artifacts import Layout
 from headway_api.exits import JobError
 from headway_api.held import Holder
@@ -16,7 +17,6 @@ from headway_api.prices import DEFAULT, cost_by_day
 from headway_api.records import UsageClass
 from headway_api.store import FileStore
 from headway_coordinator.ledger.books import Books
-from headway_coordinator.ledger.segments import Days, Usages, by_name
 from headway_coordinator.ledger.usage import usage
 
 MODEL = "hf://Qwen/Qwen3-8B"

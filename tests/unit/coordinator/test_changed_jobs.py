@@ -18,6 +18,7 @@ from scripted_learner import ScriptedLearner
 from stories import a_small_spec, acting
 from watched import a_signal
 
+from headway_analysis.billing.segments import total
 from headway_analysis.signals.definition import Level, Reading, Signal
 from headway_analysis.signals.history import History
 from headway_api.decisions import Decision
@@ -30,7 +31,7 @@ from headway_api.spec.trust import RemedyName
 from headway_coordinator.bounds import oldest_step
 from headway_coordinator.dataset import position_of
 from headway_coordinator.episode import Task
-from headway_coordinator.ledger.segments import Ledger, total
+from headway_coordinator.ledger.segments import Ledger
 from headway_coordinator.sampler.choice import CHOICES, Order
 from headway_coordinator.spool import decode
 from headway_coordinator.training import Conflict, Training

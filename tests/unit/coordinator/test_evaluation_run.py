@@ -11,6 +11,7 @@ import pytest
 from an_evaluation import EvalJob, spec
 from episodes import sealed
 
+from headway_analysis.billing.segments import total
 from headway_api.exits import JobError, job_error
 from headway_api.records import EpisodeRecord, GroupRecord, UsageClass
 from headway_api.rows import Row
@@ -20,7 +21,6 @@ from headway_coordinator.endpoint.chat import Notes
 from headway_coordinator.episode import Task
 from headway_coordinator.evaluation.run import WRITING
 from headway_coordinator.faults import CandidateFault
-from headway_coordinator.ledger.segments import total
 
 
 def tokens_of(episode: EpisodeRecord) -> int:

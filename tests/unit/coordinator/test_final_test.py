@@ -11,6 +11,7 @@ from statistics import fmean
 import pytest
 from a_job import Job, manifest, report
 
+from headway_analysis.billing.segments import total
 from headway_analysis.measures.episodes import Evaluation
 from headway_api.exits import JobError
 from headway_api.metrics import family
@@ -19,7 +20,6 @@ from headway_api.records import EpisodeRecord, GroupRecord, Purpose, UsageClass
 from headway_coordinator import view
 from headway_coordinator.episode import Task
 from headway_coordinator.final_test import Judged, chosen
-from headway_coordinator.ledger.segments import total
 from headway_coordinator.spool import decode
 from headway_coordinator.state import State
 

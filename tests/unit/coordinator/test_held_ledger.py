@@ -13,6 +13,7 @@ from episodes import a_group
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headway_analysis.billing.segments import by_name, decode, encode
 from headway_api import prices
 from headway_api.artifacts import Layout
 from headway_api.config import Identity
@@ -23,7 +24,7 @@ from headway_api.records import UsageClass, UsageEvent
 from headway_api.store import FileStore
 from headway_coordinator import status
 from headway_coordinator.ledger import costs
-from headway_coordinator.ledger.segments import Ledger, by_name, decode, encode
+from headway_coordinator.ledger.segments import Ledger
 from headway_coordinator.ledger.usage import usage
 from headway_coordinator.stored_job import KubernetesJob
 

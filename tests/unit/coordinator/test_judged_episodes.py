@@ -18,6 +18,7 @@ from preflight_bench import Bench, write_inputs
 from preflight_bench import spec as job_spec
 from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 
+from headway_analysis.billing.segments import fold, total
 from headway_api import prices
 from headway_api.exits import JobError
 from headway_api.records import EpisodeRecord, GroupRecord, Judgement, Outcome, UsageClass
@@ -25,7 +26,6 @@ from headway_api.store import FileStore
 from headway_coordinator.faults import InfraFault
 from headway_coordinator.judges import judge as asking
 from headway_coordinator.ledger import events
-from headway_coordinator.ledger.segments import fold, total
 from headway_coordinator.ledger.usage import usage
 from headway_coordinator.sandboxes import Broker
 

@@ -12,11 +12,11 @@ from endpoint_service import MODEL, listing, says
 from endpoint_service import serving as endpoint
 from lease_service import lease_service
 
+from headway_analysis.billing.segments import total
 from headway_api.config import EvalConfig
 from headway_api.records import UsageClass
 from headway_api.status import ResolvedCandidate
 from headway_coordinator.evaluation.units import Units
-from headway_coordinator.ledger.segments import total
 from headway_coordinator.sandboxes import Broker
 
 

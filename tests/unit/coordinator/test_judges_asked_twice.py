@@ -9,13 +9,14 @@ import judged
 import pytest
 from endpoint_service import fails, says, serving
 
+from headway_analysis.billing.segments import total
 from headway_analysis.preflight.evidence import JudgeQuestion
 from headway_api.artifacts import Layout
 from headway_api.records import Judgement, UsageClass
 from headway_api.sandbox_api import Question
 from headway_api.store import FileStore
 from headway_coordinator.judges import judge as asking
-from headway_coordinator.ledger.segments import Ledger, total
+from headway_coordinator.ledger.segments import Ledger
 from headway_coordinator.preflight import evidence
 from headway_coordinator.preflight.asking import Asker
 from headway_coordinator.preflight.evidence import Notes

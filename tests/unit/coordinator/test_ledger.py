@@ -11,6 +11,7 @@ from episodes import CACHED, PROMPT, SAMPLED, a_group, given_up, sealed, version
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headway_analysis.billing.segments import decode, encode, fold, total
 from headway_api import prices
 from headway_api.artifacts import Layout
 from headway_api.records import (
@@ -26,7 +27,7 @@ from headway_api.records import (
 )
 from headway_api.store import FileStore
 from headway_coordinator.ledger import events
-from headway_coordinator.ledger.segments import Ledger, decode, encode, fold, total
+from headway_coordinator.ledger.segments import Ledger
 from headway_coordinator.ledger.usage import usage
 
 REWARDS = st.lists(st.sampled_from([None, 0.0, 1.0]), min_size=2, max_size=5)

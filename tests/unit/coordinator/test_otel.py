@@ -204,3 +204,16 @@ async def test_no_more_than_so_many_wait(episode: EpisodeRecord, monkeypatch: py
         await out.close()
     assert receiver.names == [span.name for span in spans[:4]]
     assert out.dropped == 2 * len(spans) - 4
+
+
+async def test_what_was_being_sent_when_the_job_ends_is_sent_again(episode: EpisodeRecord) -> None:
+    receiver, spans = Receiver(), of_episode(JOB, MODEL, episode)
+    async with sending(receiver) as out:
+        out.give(spans)
+        task = asyncio.create_task(out.run())
+        await asyncio.sleep(0)  # it has begun
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await out.close()
+    assert receiver.names == [span.name for span in spans]
+    assert (out.sent, out.dropped) == (len(spans), 0)

@@ -15,6 +15,7 @@ from episodes import a_group
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headway_analysis.billing.segments import by_name, decode, encode, fold, total
 from headway_api import prices
 from headway_api.artifacts import Layout
 from headway_api.config import Identity
@@ -22,7 +23,7 @@ from headway_api.prices import DatedPrices, PriceBook, Prices, cost_by_day
 from headway_api.records import GroupRecord, Judgement, Purpose, UsageClass, UsageEvent
 from headway_api.store import FileStore
 from headway_coordinator.ledger import costs, events, export
-from headway_coordinator.ledger.segments import Ledger, by_name, decode, encode, fold, total
+from headway_coordinator.ledger.segments import Ledger
 from headway_coordinator.ledger.usage import MOST_UNPRICED, NAME_LENGTH, usage, without_price
 
 QWEN = "hf://Qwen/Qwen3-32B"

@@ -18,6 +18,7 @@ from lease_service import LeaseService, lease_service
 from speaker import ANSWER, Speaker
 from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 
+from headway_analysis.billing.segments import fold, total
 from headway_api.records import GroupRecord, Purpose, UsageClass
 from headway_coordinator import group as groups
 from headway_coordinator.agents.builtin import Builtin
@@ -28,7 +29,6 @@ from headway_coordinator.gateway.core import Gateway
 from headway_coordinator.judges import judge as asking
 from headway_coordinator.judges.answering import Judges
 from headway_coordinator.ledger import events
-from headway_coordinator.ledger.segments import fold, total
 from headway_coordinator.recurring import Recurring
 from headway_coordinator.relative import Relative
 from headway_coordinator.room import Room

@@ -12,10 +12,10 @@ from a_job import Job, manifest, report, spec
 from episodes import version
 from role_keys import TO_COORDINATOR
 
+from headway_analysis.billing.segments import total
 from headway_api.exits import ANEW, JobError
 from headway_api.records import StepReport
 from headway_coordinator.bounds import rollback
-from headway_coordinator.ledger.segments import total
 from headway_coordinator.sampler.choice import CHOICES, Order
 from headway_coordinator.training import Conflict
 

@@ -17,12 +17,13 @@ from endpoint_service import Service, fails, says, silent
 from endpoint_service import serving as endpoint
 from lease_service import lease_service
 
+from headway_analysis.billing.segments import total
 from headway_analysis.preflight.evidence import Script
 from headway_api.artifacts import Layout
 from headway_api.records import Judgement, UsageClass
 from headway_api.store import FileStore
 from headway_coordinator.judges import judge as asking
-from headway_coordinator.ledger.segments import Ledger, total
+from headway_coordinator.ledger.segments import Ledger
 from headway_coordinator.preflight.scripted import Player
 from headway_coordinator.room import Room
 from headway_coordinator.sandboxes import Broker

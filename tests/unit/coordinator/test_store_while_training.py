@@ -10,6 +10,7 @@ import pytest
 from a_job import Job, spec
 from botocore.exceptions import EndpointConnectionError
 
+from headway_analysis.billing.segments import total
 from headway_api import store_away
 from headway_api.exits import JobError
 from headway_api.sandbox_api import PoolState
@@ -17,7 +18,6 @@ from headway_api.store import FileStore
 from headway_api.store_away import Patience, Patient, store_explained
 from headway_coordinator import stall, view
 from headway_coordinator.engines.router import Router
-from headway_coordinator.ledger.segments import total
 from headway_coordinator.stall import culprit
 from headway_coordinator.training import Training
 

@@ -12,13 +12,14 @@ from a_job import Job, spec
 from episodes import a_group
 from faulty_servers import broker, fail, serving
 
+from headway_analysis.billing.segments import total
 from headway_api.exits import JobError
 from headway_api.records import EpisodeRecord, GroupRecord, Purpose
 from headway_api.sandbox_api import NOT_OWNER
 from headway_coordinator.bounds import ROLLED_BACK, TOO_OLD, superseded
 from headway_coordinator.dataset import position_of
 from headway_coordinator.episode import Task
-from headway_coordinator.ledger.segments import Ledger, total
+from headway_coordinator.ledger.segments import Ledger
 from headway_coordinator.process import is_superseded
 from headway_coordinator.sandboxes import Broker
 from headway_coordinator.spool import Spool, decode

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from role_keys import TO_COORDINATOR
 
+from headway_analysis.billing.segments import total
 from headway_api.exits import JobError
 from headway_api.records import Abandoned, Batch, EpisodeRecord, StepReport, UsageClass
 from headway_api.sandbox_api import PoolState, Problem
@@ -24,7 +25,7 @@ from headway_coordinator import training as training_module
 from headway_coordinator.bounds import NO_STEP_LEFT, check_lag
 from headway_coordinator.engines.router import Endpoint, Router
 from headway_coordinator.episode import Task
-from headway_coordinator.ledger.segments import Ledger, total
+from headway_coordinator.ledger.segments import Ledger
 from headway_coordinator.sampler.choice import CHOICES, Order
 from headway_coordinator.sampler.slots import Sampler
 from headway_coordinator.spool import Spool, decode

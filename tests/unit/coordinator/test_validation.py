@@ -12,13 +12,13 @@ import pytest
 from a_job import Job, spec
 from episodes import version
 
+from headway_analysis.billing.segments import total
 from headway_analysis.measures.episodes import Evaluation
 from headway_api.artifacts import Layout
 from headway_api.exits import JobError
 from headway_api.prices import DEFAULT
 from headway_api.records import Batch, UsageClass
 from headway_coordinator import view
-from headway_coordinator.ledger.segments import total
 from headway_coordinator.spool import decode
 from headway_coordinator.state import State
 

@@ -66,7 +66,7 @@ PANELS: Final = (
     Panel(
         "Reward by task",
         "reward",
-        (("rollout/task_reward/", ""), ("train/task_reward/", "")),
+        (("rollout/task_reward/", ""),),
         "Mean training reward of the rows of each task.",
     ),
     Panel(

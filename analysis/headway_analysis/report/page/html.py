@@ -15,6 +15,10 @@ from markupsafe import Markup
 from headway_analysis.report.page.curves import Chart
 from headway_analysis.report.page.episodes import View
 
+LARGEST: Final = 5_000_000
+"""Bytes of a page: what a browser opens at once."""
+MOST_NUMBERS: Final = 200
+"""Steps in the table of a picture; of more, some all over the run."""
 Row = tuple[str, ...]
 
 
@@ -44,10 +48,11 @@ class Picture:
 
     @classmethod
     def of(cls, chart: Chart, svg: str) -> Picture:
-        """A chart that was drawn; its table has a row for each step."""
+        """A chart that was drawn; its table has a row for each step, `MOST_NUMBERS` at most."""
         names = [line.name for line in chart.lines]
         values = [dict(line.points) for line in chart.lines]
         steps = sorted({step for of_line in values for step in of_line})
+        steps = steps[:: -(-len(steps) // MOST_NUMBERS)] if steps else []
         rows = [
             (f"{step:g}", *(short(of_line[step]) if step in of_line else "" for of_line in values))
             for step in steps
@@ -86,10 +91,6 @@ def dollars(amount: object) -> str:
 def short(value: float) -> str:
     """A number with four digits that count."""
     return f"{value:.4g}"
-
-
-LARGEST: Final = 5_000_000
-"""Bytes of a page: what a browser opens at once."""
 
 
 def rendered(page: Page) -> str:

@@ -49,15 +49,20 @@ def timed(files: RunFiles, steps: Sequence[int]) -> TrainingRun:
 def curves(files: RunFiles) -> TrainingRun:
     """The same without episodes."""
     layout = files.layout
-    job = files.document(layout.job)
+    job, steps, figures = files.document(layout.job), files.steps(), files.figures()
     namespace, name, uid = _identity(job, layout)
     return TrainingRun(
         name=name,
         namespace=namespace,
         uid=uid,
         spec=_spec(job),
-        steps=files.steps(),
-        figures={step: found.figures for step, found in files.figures().items()},
+        steps=steps,
+        # A step may be taken anew, from other groups: figures of the ones before do not count.
+        figures={
+            report.step: found.figures
+            for report in steps
+            if (found := figures.get(report.step)) is not None and found.groups == report.groups
+        },
         validations=files.validations(),
         decisions=files.decisions(),
         preflight=files.document(layout.preflight),
@@ -108,19 +113,25 @@ def evaluation(files: RunFiles, decode: Decode | None = None) -> EvaluationRun |
     if report is None:
         return None
     layout, names = files.layout, [each["name"] for each in report["candidates"] if each["tries"]]
-    rows = choice.compared_rows({name: _scores(files, name) for name in names})
-    views = [view(shown, decode) for row in rows for name in names for shown in _first_try(files, name, row)]
+    read = {name: _first_rows(files, name) for name in names}
+    rows = choice.compared_rows(
+        {name: {row: score for row, (score, _) in of.items()} for name, of in read.items()}
+    )
+    groups = files.groups([read[name][row][1] for row in rows for name in names])
+    views = [
+        view(Shown.of(group, episode, f"row {group.row}"), decode)
+        for group in groups
+        for episode in group.episodes[:1]
+    ]
     namespace, name, uid = _identity(files.document(layout.job), layout)
     return EvaluationRun(name, namespace, uid, report, views, decode is not None)
 
 
-def _scores(files: RunFiles, candidate: str) -> dict[int, float]:
-    """The mean score of a candidate's first rows of the job's own dataset."""
-    groups = files.groups(files.addresses(Purpose.EVALUATION, candidate)[:MOST_ROWS])
-    return {group.row: choice.mean_score(group) for group in groups if group.suite is None}
-
-
-def _first_try(files: RunFiles, candidate: str, row: int) -> Iterator[Shown]:
-    for group in files.groups(files.addresses(Purpose.EVALUATION, candidate)[:MOST_ROWS]):
-        if group.row == row:
-            yield from (Shown.of(group, each, f"row {row}") for each in group.episodes[:1])
+def _first_rows(files: RunFiles, candidate: str) -> dict[int, tuple[float, str]]:
+    """Of a candidate's first rows of the job's own dataset: the mean score, and where the group lies."""
+    uris = files.addresses(Purpose.EVALUATION, candidate)[:MOST_ROWS]
+    return {
+        group.row: (choice.mean_score(group), uri)
+        for uri, group in zip(uris, files.groups(uris), strict=True)
+        if group.suite is None
+    }
