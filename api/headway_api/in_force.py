@@ -89,7 +89,7 @@ class Directive(Record):
     whole and has no wider adapter than is to be in force. Empty: training goes on from where it is."""
 
 
-class Refusal(Record):
+class DirectiveRefusal(Record):
     """Why a directive was not done. The step is taken all the same, and nothing has changed by it."""
 
     reason: RefusalReason

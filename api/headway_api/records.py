@@ -21,7 +21,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from headway_api import bounds
 from headway_api.bounds import is_below
-from headway_api.in_force import Directive, InForce, Refusal
+from headway_api.in_force import Directive, DirectiveRefusal, InForce
 from headway_api.record import Record as Record
 
 
@@ -88,7 +88,7 @@ class TurnSpan(Record):
     turn: int = Field(ge=0)
 
 
-class Row(Record):
+class TrainingSequence(Record):
     """One training sequence. An episode that only ever appended has exactly one."""
 
     tokens: list[int]
@@ -254,7 +254,7 @@ class EpisodeRecord(Record):
     messages: list[dict[str, Any]]
     """The conversation as a person reads it (OpenAI chat form)."""
     turns: list[Turn]
-    rows: list[Row]
+    rows: list[TrainingSequence]
     forks: int = Field(default=0, ge=0)
     """Turns whose history was not one that had been sampled: each makes a row more."""
     drifts: list[Drift] = Field(default_factory=list, max_length=len(FORK_REASONS))
@@ -522,7 +522,7 @@ class StepReport(Record):
     """The step among `directive.restore` whose weights and optimizer were taken up."""
     ended_at: float | None = None
     """When its weights were published, in Unix time of the learner. Reports of before do not say it."""
-    refused: Refusal | None = None
+    refused: DirectiveRefusal | None = None
     """Why the directive was not done: then `in_force` is what it was, and so are the weights."""
 
     @property

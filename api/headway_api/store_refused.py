@@ -27,14 +27,14 @@ ERRNO: Final = re.compile(r"\[Errno -?\d+\] ([A-Za-z ,]+)")
 """What the operating system says of a connection, within what three libraries say around it."""
 
 
-class Refusal(NamedTuple):
+class StoreRefusal(NamedTuple):
     """Why a bucket cannot be used."""
 
     wrong: str
     fix: str
 
 
-def refusal(error: Exception) -> Refusal:
+def refusal(error: Exception) -> StoreRefusal:
     """What is meant by the error that a request to the store ended with, or by the one it was raised from."""
     from botocore.exceptions import (
         ClientError,
@@ -50,12 +50,12 @@ def refusal(error: Exception) -> Refusal:
         return _answered(cause)
     if isinstance(cause, ParamValidationError):
         said = str(cause).removeprefix("Parameter validation failed:\n").partition(": Bucket name must")[0]
-        return Refusal(f"no bucket can have this name ({shortened(said, WORDS)})", "correct it")
+        return StoreRefusal(f"no bucket can have this name ({shortened(said, WORDS)})", "correct it")
     if isinstance(cause, NoCredentialsError | PartialCredentialsError):
-        return Refusal("there are no credentials for it", KEYS)
+        return StoreRefusal("there are no credentials for it", KEYS)
     if isinstance(cause, ConnectionError | HTTPClientError):
-        return Refusal(_silent(cause), ADDRESS)
-    return Refusal(shortened(str(cause), WORDS), "correct spec.output")
+        return StoreRefusal(_silent(cause), ADDRESS)
+    return StoreRefusal(shortened(str(cause), WORDS), "correct spec.output")
 
 
 def _silent(error: BaseException) -> str:
@@ -66,14 +66,16 @@ def _silent(error: BaseException) -> str:
     return f"{told.get('endpoint_url') or 'the store'} does not answer{why}"
 
 
-def _answered(error: ClientError) -> Refusal:
+def _answered(error: ClientError) -> StoreRefusal:
     said, status = error.response["Error"], status_of(error)
     code = str(said.get("Code", status))
     named = "" if code.isdigit() else f" ({code})"
     if code == "NoSuchBucket" or status == HTTPStatus.NOT_FOUND:
         fix = "create it, or correct its name or spec.output.endpointUrl"
-        return Refusal(f"there is no such bucket{named}", fix)
+        return StoreRefusal(f"there is no such bucket{named}", fix)
     if status == HTTPStatus.FORBIDDEN:
-        return Refusal(f"the store refuses the credentials{named}", CREDENTIALS)
+        return StoreRefusal(f"the store refuses the credentials{named}", CREDENTIALS)
     words = shortened(str(said.get("Message") or "it does not say why"), WORDS)
-    return Refusal(f"the store answers {code}: {words}", "correct spec.output.uri or spec.output.endpointUrl")
+    return StoreRefusal(
+        f"the store answers {code}: {words}", "correct spec.output.uri or spec.output.endpointUrl"
+    )

@@ -20,7 +20,7 @@ from headway_api.records import Canary, PolicyVersion, StepReport, WeightsManife
 from headway_api.spec.learner import CheckpointsSpec
 from headway_api.store import FileStore
 from headway_trainer.checkpoint.journal import Journal
-from headway_trainer.checkpoint.keeper import Keeper
+from headway_trainer.checkpoint.manager import CheckpointManager
 from headway_trainer.checkpoint.manifest import CheckpointManifest
 from headway_trainer.checkpoint.signer import Signer
 
@@ -200,7 +200,9 @@ class _Block:
         self._moved = _Pointer(store, layout)
         self._moved.begin()
         scratch = folder / "scratch"
-        self._keeper = Keeper(CheckpointsSpec(), ours.engine, store, layout, self._moved, scratch, ours.ranks)
+        self._keeper = CheckpointManager(
+            CheckpointsSpec(), ours.engine, store, layout, self._moved, scratch, ours.ranks
+        )
 
     def without(self) -> list[Step]:
         """No checkpoint."""

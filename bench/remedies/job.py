@@ -31,12 +31,12 @@ from headway_api.config import JobConfig
 from headway_api.exits import JobError
 from headway_api.records import StepReport
 from headway_api.store import FileStore
+from headway_coordinator.adaptive_semaphore import AdaptiveSemaphore
 from headway_coordinator.dataset import Data
 from headway_coordinator.learner_api import LearnerApi
 from headway_coordinator.ledger.segments import Ledger
 from headway_coordinator.metrics.steps import StepFigures
 from headway_coordinator.remedies import shown
-from headway_coordinator.room import Room
 from headway_coordinator.signals import Signals
 from headway_coordinator.spool import Spool
 from headway_coordinator.training import Training
@@ -191,7 +191,7 @@ class _Job:
             ledger,
             self.servers.episode,
             spool.incarnation(),
-            Room(spec.rollout.max_concurrency),
+            AdaptiveSemaphore(spec.rollout.max_concurrency),
             on_change=self._moved,
             on_validation=self._validated,
             signals=self._signals,

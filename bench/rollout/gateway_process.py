@@ -24,6 +24,7 @@ from role_keys import TO_ROLLOUT
 from headway_api.records import WeightsManifest
 from headway_api.sandbox_api import ToolReply
 from headway_api.seeds import seed
+from headway_coordinator.adaptive_semaphore import AdaptiveSemaphore
 from headway_coordinator.engines import vllm
 from headway_coordinator.engines.fleet import Fleet
 from headway_coordinator.engines.router import Endpoint
@@ -31,9 +32,8 @@ from headway_coordinator.gateway.asks import Sampling, Session
 from headway_coordinator.gateway.core import Gateway
 from headway_coordinator.gateway.rollouts import Rollout
 from headway_coordinator.gateway.server import GatewayServer
-from headway_coordinator.gateway.turns import Backend, Places
+from headway_coordinator.gateway.turns import Backend, TurnLimiter
 from headway_coordinator.http import call, connector
-from headway_coordinator.room import Room
 from headway_coordinator.trajectory.render import load
 
 EPISODE_SECONDS = 600.0
@@ -136,7 +136,10 @@ async def serve(settings: dict[str, Any]) -> None:
         gateway = Gateway(renderer, fleet, settings["context"], EPISODE_SECONDS)
         server = GatewayServer()
         desk = Desk(
-            server, Backend(gateway, Places(Room(1024))), fleet, f"http://127.0.0.1:{settings['port']}"
+            server,
+            Backend(gateway, TurnLimiter(AdaptiveSemaphore(1024))),
+            fleet,
+            f"http://127.0.0.1:{settings['port']}",
         )
         app = server.app()
         app.router.add_post("/bench/open", desk.open)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from bench.support.job import Plan
-from headway_coordinator.sampler.slots import Sampler
+from headway_coordinator.sampler.slots import BatchScheduler
 
 
 def episode_seconds(plan: Plan, position: int, index: int, turn_seconds: float) -> float:
@@ -42,7 +42,7 @@ class Simulation:
         """Seconds that the job takes."""
         plan = self.plan
         total = plan.steps * plan.batch_size
-        sampler = Sampler(plan.batch_size, plan.lag, plan.steps, total, order=plan.sampler)  # type: ignore[arg-type]
+        sampler = BatchScheduler(plan.batch_size, plan.lag, plan.steps, total, order=plan.sampler)  # type: ignore[arg-type]
         while not sampler.done:
             self._start(sampler)
             self.now, _, position = heapq.heappop(self._events)
@@ -56,7 +56,7 @@ class Simulation:
                 sampler.finished(position)
         return self.now
 
-    def _start(self, sampler: Sampler) -> None:
+    def _start(self, sampler: BatchScheduler) -> None:
         while (position := sampler.start()) is not None:
             self._left[position] = self.plan.group_size
             self._queue.extend((position, index) for index in range(self.plan.group_size))

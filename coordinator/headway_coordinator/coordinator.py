@@ -30,6 +30,7 @@ from headway_api.stored import read
 from headway_api.weights_format import EXPORT_FILE
 from headway_coordinator import conditions, view
 from headway_coordinator import status as status_writer
+from headway_coordinator.adaptive_semaphore import AdaptiveSemaphore
 from headway_coordinator.agents.choice import Where, agent_url, where
 from headway_coordinator.budget import shown as budget_shown
 from headway_coordinator.budget.worst import Bill, Limits
@@ -55,7 +56,6 @@ from headway_coordinator.process import Process
 from headway_coordinator.recurring import Recurring
 from headway_coordinator.remedies import shown
 from headway_coordinator.remedies.driver import Remedies
-from headway_coordinator.room import Room
 from headway_coordinator.sandboxes import Broker
 from headway_coordinator.signals import Signals
 from headway_coordinator.stall import Watch, training_watch
@@ -248,12 +248,12 @@ class Coordinator(Process):
         key = self._keys[Key.COORDINATOR_TO_ROLLOUT]
         fleet = self._fleet = Fleet(http, key, self._discover, on_load, self._synced)
         fleet.router.replicas = self._replicas
-        room = Room(rollout.max_concurrency)
+        room = AdaptiveSemaphore(rollout.max_concurrency)
         players.places.clear()  # those of the preflight, which is over
         episode = players.on(fleet, room)
         if spec.has_validation_server:
             own = Fleet(http, key, self._discover_validation, unannounced=NOT_VALIDATING)
-            own_room = Room(spec.validation_episodes)
+            own_room = AdaptiveSemaphore(spec.validation_episodes)
             self._beside = Beside(own, players.on(own, own_room), own_room)
         elif self.job.validates_beside:
             slot = Fleet(http, key, self._discover, slot=VALIDATION, unannounced=NOT_VALIDATING)

@@ -25,15 +25,15 @@ from headway_api.record import explained
 from headway_api.records import EpisodeRecord, Judgement, Outcome, Purpose, Turn
 from headway_api.sandbox_api import TURN_REWARDS_TOLERANCE, FinishReply, ResetReply
 from headway_api.spec.judge import field_of as judge_field
-from headway_coordinator.agents.agent import Agent, Played, Stage
+from headway_coordinator.agents.agent import Agent, AgentResult, EpisodeContext
 from headway_coordinator.budget.spending import UNBOUNDED, Spending
+from headway_coordinator.cancel_token import CancelToken
 from headway_coordinator.faults import AgentFault, CandidateFault, Cause, InfraFault
 from headway_coordinator.gateway.allowance import WholeAllowance
 from headway_coordinator.gateway.asks import Sampling, Session
 from headway_coordinator.judges.answering import Judges
 from headway_coordinator.recurring import AGENT_FAILED, HANGS
 from headway_coordinator.sandboxes import ENTRYPOINT, Broker, Sandbox
-from headway_coordinator.stop import Stop
 from headway_coordinator.trajectory.linearize import linearize
 
 ERROR_LENGTH = 2000
@@ -82,7 +82,7 @@ class Task:
     """The same for every episode of a group: they differ only in what the model does."""
     sampling_seed: int
     sampling: Sampling
-    stop: Stop = field(default_factory=Stop, compare=False)
+    stop: CancelToken = field(default_factory=CancelToken, compare=False)
     """Its group's."""
     spending: Spending = field(default=UNBOUNDED, compare=False)
     """Reserves what its questions may cost."""
@@ -237,7 +237,7 @@ class Episodes:
     async def _live(self, task: Task, progress: _Progress) -> _Ending:
         limit = self._rules.timeout_seconds
         async with self._sandbox(task, progress) as sandbox:
-            stage: Stage | None = None
+            stage: EpisodeContext | None = None
             try:
                 async with _within(limit):
                     progress.stage = "the environment's reset"
@@ -245,7 +245,7 @@ class Episodes:
                         first = await sandbox.reset(task.row, task.environment_seed)
                     self._on_first(first)
                     progress.stage, progress.acting_since = AGENT, time.monotonic()
-                    stage = Stage(
+                    stage = EpisodeContext(
                         session=progress.session,
                         sandbox=sandbox,
                         purpose=task.purpose,
@@ -264,14 +264,14 @@ class Episodes:
                 if stage is None or not _slow_by_itself(stage, progress):
                     raise
             async with _within(min(limit, JUDGEMENT_SECONDS)):
-                late = Played(
+                late = AgentResult(
                     truncated=True, why=f"no end within {limit:g} s, by turns that each took their time"
                 )
                 ending = await self._judged(sandbox, progress, Outcome.TRUNCATED, late)
                 return replace(ending, timed_out=True)
 
     async def _judged(
-        self, sandbox: Sandbox, progress: _Progress, outcome: Outcome, played: Played
+        self, sandbox: Sandbox, progress: _Progress, outcome: Outcome, played: AgentResult
     ) -> _Ending:
         """What the environment makes of an episode whose agent has ended."""
         progress.stage, progress.why = "the environment's judgement", played.why
@@ -293,11 +293,11 @@ class Episodes:
         cause = self._agents(played.why or "") if outcome is Outcome.AGENT_ERROR else None
         return _Ending(outcome, played.why, cause, reply)
 
-    async def _act(self, stage: Stage) -> tuple[Outcome, Played]:
+    async def _act(self, stage: EpisodeContext) -> tuple[Outcome, AgentResult]:
         try:
             played = await self._agent.play(stage)
         except AgentFault as fault:
-            return Outcome.AGENT_ERROR, Played(truncated=True, why=str(fault))
+            return Outcome.AGENT_ERROR, AgentResult(truncated=True, why=str(fault))
         return (Outcome.TRUNCATED if played.truncated else Outcome.COMPLETED), played
 
     @asynccontextmanager
@@ -352,7 +352,7 @@ class Episodes:
         )
 
 
-def _slow_by_itself(stage: Stage, progress: _Progress) -> bool:
+def _slow_by_itself(stage: EpisodeContext, progress: _Progress) -> bool:
     """Whether an episode whose time is up was slow of its own accord, and did not wait for something that
     hangs."""
     if progress.stage != AGENT or not stage.session.taken or stage.fault() is not None:

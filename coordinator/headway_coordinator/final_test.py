@@ -41,7 +41,7 @@ def name_of(step: int) -> str:
     return f"step-{step}"
 
 
-class Refused(Exception):
+class OverBudget(Exception):
     """It does not fit the budget of a job that ends by that."""
 
 
@@ -115,7 +115,7 @@ class FinalTest:
         judged = chosen(self._state, await self._kept())
         try:
             await self._judge(judged)
-        except Refused:
+        except OverBudget:
             logs.event(_log, "test-refused", level=logging.WARNING, why="BudgetExhausted")
 
     async def _judge(self, judged: Judged) -> None:
@@ -148,7 +148,7 @@ class FinalTest:
             finally:
                 self._state.evaluating = None
         if driver.refused(have):
-            raise Refused
+            raise OverBudget
         if not driver.complete(have, len(wanted)):
             raise lost(have[0])
         return have

@@ -12,10 +12,10 @@ from headway_api.records import Abandoned, EpisodeRecord, GroupRecord, Outcome, 
 from headway_api.seeds import seed
 from headway_coordinator.bounds import doomed
 from headway_coordinator.budget.spending import UNBOUNDED, Spending
+from headway_coordinator.cancel_token import CancelToken, Stopped
 from headway_coordinator.dataset import Slot
 from headway_coordinator.episode import Task
 from headway_coordinator.gateway.asks import Sampling
-from headway_coordinator.stop import Stop, Stopped
 
 ATTEMPTS_PER_INCARNATION = 100
 """A restarted coordinator counts attempts from the next hundred, so that no episode id is ever used twice."""
@@ -35,7 +35,7 @@ class Plan:
     size: int
     sampling: Sampling
     job_seed: int
-    stop: Stop = field(default_factory=Stop, compare=False)
+    stop: CancelToken = field(default_factory=CancelToken, compare=False)
     """Ends its episodes, whatever they wait for, once nothing can be trained on them."""
     candidate: str | None = None
     """Evaluation: name of the candidate."""

@@ -52,7 +52,7 @@ def connector() -> aiohttp.TCPConnector:
     )
 
 
-class Refused(Exception):
+class UpstreamError(Exception):
     """The other process answered with an error status."""
 
     def __init__(self, what: str, status: int, problem: Problem, retry_after: float | None) -> None:
@@ -117,7 +117,7 @@ async def call(
         async with asked as response:
             if response.status >= 300:
                 said = await _refusal(response)
-                raise Refused(
+                raise UpstreamError(
                     f"{method} {url}", response.status, said, _seconds(response.headers.get("Retry-After"))
                 )
             return await _json(response, within) if response.status != 204 else None

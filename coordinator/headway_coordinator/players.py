@@ -9,6 +9,7 @@ import aiohttp
 
 from headway_api.config import JobConfig
 from headway_api.spec.training import RLTrainingJobSpec
+from headway_coordinator.adaptive_semaphore import AdaptiveSemaphore
 from headway_coordinator.agents.choice import Where, agent_of
 from headway_coordinator.budget.gate import Budget
 from headway_coordinator.budget.worst import Limits
@@ -16,13 +17,12 @@ from headway_coordinator.engines.fleet import Fleet
 from headway_coordinator.episode import Episodes, Rules
 from headway_coordinator.gateway.core import Gateway
 from headway_coordinator.gateway.server import GatewayServer
-from headway_coordinator.gateway.turns import Backend, Places
+from headway_coordinator.gateway.turns import Backend, TurnLimiter
 from headway_coordinator.group import Run
 from headway_coordinator.judges.answering import Judges
 from headway_coordinator.preflight.run import Ready
 from headway_coordinator.recurring import Recurring
 from headway_coordinator.relative import Relative
-from headway_coordinator.room import Room
 from headway_coordinator.sandboxes import Broker, Witness
 
 
@@ -54,7 +54,7 @@ class Players:
     """What the job may use."""
     judges: Judges = field(default_factory=Judges)
     """Whom the environment may ask."""
-    places: list[Places] = field(default_factory=list)
+    places: list[TurnLimiter] = field(default_factory=list)
     """Of each set of servers."""
     relative: Relative = field(init=False)
     """Rewards the episodes of a group against each other, where the environment does."""
@@ -62,13 +62,15 @@ class Players:
     def __post_init__(self) -> None:
         self.relative = Relative(self._rules, self.broker, self.judges, self.faults)
 
-    def on(self, fleet: Fleet, room: Room, witness: Callable[[str], Witness] | None = None) -> Run:
+    def on(
+        self, fleet: Fleet, room: AdaptiveSemaphore, witness: Callable[[str], Witness] | None = None
+    ) -> Run:
         """What lives episodes that `fleet` samples, whose turns find place as `room` has it.
 
         Args:
             witness: who notes what the sandbox of an episode answers, by the episode's id.
         """
-        self.places.append(Places(room.follower()))
+        self.places.append(TurnLimiter(room.follower()))
         return self.sharing(fleet, witness)
 
     def sharing(self, fleet: Fleet, witness: Callable[[str], Witness] | None = None) -> Run:

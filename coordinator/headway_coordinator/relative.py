@@ -26,12 +26,12 @@ from headway_api.sandbox_api import (
 )
 from headway_coordinator import group as groups
 from headway_coordinator.bounds import MIN_SCORED
+from headway_coordinator.cancel_token import Stopped
 from headway_coordinator.episode import Rules, by_index, check_reward, check_sizes
 from headway_coordinator.faults import Cause, InfraFault
 from headway_coordinator.judges.answering import Judges
 from headway_coordinator.recurring import Recurring
 from headway_coordinator.sandboxes import ENTRYPOINT, Broker, Witness
-from headway_coordinator.stop import Stopped
 
 ATTEMPTS_SAID = 1500
 """Characters of the last failure in the record of a group."""

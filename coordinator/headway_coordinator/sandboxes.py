@@ -45,7 +45,7 @@ from headway_api.sandbox_api import (
 from headway_coordinator.bounds import superseded
 from headway_coordinator.episode_clock import EpisodeClock
 from headway_coordinator.faults import AnswerFault, Cause, InfraFault
-from headway_coordinator.http import Refused, Unreachable, call
+from headway_coordinator.http import Unreachable, UpstreamError, call
 
 ENTRYPOINT: Final = "spec.environment.entrypoint"
 RESOURCES: Final = "spec.environment.sandbox.resources"
@@ -173,7 +173,7 @@ class Sandbox:
             found = await self._post("judge/questions", QuestionWait(seconds=seconds), Questions)
         except InfraFault as fault:
             refused = fault.__cause__
-            if not isinstance(refused, Refused) or refused.status != 404:
+            if not isinstance(refused, UpstreamError) or refused.status != 404:
                 raise
             raise InfraFault(NO_JUDGES, Cause("JudgesUnsupported", NO_JUDGES, IMAGE)) from fault
         if self._witness is not None:
@@ -199,7 +199,7 @@ class Sandbox:
             what = f"answered /{path} with what it must not: {explained(error)}"
             cause = Cause("AnswerUnusable", f"the environment {what}", ENTRYPOINT)
             raise AnswerFault(f"sandbox {self.lease.pod} {what}", cause) from error
-        except Refused as error:
+        except UpstreamError as error:
             raise error.fault() from error
         except Unreachable as error:
             fault = AnswerFault if error.answered else InfraFault
@@ -261,7 +261,7 @@ class Broker:
                     try:
                         await self._call("POST", "owners", OwnerClaim(owner=self._owner).model_dump())
                         return
-                    except (Unreachable, Refused) as found:
+                    except (Unreachable, UpstreamError) as found:
                         error = found
                         logs.event(_log, "broker-not-ready", level=logging.WARNING, error=str(error))
                         await asyncio.sleep(PAUSE_SECONDS)
@@ -300,7 +300,7 @@ class Broker:
             try:
                 answer = await self._call("POST", "leases", request.model_dump(mode="json"))
                 return self._understood(answer, Lease)
-            except Refused as error:
+            except UpstreamError as error:
                 if error.problem.reason == NOT_OWNER:
                     raise superseded(error.problem.message) from error
                 if error.status != 503 or error.problem.permanent:
@@ -314,7 +314,7 @@ class Broker:
         """Best effort: a sandbox that is not released dies at its own deadline."""
         try:
             await self._call("DELETE", f"leases/{quote(episode_id, safe='')}", timeout=RELEASE_SECONDS)
-        except (Refused, Unreachable) as error:
+        except (UpstreamError, Unreachable) as error:
             logs.event(_log, "release-failed", level=logging.WARNING, lease=episode_id, error=str(error))
 
     def _understood(self, answer: Any, kind: type[Reply]) -> Reply:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from headway_api.sandbox_api import PoolState
 from headway_coordinator.engines.router import Router
-from headway_coordinator.http import Refused, Unreachable
+from headway_coordinator.http import Unreachable, UpstreamError
 from headway_coordinator.recurring import Recurring, told
 from headway_coordinator.training import Training
 
@@ -116,7 +116,7 @@ class Watch:
             return None
         try:
             pool: PoolState | str = await self._pool()
-        except (Refused, Unreachable) as error:
+        except (UpstreamError, Unreachable) as error:
             pool = str(error)
         found = self._blame(pool)
         return found.words if idle > found.patience else None

@@ -31,6 +31,7 @@ from headway_api.rows import tasks_of
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_api.staleness import as_of
 from headway_coordinator import group as groups
+from headway_coordinator.adaptive_semaphore import AdaptiveSemaphore
 from headway_coordinator.bounds import (
     GIVEN_UP,
     LOST_LIMIT,
@@ -44,6 +45,7 @@ from headway_coordinator.bounds import (
 )
 from headway_coordinator.budget.gate import Budget, unbounded
 from headway_coordinator.budget.worst import NO_LIMITS, Bill, Limits
+from headway_coordinator.cancel_token import CancelToken
 from headway_coordinator.dataset import Data, position_of
 from headway_coordinator.engines.fleet import Fleet
 from headway_coordinator.episode import Task
@@ -53,15 +55,13 @@ from headway_coordinator.gateway.asks import Sampling
 from headway_coordinator.ledger.events import discarded_tokens
 from headway_coordinator.ledger.segments import Ledger
 from headway_coordinator.mixing import order_of
-from headway_coordinator.one_at_a_time import OneAtATime
 from headway_coordinator.recurring import Recurring, given_up
 from headway_coordinator.remedies.driver import Record, Remedies
-from headway_coordinator.room import Room
-from headway_coordinator.sampler.slots import Sampler
+from headway_coordinator.sampler.slots import BatchScheduler
+from headway_coordinator.serial_executor import SerialExecutor
 from headway_coordinator.signals import Signals
 from headway_coordinator.spool import Replay, Spool
 from headway_coordinator.state import FinishedWhy, State
-from headway_coordinator.stop import Stop
 from headway_coordinator.validations import Beside, Validations
 
 _log = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ class Training:
         ledger: Ledger,
         episode: groups.Run,
         incarnation: int,
-        room: Room,
+        room: AdaptiveSemaphore,
         on_change: Callable[[], None] = lambda: None,
         on_episode: Callable[[EpisodeRecord], None] = lambda record: None,
         on_validation: Callable[[int, Figures], None] = lambda step, figures: None,
@@ -128,10 +128,10 @@ class Training:
         )
         self.room = room
         self._validation_room = beside.room if beside and beside.room else room.lane()
-        self._store = OneAtATime()
+        self._store = SerialExecutor()
         self._reporting = asyncio.Lock()
         self._changed = asyncio.Condition()
-        self._running: dict[int, Stop] = {}
+        self._running: dict[int, CancelToken] = {}
         self._waiting: dict[int, GroupRecord] = {}
         self._leaving: dict[int, Abandoned] = {}
         """Why running groups were given up; each leaves once it has ended."""
@@ -165,7 +165,7 @@ class Training:
             moved=self._notify,
             on_test=on_test,
         )
-        self.sampler = Sampler(
+        self.sampler = BatchScheduler(
             batch_size=algorithm.batch_size,
             max_lag=algorithm.max_steps_off_policy,
             steps=schedule.max_steps,

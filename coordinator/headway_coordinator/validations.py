@@ -21,13 +21,13 @@ from headway_api.records import GroupRecord, StepReport, WeightsManifest
 from headway_api.rows import Row
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_coordinator import group as groups
+from headway_coordinator.adaptive_semaphore import AdaptiveSemaphore
 from headway_coordinator.bounds import lost
 from headway_coordinator.engines.fleet import Fleet
 from headway_coordinator.engines.router import Router
 from headway_coordinator.evaluation import driver
 from headway_coordinator.evaluation.summary import Summary
 from headway_coordinator.gateway.asks import Sampling
-from headway_coordinator.room import Room
 from headway_coordinator.spool import Replay
 from headway_coordinator.state import State
 
@@ -44,7 +44,7 @@ class Beside:
 
     fleet: Fleet
     episode: groups.Run
-    room: Room | None = None
+    room: AdaptiveSemaphore | None = None
     """Where its episodes take their places; None: beside those of training, on the same servers."""
 
     @property

@@ -24,7 +24,7 @@ from headway_api.spec.types import DECIMAL_LENGTH
 from headway_coordinator.engines.fleet import Fleet
 from headway_coordinator.engines.router import Router
 from headway_coordinator.final_test import BASE, TUNED
-from headway_coordinator.gateway.turns import Places
+from headway_coordinator.gateway.turns import TurnLimiter
 from headway_coordinator.ledger.events import DISCARDS
 from headway_coordinator.ledger.usage import usage
 from headway_coordinator.metrics.prometheus import Sample
@@ -274,7 +274,7 @@ def samples(
     days: Days | None,
     cost: float,
     fleets: Mapping[Purpose, Fleet],
-    places: Sequence[Places],
+    places: Sequence[TurnLimiter],
 ) -> Iterator[Sample]:
     """Everything `/metrics` shows but histograms; no bill while `days` is not known.
 

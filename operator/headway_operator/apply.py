@@ -23,7 +23,7 @@ from headway_api.keys import Key
 from headway_operator.cache import Cache, Ref, ref_of
 from headway_operator.kube import KINDS, Api, ApiError, Json
 from headway_operator.plan.context import Mode, Wanted
-from headway_operator.plan.health import Trouble
+from headway_operator.plan.health import Issue
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ CONTEST_SECONDS: Final = 60.0
 class Blocked(Exception):
     """The plan cannot be carried out now; `trouble` is for the job's status."""
 
-    def __init__(self, trouble: Trouble) -> None:
+    def __init__(self, trouble: Issue) -> None:
         super().__init__(trouble.message)
         self.trouble = trouble
 
@@ -96,7 +96,7 @@ class Applier:
             if not held:
                 raise
             text = f"finalizer {names.FINALIZER_TEARDOWN}: {error}"
-            raise Blocked(Trouble(Reason.CREATE_FAILED, text)) from error
+            raise Blocked(Issue(Reason.CREATE_FAILED, text)) from error
         self._cache.put(made)
         self._count(raw["kind"], "changed")
         return made
@@ -114,7 +114,7 @@ class Applier:
             except ApiError as error:
                 kind, _, name = item.ref
                 reason = Reason.CREATE_FAILED
-                raise Blocked(Trouble(reason, f"{kind} {name}: {error}")) from error
+                raise Blocked(Issue(reason, f"{kind} {name}: {error}")) from error
         return writes
 
     def _bring_about(self, uid: str, item: Wanted) -> int:
@@ -122,7 +122,7 @@ class Applier:
             return self._create_secret(item)
         known = self._known(uid, item)
         if known is not None and known["metadata"].get("deletionTimestamp"):
-            raise Blocked(Trouble(Reason.RECONCILING, f"{item.ref[0]} {item.ref[2]} is still being deleted"))
+            raise Blocked(Issue(Reason.RECONCILING, f"{item.ref[0]} {item.ref[2]} is still being deleted"))
         if known is not None and item.mode == Mode.PIN:
             return self._scale(item, known)
         digest = hashlib.sha256(json.dumps(item.body, sort_keys=True).encode()).hexdigest()
@@ -144,7 +144,7 @@ class Applier:
         recent = [moment for moment in self._mended.get(ref, []) if now - moment < CONTEST_SECONDS]
         if len(recent) >= CONTEST_MENDS:
             raise Blocked(
-                Trouble(
+                Issue(
                     Reason.CONTESTED,
                     f"{ref[0]} {ref[2]} is changed by somebody else whenever it is mended; its managedFields "
                     "name whom",
@@ -164,10 +164,10 @@ class Applier:
         owner, ours = _controller(known), _controller(item.body)
         if owner and all(owner[key] == ours[key] for key in ("kind", "name")):
             text = f"{kind} {name} of a deleted job of the same name is still there"
-            raise Blocked(Trouble(Reason.RECONCILING, text))
+            raise Blocked(Issue(Reason.RECONCILING, text))
         whose = f"{owner['kind']} {owner['name']}" if owner else "nobody this operator knows"
         raise Blocked(
-            Trouble(
+            Issue(
                 Reason.NAME_CONFLICT,
                 f"{kind} {name} exists and belongs to {whose}; delete it, or give the job another "
                 "metadata.name",

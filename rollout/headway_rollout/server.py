@@ -30,10 +30,10 @@ from headway_rollout.engine import Engine
 from headway_rollout.launch import KEEP_ADAPTERS, Host, launch
 from headway_rollout.process import EngineProcess
 from headway_rollout.weights.checks import read_headers
-from headway_rollout.weights.keeper import NOTHING, Keeper
-from headway_rollout.weights.learner import Learner
+from headway_rollout.weights.learner_client import LearnerClient
 from headway_rollout.weights.loaders import BaseLoader, FullLoader, Loader, LoraLoader
 from headway_rollout.weights.slots import Failed, SlotRefused, Slots
+from headway_rollout.weights.updater import NOTHING, WeightUpdater
 from headway_wire.listening import listening
 
 if TYPE_CHECKING:
@@ -204,11 +204,11 @@ class RolloutServer:
     def _make_slots(self, engine: Engine, store: Store, folder: Path, http: aiohttp.ClientSession) -> Slots:
         served, cache = self._served, self._settings.cache / "weights"
 
-        def keeper(slot: str, failed: Failed) -> Keeper:
+        def keeper(slot: str, failed: Failed) -> WeightUpdater:
             trained = served.updates and slot == POLICY
             loader = self._loader(slot, engine, folder, http)
             place = cache if slot == POLICY else cache / slot
-            return Keeper(
+            return WeightUpdater(
                 engine, loader, store, place, slot=slot, failed=failed, final=trained, kill=self._kill
             )
 
@@ -236,7 +236,7 @@ class RolloutServer:
             raise SlotRefused(f"all its weights are replaced at once, so it has the slot {POLICY} alone")
         workers, host = served.rollout.engine.tensor_parallel_size, self._settings.host()
         join = DirectJoin(workers=workers, accelerated=host.accelerator)
-        learner = Learner(http, self._keys[Key.ROLLOUT_TO_LEARNER], join)
+        learner = LearnerClient(http, self._keys[Key.ROLLOUT_TO_LEARNER], join)
         return FullLoader(engine, read_headers(folder), learner)
 
     async def _watch(self, engine: Engine, slots: Slots, process: EngineProcess) -> None:

@@ -15,7 +15,7 @@ import os
 import sys
 
 from headway_sandbox import runner
-from headway_sandbox.http import Refusal
+from headway_sandbox.http import HttpError
 from headway_sandbox.process import exit_status
 from headway_sandbox.runner.client import ENV_EPISODE_FILE, EPISODE_FILE
 
@@ -55,7 +55,7 @@ class Agent:
     def state(self) -> dict[str, Any]:
         """`headway_api.sandbox_api.AgentState`; raises Refusal `RunnerLost`."""
         if self._lost is not None:
-            raise Refusal(500, "RunnerLost", str(self._lost))
+            raise HttpError(500, "RunnerLost", str(self._lost))
         code = self._exit_code
         return {"running": code is None, "exit_code": code, "output": self._tail.decode(errors="replace")}
 
@@ -92,20 +92,20 @@ def start(command: list[str], episode: Mapping[str, Any], variables: Mapping[str
         runner.put(path, json.dumps(episode))
         return Agent(command, variables)
     except runner.Lost as error:
-        raise Refusal(500, "RunnerLost", str(error)) from error
+        raise HttpError(500, "RunnerLost", str(error)) from error
     except runner.NotStarted as error:
         raise not_started(command[0], f"{error.errno} {error.strerror}".encode()) from error
     except (OSError, runner.NoRunner) as error:
-        raise Refusal(500, "AgentNotStarted", f"the agent's program was not started: {error}") from error
+        raise HttpError(500, "AgentNotStarted", f"the agent's program was not started: {error}") from error
 
 
-def not_started(program: str, said: bytes) -> Refusal:
+def not_started(program: str, said: bytes) -> HttpError:
     """What the runner said, for whoever wrote the command."""
     code, _, words = said.decode(errors="replace").partition(" ")
     if not code:
-        return Refusal(500, "AgentNotStarted", f"{program} was not started: its parent process ended")
+        return HttpError(500, "AgentNotStarted", f"{program} was not started: its parent process ended")
     permanent = int(code) not in PASSING
-    return Refusal(
+    return HttpError(
         500,
         "AgentNotStarted",
         f"{program} cannot be started in the environment's image: {words}",

@@ -6,7 +6,7 @@ import os
 import sys
 
 from headway_sandbox.bounds import NotGiven, shortened
-from headway_sandbox.http import Refusal
+from headway_sandbox.http import HttpError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ OWN = os.path.dirname(__file__) + os.sep
 LIBRARY = os.path.dirname(os.__file__) + os.sep
 
 
-def fault(reason: str, where: str, error: BaseException, method: object = None) -> Refusal:
+def fault(reason: str, where: str, error: BaseException, method: object = None) -> HttpError:
     """A bug of the environment: the traceback goes to the pod's log, the last line of it to whoever asked.
 
     `method`: what was called, for an error that no line of the environment raised.
@@ -28,14 +28,14 @@ def fault(reason: str, where: str, error: BaseException, method: object = None) 
         said = f"returned {error}" + (f" ({at})" if at else "")
     else:
         said = f"raised {described(error, method)}"
-    return Refusal(500, reason, f"{where} {said}", field=ENTRYPOINT_FIELD)
+    return HttpError(500, reason, f"{where} {said}", field=ENTRYPOINT_FIELD)
 
 
-def unusable(reason: str, said: str, method: object) -> Refusal:
+def unusable(reason: str, said: str, method: object) -> HttpError:
     """A judgement whose numbers cannot be used: asking again would not help."""
     at = home(method)
     said += f" ({at})" if at else ""
-    return Refusal(500, reason, said, field=ENTRYPOINT_FIELD, permanent=True)
+    return HttpError(500, reason, said, field=ENTRYPOINT_FIELD, permanent=True)
 
 
 def described(error: BaseException, method: object = None) -> str:

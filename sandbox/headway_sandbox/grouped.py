@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headway_sandbox import bounds
 from headway_sandbox.environment import Call, Reward, Transcript
-from headway_sandbox.http import Refusal
+from headway_sandbox.http import HttpError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,12 +18,12 @@ FAILED = "error: "
 def grouped(episodes: object, row: Mapping[str, Any]) -> list[Transcript]:
     """The transcripts of a request's `episodes`; a Refusal where these are none."""
     if not isinstance(episodes, list) or not episodes:
-        raise Refusal(400, "MalformedRequest", "a group takes episodes (a list of them)")
+        raise HttpError(400, "MalformedRequest", "a group takes episodes (a list of them)")
     try:
         return [transcript(each, row) for each in episodes]
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         said = f"an episode of a group is none: {type(error).__name__}: {error}"
-        raise Refusal(400, "MalformedRequest", said) from error
+        raise HttpError(400, "MalformedRequest", said) from error
 
 
 def transcript(told: Mapping[str, Any], row: Mapping[str, Any]) -> Transcript:

@@ -50,7 +50,7 @@ REASONS = {200: "OK", 204: "No Content", 400: "Bad Request", 401: "Unauthorized"
            500: "Internal Server Error", 504: "Gateway Timeout"}  # fmt: skip
 
 
-class Refusal(Exception):
+class HttpError(Exception):
     """Answered with `status` and a Problem document (`headway_api.sandbox_api.Problem`)."""
 
     def __init__(
@@ -61,7 +61,7 @@ class Refusal(Exception):
         self.problem = {"reason": reason, "message": message, "field": field, "permanent": permanent}
 
 
-class Malformed(Refusal):
+class Malformed(HttpError):
     """The bytes on the wire are no request this server reads; the connection is closed after the answer."""
 
     def __init__(self, status: int, message: str) -> None:
@@ -109,7 +109,7 @@ class Served:
                 continue
             self._take_up(connection)
 
-    def answer_for(self, thread: int, refusal: Refusal) -> bool:
+    def answer_for(self, thread: int, refusal: HttpError) -> bool:
         """Answer the request that `thread` carries out, and end its connection; whether there was one."""
         connection = self._asking.pop(thread, None)
         if connection is not None:
@@ -162,7 +162,7 @@ class Served:
             if self._admit(method, path, token):
                 self._strangers.pop(connection, None)
             body, pending = read_body(connection, pending, headers, length)
-        except Refusal as refusal:
+        except HttpError as refusal:
             refuse(connection, encode(refusal.status, refusal.problem, keep=False))
             return False, b""
         keep = headers.get("connection", "").lower() != "close"
@@ -214,11 +214,11 @@ def answer_to(handler: Handler, method: str, path: str, token: str, body: bytes)
         try:
             document = bounds.parsed(body) if body else {}
         except ValueError as error:
-            raise Refusal(400, "MalformedRequest", f"body is not JSON: {error}") from error
+            raise HttpError(400, "MalformedRequest", f"body is not JSON: {error}") from error
         if not isinstance(document, dict):
-            raise Refusal(400, "MalformedRequest", "body is not a JSON object")
+            raise HttpError(400, "MalformedRequest", "body is not a JSON object")
         return handler(method, path, token, document)
-    except Refusal as refusal:
+    except HttpError as refusal:
         return refusal.status, refusal.problem
 
 

@@ -9,7 +9,7 @@ import _thread
 import socket
 import time
 
-from headway_sandbox.http import Refusal
+from headway_sandbox.http import HttpError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def probe(body: dict[str, Any]) -> dict[str, Any]:
     wanted = body.get("destinations")
     if not isinstance(wanted, list) or len(wanted) > DESTINATIONS:
         text = f"destinations is no list of at most {DESTINATIONS}; write [{{address, port, protocol}}, ...]"
-        raise Refusal(400, "BadRequest", text)
+        raise HttpError(400, "BadRequest", text)
     tried = Tried([_place(each) for each in wanted])
     found = {"reached": tried.reached(), "age": tried.age, "protocols": list(PROTOCOLS)}
     return found if STARTED is None else {**found, "start": STARTED.told()}
@@ -93,10 +93,10 @@ def _place(one: Any) -> tuple[str, int, str]:
     port = one.get("port") if isinstance(one, dict) else None
     if not isinstance(address, str) or type(port) is not int or not 0 < port < 65536:
         text = "a destination has no address, or no port from 1 to 65535; write {address, port}"
-        raise Refusal(400, "BadRequest", text)
+        raise HttpError(400, "BadRequest", text)
     protocol = one.get("protocol", "TCP")
     if protocol not in PROTOCOLS:
-        raise Refusal(400, "BadRequest", "the protocol of a destination is neither TCP nor UDP")
+        raise HttpError(400, "BadRequest", "the protocol of a destination is neither TCP nor UDP")
     return address, port, protocol
 
 

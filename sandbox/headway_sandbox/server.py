@@ -22,7 +22,7 @@ from headway_sandbox import process, reach
 from headway_sandbox.awaited import settled
 from headway_sandbox.environment import Environment
 from headway_sandbox.faults import ENTRYPOINT_FIELD, described
-from headway_sandbox.http import Refusal, Served, inherited, listen
+from headway_sandbox.http import HttpError, Served, inherited, listen
 from headway_sandbox.session import Session
 
 TYPE_CHECKING = False
@@ -112,9 +112,9 @@ def admission(session: Session) -> Admit:
         if (method, path) in OPEN_TO_ALL:
             return session.knows(token)
         if method != "POST" or path not in known:
-            raise Refusal(404, "NotFound", f"there is no {method} {path}")
+            raise HttpError(404, "NotFound", f"there is no {method} {path}")
         if not session.knows(token):
-            raise Refusal(401, "LeaseMismatch", "the token is not that of this sandbox's lease")
+            raise HttpError(401, "LeaseMismatch", "the token is not that of this sandbox's lease")
         return True
 
     return admit

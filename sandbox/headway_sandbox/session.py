@@ -20,7 +20,7 @@ from headway_sandbox.awaited import settled
 from headway_sandbox.environment import Call, ToolError, Transcript
 from headway_sandbox.faults import ENTRYPOINT_FIELD, fault, place, stack, unusable
 from headway_sandbox.grouped import grouped
-from headway_sandbox.http import Refusal
+from headway_sandbox.http import HttpError
 from headway_sandbox.returns import TURN_REWARDS_TOLERANCE as TURN_REWARDS_TOLERANCE
 from headway_sandbox.returns import Unusable, reward_of, rewards_of, score_of
 from headway_sandbox.returns import wrong_turns as wrong_turns
@@ -78,7 +78,7 @@ class Session:
         self._begun = False
         self._finished = False
         self._running: Running | None = None
-        self.answer_for: Callable[[int, Refusal], bool] = lambda thread, refusal: False
+        self.answer_for: Callable[[int, HttpError], bool] = lambda thread, refusal: False
         """Answers the request that a thread carries out, in its place."""
 
     def health(self) -> dict[str, Any]:
@@ -99,15 +99,15 @@ class Session:
                 if seconds < MOST_SECONDS:
                     _thread.start_new_thread(self._watch, (seconds,))
             elif not (self._lease == lease and self.knows(token)):
-                raise Refusal(409, "LeaseMismatch", f"this sandbox belongs to {self._lease}")
+                raise HttpError(409, "LeaseMismatch", f"this sandbox belongs to {self._lease}")
 
     def prove(self, body: dict[str, Any]) -> dict[str, Any]:
         """Show a broker that has forgotten it that this pod's lease is one of the job's."""
         challenge, token = text_in(body, "challenge"), self._token
         if len(challenge) != CHALLENGE or challenge.strip("0123456789abcdef"):
-            raise Refusal(400, "MalformedRequest", f"challenge must be {CHALLENGE} hexadecimal digits")
+            raise HttpError(400, "MalformedRequest", f"challenge must be {CHALLENGE} hexadecimal digits")
         if token is None:
-            raise Refusal(409, "NotLeased", "this sandbox belongs to nobody")
+            raise HttpError(409, "NotLeased", "this sandbox belongs to nobody")
         return {"proof": digest(token.encode(), f"{PROOF_PREFIX}{challenge}".encode(), "sha256").hex()}
 
     def knows(self, token: str) -> bool:
@@ -118,10 +118,10 @@ class Session:
         """Enter the first state."""
         row, seed = body.get("row"), body.get("seed")
         if not isinstance(row, dict) or not isinstance(seed, int):
-            raise Refusal(400, "MalformedRequest", "reset takes a row (object) and a seed (integer)")
+            raise HttpError(400, "MalformedRequest", "reset takes a row (object) and a seed (integer)")
         with self._busy:
             if self._begun:
-                raise Refusal(409, "AlreadyReset", "a sandbox serves one episode; lease another")
+                raise HttpError(409, "AlreadyReset", "a sandbox serves one episode; lease another")
             self._begun, self._row = True, row
             with self._judging("ResetFailed", "reset", self._environment.reset):
                 observation = settled(self._environment.reset(row, seed))
@@ -143,7 +143,7 @@ class Session:
         """Carry out one tool call of the model and write it down."""
         name, arguments = text_in(body, "name"), body.get("arguments")
         if not isinstance(arguments, dict):
-            raise Refusal(400, "MalformedRequest", "a tool call takes a name and arguments (object)")
+            raise HttpError(400, "MalformedRequest", "a tool call takes a name and arguments (object)")
         with self._busy:
             self._require_open()
             failed = done = False
@@ -163,9 +163,9 @@ class Session:
         command, episode, variables = body.get("command"), body.get("episode"), body.get("environment", {})
         if not is_list_of(command, str) or not command or not isinstance(episode, dict):
             message = "an agent takes a command (list of strings) and an episode (object)"
-            raise Refusal(400, "MalformedRequest", message)
+            raise HttpError(400, "MalformedRequest", message)
         if not isinstance(variables, dict) or not is_list_of([*variables.values()], str):
-            raise Refusal(400, "MalformedRequest", "environment must be an object of strings")
+            raise HttpError(400, "MalformedRequest", "environment must be an object of strings")
         with self._busy:
             self._require_open()
             if self._agent is None:
@@ -178,9 +178,9 @@ class Session:
         """Wait for the agent's end, but no longer than asked; how it fares then."""
         seconds, agent = number_in(body, "seconds"), self._agent
         if not 0 <= seconds <= MAX_AGENT_WAIT:
-            raise Refusal(400, "MalformedRequest", f"seconds must be between 0 and {MAX_AGENT_WAIT}")
+            raise HttpError(400, "MalformedRequest", f"seconds must be between 0 and {MAX_AGENT_WAIT}")
         if agent is None:
-            raise Refusal(409, "NoAgent", "no agent was started here")
+            raise HttpError(409, "NoAgent", "no agent was started here")
         agent.wait(seconds)
         return agent.state()
 
@@ -188,25 +188,25 @@ class Session:
         """Judge the episode. Its state stays as it is, so asking again gives the same answer."""
         messages, truncated = body.get("messages"), body.get("truncated")
         if not isinstance(messages, list) or not isinstance(truncated, bool):
-            raise Refusal(400, "MalformedRequest", "finish takes messages (list) and truncated (boolean)")
+            raise HttpError(400, "MalformedRequest", "finish takes messages (list) and truncated (boolean)")
         reported, parts = body.get("reported"), body.get("reported_metrics", {})
         if not (reported is None or (reported and is_list_of(reported, int, float))):
-            raise Refusal(400, "MalformedRequest", "reported must be absent or a list of finite numbers")
+            raise HttpError(400, "MalformedRequest", "reported must be absent or a list of finite numbers")
         if not isinstance(parts, dict) or not is_list_of([*parts.values()], int, float):
-            raise Refusal(400, "MalformedRequest", "reported_metrics must be an object of finite numbers")
+            raise HttpError(400, "MalformedRequest", "reported_metrics must be an object of finite numbers")
         turns, judges = body.get("turns", 0), body.get("judges", [])
         if not is_list_of([turns], int) or turns < 0:
-            raise Refusal(400, "MalformedRequest", "turns must be a number of turns")
+            raise HttpError(400, "MalformedRequest", "turns must be a number of turns")
         if not is_list_of(judges, str):
-            raise Refusal(400, "MalformedRequest", "judges must be a list of names")
+            raise HttpError(400, "MalformedRequest", "judges must be a list of names")
         with self._busy:
             if not self._begun:
-                raise Refusal(409, "NotReset", "reset comes first")
+                raise HttpError(409, "NotReset", "reset comes first")
             self._finished = True
             try:
                 self._sweep()
             except Exception as error:
-                raise Refusal(500, "RunnerLost", str(error)) from error
+                raise HttpError(500, "RunnerLost", str(error)) from error
             if self._agent is not None:
                 self._agent.wait(END_SECONDS)
             transcript = Transcript(
@@ -225,15 +225,15 @@ class Session:
         after."""
         row, seed, judges = body.get("row"), body.get("seed"), body.get("judges", [])
         if not isinstance(row, dict) or not isinstance(seed, int) or not is_list_of(judges, str):
-            raise Refusal(400, "MalformedRequest", "a group takes a row, a seed, episodes and judges")
+            raise HttpError(400, "MalformedRequest", "a group takes a row, a seed, episodes and judges")
         transcripts = grouped(body.get("episodes"), row)
         with self._busy:
             if self._begun:
-                raise Refusal(409, "AlreadyReset", "a sandbox that had an episode judges no group")
+                raise HttpError(409, "AlreadyReset", "a sandbox that had an episode judges no group")
             self._begun = self._finished = True
             method = self._environment.group_reward
             if method is None:
-                raise Refusal(409, "NoGroupReward", "the environment has no group_reward")
+                raise HttpError(409, "NoGroupReward", "the environment has no group_reward")
             with self._judging("ResetFailed", "reset", self._environment.reset):
                 settled(self._environment.reset(row, seed))
             with asking(judges), self._judging("RewardFailed", "group_reward", method):
@@ -247,7 +247,7 @@ class Session:
 
         seconds = number_in(body, "seconds")
         if not 0 <= seconds <= MAX_WAIT:
-            raise Refusal(400, "MalformedRequest", f"seconds must be between 0 and {MAX_WAIT}")
+            raise HttpError(400, "MalformedRequest", f"seconds must be between 0 and {MAX_WAIT}")
         return {"questions": QUESTIONS.taken(seconds)}
 
     def answer(self, body: dict[str, Any]) -> dict[str, Any]:
@@ -255,9 +255,9 @@ class Session:
         from headway_sandbox.judges import QUESTIONS
 
         if not is_list_of([body.get("id")], int) or "answer" not in body:
-            raise Refusal(400, "MalformedRequest", "an answer takes the id of a question, and the answer")
+            raise HttpError(400, "MalformedRequest", "an answer takes the id of a question, and the answer")
         if not QUESTIONS.answer(body["id"], body["answer"]):
-            raise Refusal(409, "NoQuestion", f"question {body['id']} is not open")
+            raise HttpError(409, "NoQuestion", f"question {body['id']} is not open")
         return {}
 
     @contextlib.contextmanager
@@ -269,7 +269,7 @@ class Session:
         self._running = Running(where)
         try:
             yield
-        except Refusal:  # in the environment's own words, with its own field
+        except HttpError:  # in the environment's own words, with its own field
             raise
         except Unusable as error:
             raise unusable(error.reason, str(error), method) from error
@@ -292,14 +292,14 @@ class Session:
                 at = place(stack(sys._current_frames().get(running.thread)) + awaited.standing())
                 said = f"{running.where} has not returned by the end of the episode's time"
                 said += f": {at}" if at else ""
-                problem = Refusal(504, "EnvironmentHangs", said, field=ENTRYPOINT_FIELD)
+                problem = HttpError(504, "EnvironmentHangs", said, field=ENTRYPOINT_FIELD)
                 if self.answer_for(running.thread, problem):
                     print(f"EnvironmentHangs: {said}", file=sys.stderr, flush=True)
             time.sleep(WATCH_SECONDS)
 
     def _require_open(self) -> None:
         if not self._begun or self._finished:
-            raise Refusal(409, "EpisodeNotOpen", "tools and agents run between reset and finish")
+            raise HttpError(409, "EpisodeNotOpen", "tools and agents run between reset and finish")
 
 
 def asking(judges: list[str]) -> contextlib.AbstractContextManager[None]:
@@ -321,7 +321,7 @@ def text_in(body: Mapping[str, Any], name: str) -> str:
     """A string member of a request."""
     value = body.get(name)
     if not isinstance(value, str) or not value:
-        raise Refusal(400, "MalformedRequest", f"{name} must be a string")
+        raise HttpError(400, "MalformedRequest", f"{name} must be a string")
     return value
 
 
@@ -339,5 +339,5 @@ def number_in(body: Mapping[str, Any], name: str) -> float:
     """A number member of a request."""
     value = body.get(name)
     if isinstance(value, bool) or not isinstance(value, int | float) or not bounds.within(value, math.inf):
-        raise Refusal(400, "MalformedRequest", f"{name} must be a number")
+        raise HttpError(400, "MalformedRequest", f"{name} must be a number")
     return float(value)

@@ -26,9 +26,11 @@ from headway_api.records import Canary, EpisodeRecord, Purpose, StepReport, Usag
 from headway_api.spec.lifecycle import BudgetSpec
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_api.store import FileStore, Store
+from headway_coordinator.adaptive_semaphore import AdaptiveSemaphore
 from headway_coordinator.budget.gate import Budget
 from headway_coordinator.budget.priced import Priced
 from headway_coordinator.budget.worst import Limits
+from headway_coordinator.cancel_token import Stopped
 from headway_coordinator.dataset import Data
 from headway_coordinator.engines.router import Router
 from headway_coordinator.episode import Task
@@ -36,10 +38,8 @@ from headway_coordinator.learner_api import LearnerApi
 from headway_coordinator.ledger import events
 from headway_coordinator.ledger.segments import Ledger
 from headway_coordinator.metrics.steps import StepFigures
-from headway_coordinator.room import Room
 from headway_coordinator.signals import Signals
 from headway_coordinator.spool import Spool, decode
-from headway_coordinator.stop import Stopped
 from headway_coordinator.training import Training
 from headway_coordinator.validations import Beside
 
@@ -165,7 +165,7 @@ class Job:
     @asynccontextmanager
     async def coordinator(self) -> AsyncIterator[tuple[Training, ScriptedLearner, asyncio.Task[None]]]:
         self.rotation, self.slot = Rotation(), Rotation()
-        room = None if self.dedicated is None else Room(self.dedicated)
+        room = None if self.dedicated is None else AdaptiveSemaphore(self.dedicated)
         beside = Beside(self.slot, self.episode, room)  # type: ignore[arg-type]
         spool, ledger = Spool(self.store, self.layout), Ledger(self.store, self.layout)
         ledger.load()
@@ -186,7 +186,7 @@ class Job:
             ledger,
             self.episode,
             spool.incarnation(),
-            Room(self.spec.rollout.max_concurrency),
+            AdaptiveSemaphore(self.spec.rollout.max_concurrency),
             on_change=lambda: moved(),
             paused=lambda: self.paused(),
             on_validation=self.on_validation,

@@ -19,10 +19,10 @@ from headway_api.records import EpisodeRecord
 from headway_api.sandbox_api import FinishReply, ResetReply
 from headway_api.spec.evaluation import RLEvalJobSpec
 from headway_api.store import FileStore
+from headway_coordinator.adaptive_semaphore import AdaptiveSemaphore
 from headway_coordinator.episode import Task
 from headway_coordinator.evaluation.run import Evaluation, Players, Unit
 from headway_coordinator.ledger.segments import Ledger
-from headway_coordinator.room import Room
 from headway_coordinator.spool import Spool
 
 
@@ -81,7 +81,11 @@ class EvalJob:
                 self.open.remove(server_set)
 
         return Unit(
-            names, "servers" if server_set is not None else "endpoint", opened, Room(room), server_set
+            names,
+            "servers" if server_set is not None else "endpoint",
+            opened,
+            AdaptiveSemaphore(room),
+            server_set,
         )
 
     async def coordinator(self, had: Iterable[int] = ()) -> Evaluation:

@@ -21,13 +21,14 @@ from ports import free_port
 from role_keys import TO_BROKER
 from speaker import Speaker
 
-from headway_api.records import EpisodeRecord, Purpose, Row
+from headway_api.records import EpisodeRecord, Purpose, TrainingSequence
 from headway_api.rows import prompt_of
 from headway_api.sandbox_api import ToolReply
+from headway_coordinator.adaptive_semaphore import AdaptiveSemaphore
 from headway_coordinator.agents.agent import Agent
 from headway_coordinator.agents.builtin import Builtin
 from headway_coordinator.agents.http import HttpAgent
-from headway_coordinator.agents.remote import Desk
+from headway_coordinator.agents.remote import RemoteAgentHost
 from headway_coordinator.agents.sandboxed import SandboxedAgent
 from headway_coordinator.engines.router import Router
 from headway_coordinator.episode import Episodes, Rules, Task
@@ -35,8 +36,7 @@ from headway_coordinator.gateway.asks import Sampling, Session
 from headway_coordinator.gateway.core import Gateway
 from headway_coordinator.gateway.rollouts import Rollout
 from headway_coordinator.gateway.server import RETRIES, GatewayServer
-from headway_coordinator.gateway.turns import Backend, Places
-from headway_coordinator.room import Room
+from headway_coordinator.gateway.turns import Backend, TurnLimiter
 from headway_coordinator.sandboxes import Broker
 from headway_coordinator.trajectory.render import choose
 
@@ -80,8 +80,8 @@ class GatewayRig:
         """Of all calls of one route, in the order in which they were answered."""
         return [one.status for one in self.answered if one.path == path]
 
-    def desk(self, lenient: bool = False) -> Desk:
-        return Desk(
+    def desk(self, lenient: bool = False) -> RemoteAgentHost:
+        return RemoteAgentHost(
             lenient=lenient,
             server=self.server,
             backend=self.backend,
@@ -129,7 +129,9 @@ async def gateway_rig(
 ) -> AsyncIterator[GatewayRig]:
     """A gateway whose model says `texts` in each episode."""
     speaker = Speaker(tok, texts)
-    backend = Backend(Gateway(choose(tok, "qwen3"), speaker, context, 30.0), Places(Room(places)))
+    backend = Backend(
+        Gateway(choose(tok, "qwen3"), speaker, context, 30.0), TurnLimiter(AdaptiveSemaphore(places))
+    )
     server = GatewayServer()
     async with AsyncExitStack() as stack:
         http = await stack.enter_async_context(aiohttp.ClientSession())
@@ -164,7 +166,7 @@ def a_task(row: dict[str, Any], *, index: int = 0, attempt: int = 0, max_tokens:
     )
 
 
-def token_truth(rig: GatewayRig, record: EpisodeRecord) -> Row:
+def token_truth(rig: GatewayRig, record: EpisodeRecord) -> TrainingSequence:
     """The episode's only row, after checks against what the engine saw and said.
 
     Every turn's prompt begins with all of the turn before it, the row is the last turn whole, and trains

@@ -19,6 +19,7 @@ from headway_api.sandbox_api import Question
 from headway_api.spec.judge import Judge as JudgeSpec
 from headway_api.store import FileStore
 from headway_coordinator import group as groups
+from headway_coordinator.adaptive_semaphore import AdaptiveSemaphore
 from headway_coordinator.agents.builtin import Builtin
 from headway_coordinator.dataset import Slot
 from headway_coordinator.engines.router import Router
@@ -29,7 +30,6 @@ from headway_coordinator.gateway.core import Gateway
 from headway_coordinator.judges.answering import Judges
 from headway_coordinator.judges.connected import connected
 from headway_coordinator.judges.question import Asked, asked
-from headway_coordinator.room import Room
 from headway_coordinator.sandboxes import Broker
 from headway_coordinator.trajectory.render import choose
 
@@ -152,4 +152,4 @@ def plan(size: int = 1, **row: Any) -> groups.Plan:
 
 
 async def ran(rig: Rig, of: groups.Plan, retries: int = 0) -> GroupRecord:
-    return await groups.run(of, rig.run, Room(8), incarnation=0, max_retries=retries)
+    return await groups.run(of, rig.run, AdaptiveSemaphore(8), incarnation=0, max_retries=retries)

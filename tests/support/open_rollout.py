@@ -15,12 +15,12 @@ from aiohttp import web
 from speaker import ANSWER, Speaker
 
 from headway_api.sandbox_api import ToolReply
+from headway_coordinator.adaptive_semaphore import AdaptiveSemaphore
 from headway_coordinator.gateway.asks import Sampling, Session
 from headway_coordinator.gateway.core import Gateway
 from headway_coordinator.gateway.rollouts import Rollout
 from headway_coordinator.gateway.server import GatewayServer
-from headway_coordinator.gateway.turns import Backend, Places
-from headway_coordinator.room import Room
+from headway_coordinator.gateway.turns import Backend, TurnLimiter
 from headway_coordinator.trajectory.render import choose
 
 ARN = "arn:headway:rltrainingjob::tests:job/uid"
@@ -69,7 +69,9 @@ async def rig(
     """`around`: a middleware outside the gateway's own."""
     async with AsyncExitStack() as stack:
         speaker = Speaker(tok, texts or [ANSWER])
-        backend = Backend(Gateway(choose(tok, "qwen3"), speaker, context, 5.0), Places(Room(limit)))
+        backend = Backend(
+            Gateway(choose(tok, "qwen3"), speaker, context, 5.0), TurnLimiter(AdaptiveSemaphore(limit))
+        )
         gateway = GatewayServer()
         app = gateway.app()
         if around is not None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from aiohttp import web
 
 from headway_api.records import WeightsManifest, WeightsState
-from headway_rollout.weights.keeper import NOTHING
+from headway_rollout.weights.updater import NOTHING
 from headway_wire.listening import listening
 
 

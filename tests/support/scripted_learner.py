@@ -16,7 +16,7 @@ from typing import Any
 import aiohttp
 
 from headway_api.artifacts import Layout
-from headway_api.in_force import Directive, InForce, Refusal
+from headway_api.in_force import Directive, DirectiveRefusal, InForce
 from headway_api.records import Batch, Finished, GroupRecord, StepReport, WeightsManifest
 from headway_api.store import Store
 
@@ -72,11 +72,13 @@ class ScriptedLearner:
             return {}
         there = [step for step in directive.restore if step < batch.step and self._is_whole(step)]
         if self.refuses(directive):
-            refused = Refusal(reason="NotApplicable", message="it was told to refuse")
+            refused = DirectiveRefusal(reason="NotApplicable", message="it was told to refuse")
         elif batch.in_force.number <= self.in_force.number:
-            refused = Refusal(reason="TakenBefore", message=f"{self.in_force.number} is in force")
+            refused = DirectiveRefusal(reason="TakenBefore", message=f"{self.in_force.number} is in force")
         elif directive.restore and not there:
-            refused = Refusal(reason="NothingToRestore", message=f"none of {directive.restore} is whole")
+            refused = DirectiveRefusal(
+                reason="NothingToRestore", message=f"none of {directive.restore} is whole"
+            )
         else:
             self.in_force = batch.in_force
             return {"directive": directive, "restored": there[0] if there else None}

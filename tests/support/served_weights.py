@@ -17,10 +17,10 @@ from headway_api.weights_direct import DirectHeader, DirectPlace
 from headway_api.weights_format import DIGESTS_FILE, MODEL_FILE
 from headway_rollout.engine import Engine, EngineRefused, NotJoined
 from headway_rollout.weights.checks import read_headers
-from headway_rollout.weights.keeper import Keeper
-from headway_rollout.weights.learner import Learner
+from headway_rollout.weights.learner_client import LearnerClient
 from headway_rollout.weights.loaders import FullLoader
 from headway_rollout.weights.slots import Failed, Slots
+from headway_rollout.weights.updater import WeightUpdater
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -98,7 +98,7 @@ class CountingStore(FileStore):
 class Server:
     """One server's disk, engine and slots."""
 
-    def __init__(self, folder: Path, learner: Learner | None = None) -> None:
+    def __init__(self, folder: Path, learner: LearnerClient | None = None) -> None:
         self._learner = learner
         self.cache = folder / "cache"
         self.engine = ScriptedEngine()
@@ -116,8 +116,8 @@ class Server:
             whole(base, 0)
         loader = FullLoader(self.engine, read_headers(base / "000000"), self._learner)
 
-        def keeper(slot: str, failed: Failed) -> Keeper:
-            return Keeper(self.engine, loader, store, self.cache, slot=slot, failed=failed)
+        def keeper(slot: str, failed: Failed) -> WeightUpdater:
+            return WeightUpdater(self.engine, loader, store, self.cache, slot=slot, failed=failed)
 
         return Slots(keeper, 1, POLICY)
 

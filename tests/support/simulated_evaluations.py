@@ -26,12 +26,12 @@ from headway_api.held import Holder
 from headway_api.prices import DatedPrices, PriceBook, Tariff
 from headway_api.records import EpisodeRecord, Judgement, Outcome, PolicyVersion, Turn
 from headway_api.store import FileStore
+from headway_coordinator.adaptive_semaphore import AdaptiveSemaphore
 from headway_coordinator.dataset import position_of
 from headway_coordinator.episode import Task
 from headway_coordinator.estimate.evaluation import EvalEstimates
 from headway_coordinator.evaluation.run import Evaluation, Players, Unit
 from headway_coordinator.ledger.segments import Ledger
-from headway_coordinator.room import Room
 from headway_coordinator.spool import Spool
 
 BEGAN = datetime(2026, 11, 1, tzinfo=UTC).timestamp()
@@ -270,14 +270,16 @@ class Simulated:
         for number, members in self.job.server_sets.items():
             model = self.job.priced_as(members[0])
             names = tuple(each.name for each in members)
-            yield Unit(names, "servers", self._opened(*names), Room(PLACES), number, model=model)
+            yield Unit(names, "servers", self._opened(*names), AdaptiveSemaphore(PLACES), number, model=model)
         for each in self.job.candidates:
             asked = self.job.spec.asked(each.name)
             opened = self._opened(each.name)
             if asked.endpoint is not None:
-                yield Unit((each.name,), "endpoint", opened, Room(PLACES), model=asked.endpoint.model)
+                yield Unit(
+                    (each.name,), "endpoint", opened, AdaptiveSemaphore(PLACES), model=asked.endpoint.model
+                )
             if asked.rescore is not None:
-                yield Unit((each.name,), "nobody", opened, Room(PLACES))
+                yield Unit((each.name,), "nobody", opened, AdaptiveSemaphore(PLACES))
 
     def _opened(self, *names: str) -> Any:
         clock = "/".join(names)

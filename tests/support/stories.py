@@ -14,7 +14,7 @@ from headway_analysis.signals.definition import Level, Reading
 from headway_analysis.signals.standing import Standing
 from headway_analysis.signals.watch import Verdict
 from headway_api.decisions import Decision, Kept
-from headway_api.in_force import InForce, Refusal
+from headway_api.in_force import DirectiveRefusal, InForce
 from headway_api.records import StepReport
 from headway_api.signals import SignalName, SignalState
 from headway_api.spec.training import RLTrainingJobSpec
@@ -150,7 +150,7 @@ class Story:
                     "directive": directive,
                     "in_force": before if refused else found.in_force,
                     "restored": directive.restore[0] if directive.restore and not refused else None,
-                    "refused": Refusal(reason="NotApplicable", message=refused) if refused else None,
+                    "refused": DirectiveRefusal(reason="NotApplicable", message=refused) if refused else None,
                 }
             )
         )

@@ -225,7 +225,7 @@ WHERE = {
     "coordinator/headway_coordinator/remedies/journal.py": "a decision",
     "coordinator/headway_coordinator/spool.py": "a group to train on",
     "trainer/headway_trainer/checkpoint/journal.py": "the learner's pointer",
-    "trainer/headway_trainer/checkpoint/keeper.py": "only names: `by_number`",
+    "trainer/headway_trainer/checkpoint/manager.py": "only names: `by_number`",
     "trainer/headway_trainer/checkpoint/state.py": "a rank's record",
     "trainer/headway_trainer/learner.py": "only names: `by_number`",
 }

@@ -14,7 +14,7 @@ from typing import Final
 from torch import nn
 
 from headway_api.exits import JobError
-from headway_api.in_force import InForce, Refusal
+from headway_api.in_force import DirectiveRefusal, InForce
 from headway_api.objective import episode_tokens
 from headway_api.remedies import NotApplicable, applied
 from headway_api.spec.model import Lora
@@ -103,7 +103,7 @@ class Assembly:
             micro_batch_tokens=self.max_tokens,
         )
 
-    def obstacle(self, in_force: InForce, *, anew: bool = False) -> Refusal | None:
+    def obstacle(self, in_force: InForce, *, anew: bool = False) -> DirectiveRefusal | None:
         """Why `bring` cannot be done, on whichever rank; None where it can. Changes nothing.
 
         Args:
@@ -111,23 +111,23 @@ class Assembly:
         """
         return next(filter(None, self._ranks.gather(self._obstacle(in_force, anew))), None)
 
-    def _obstacle(self, in_force: InForce, anew: bool) -> Refusal | None:
+    def _obstacle(self, in_force: InForce, anew: bool) -> DirectiveRefusal | None:
         try:
             spec = applied(self._given, in_force)
             Objective.of(spec.algorithm, episode_tokens(spec))
         except NotApplicable as why:
-            return Refusal(reason="NotApplicable", message=str(why))
+            return DirectiveRefusal(reason="NotApplicable", message=str(why))
         except JobError as error:
-            return Refusal(reason="NotApplicable", message=error.termination.sentence)
+            return DirectiveRefusal(reason="NotApplicable", message=error.termination.sentence)
         now, wanted = _rank(self.spec), _rank(spec)
         if not anew and wanted < now:
-            return Refusal(
+            return DirectiveRefusal(
                 reason="AdapterCannotNarrow",
                 message=f"the adapter has rank {now} and is to have {wanted}, with which it would compute "
                 "something else; restore a checkpoint from before it was widened",
             )
         if self._lacks_copy(spec) and (short := self._short_of_memory()):
-            return Refusal(
+            return DirectiveRefusal(
                 reason="TooLittleMemory",
                 message="each process of the learner needs a frozen copy of the base model beside the rest "
                 f"({short}); give the learner more memory, or train an adapter, which has the base below it",

@@ -20,7 +20,7 @@ from headway_api.bounds import SCORE
 from headway_api.exits import JobError
 from headway_api.in_force import InForce
 from headway_api.objective import uniform
-from headway_api.records import Batch, EpisodeRecord, GroupRecord, Row, TurnSpan, VersionSpan
+from headway_api.records import Batch, EpisodeRecord, GroupRecord, TrainingSequence, TurnSpan, VersionSpan
 from headway_trainer.objective.advantage import Numbers, Scored
 from headway_trainer.objective.presets import Objective
 from headway_trainer.objective.reduction import RowShape
@@ -184,7 +184,7 @@ def _turn_tokens(episode: EpisodeRecord) -> Counter[int]:
     return tokens
 
 
-def _spans(row: Row) -> list[TurnSpan]:
+def _spans(row: TrainingSequence) -> list[TurnSpan]:
     """Where the tokens of each turn are; of a row that does not say, the runs of its mask are of turn 0."""
     if row.turns:
         return row.turns
@@ -242,7 +242,9 @@ def _rows(group: GroupRecord, advantages: Sequence[Numbers]) -> list[TrainingRow
     return rows
 
 
-def _training_row(group_id: str, episode: int, row: Row, by_turn: Mapping[int, float]) -> TrainingRow:
+def _training_row(
+    group_id: str, episode: int, row: TrainingSequence, by_turn: Mapping[int, float]
+) -> TrainingRow:
     if row.mask[0]:
         raise MalformedRow(group_id, "the first token of a row is said to have been sampled")
     advantages = np.zeros(len(row.tokens), dtype=np.float32)

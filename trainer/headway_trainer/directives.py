@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headway_api.in_force import InForce, Refusal
+from headway_api.in_force import DirectiveRefusal, InForce
 from headway_api.records import Batch
 from headway_api.remedies import NotApplicable
 from headway_trainer.assembly import Assembly
 from headway_trainer.checkpoint.journal import Journal
-from headway_trainer.checkpoint.keeper import Keeper
+from headway_trainer.checkpoint.manager import CheckpointManager
 from headway_trainer.checkpoint.manifest import Checkpoint, NotWhole
 from headway_trainer.ranks import Ranks
 
@@ -17,18 +17,18 @@ from headway_trainer.ranks import Ranks
 class Directives:
     """Decides for one learner; collective."""
 
-    def __init__(self, parts: Assembly, keeper: Keeper, journal: Journal, ranks: Ranks) -> None:
+    def __init__(self, parts: Assembly, keeper: CheckpointManager, journal: Journal, ranks: Ranks) -> None:
         self._parts = parts
         self._keeper = keeper
         self._journal = journal
         self._ranks = ranks
 
-    def decide(self, batch: Batch) -> Checkpoint | Refusal | None:
+    def decide(self, batch: Batch) -> Checkpoint | DirectiveRefusal | None:
         """The checkpoint to go back to, its files on every node; None for none; or why nothing is done."""
         assert batch.directive is not None
         now, number, restore = self._parts.in_force.number, batch.in_force.number, batch.directive.restore
         if number <= now:
-            return Refusal(
+            return DirectiveRefusal(
                 reason="TakenBefore",
                 message=f"directive {number} is not above {now}, which is in force: it was done before; give "
                 "a new one the next number",
@@ -37,7 +37,7 @@ class Directives:
             return refusal
         return self._fetched(batch.in_force, restore, batch.step - 1) if restore else None
 
-    def _fetched(self, in_force: InForce, restore: Sequence[int], last: int) -> Checkpoint | Refusal:
+    def _fetched(self, in_force: InForce, restore: Sequence[int], last: int) -> Checkpoint | DirectiveRefusal:
         passed_over = []
         for step in restore:
             found: Checkpoint | str = self._ranks.share(self._found(in_force, step, last))
@@ -47,7 +47,7 @@ class Directives:
                     return found
                 why = fault.why
             passed_over.append(f"step {step}: {why}")
-        return Refusal(
+        return DirectiveRefusal(
             reason="NothingToRestore",
             message=f"{'; '.join(passed_over)}; name a step whose checkpoint is kept "
             "(spec.checkpoints.keepLast, keepBest)",

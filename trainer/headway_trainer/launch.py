@@ -17,8 +17,8 @@ from typing import Final
 
 from headway_api import names
 from headway_api.exits import ANEW, PERMANENT, RETRIABLE
-from headway_trainer.companions import Companions
 from headway_trainer.logs import log
+from headway_trainer.peer_shutdown import PeerShutdown
 from headway_trainer.termination import another_handles_sigterm, exit_on_sigterm, live
 
 LOOPBACK: Final = "127.0.0.1"
@@ -70,7 +70,7 @@ def main() -> None:
     if place.alone:
         _alone(place, os.environ)
     else:
-        companions = Companions(place.node_rank, place.master, place.port) if place.nodes > 1 else None
+        companions = PeerShutdown(place.node_rank, place.master, place.port) if place.nodes > 1 else None
 
         def answered() -> bool:
             """Torch's agent answers once there are processes. Before that nobody misses this pod, and a note
@@ -109,7 +109,7 @@ def outcome(first: int, codes: Collection[int], stopped: Callable[[], bool]) -> 
     return first if first > 0 else 128 - first
 
 
-def _several(place: Place, companions: Companions | None) -> int:
+def _several(place: Place, companions: PeerShutdown | None) -> int:
     from torch.distributed import DistError
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError

@@ -21,7 +21,7 @@ from headway_api.artifacts import Layout, by_number
 from headway_api.base_model import fetch
 from headway_api.config import JobConfig
 from headway_api.exits import ANEW, JobError, leave, not_final
-from headway_api.in_force import InForce, Refusal
+from headway_api.in_force import DirectiveRefusal, InForce
 from headway_api.keys import Key
 from headway_api.records import Batch, PolicyVersion, StepReport
 from headway_api.spec.model import ModelSpec
@@ -31,11 +31,11 @@ from headway_trainer import warm_start
 from headway_trainer.assembly import Assembly
 from headway_trainer.batch import TrainingBatch, mini_batches, training_batch
 from headway_trainer.checkpoint.journal import Journal
-from headway_trainer.checkpoint.keeper import Keeper
+from headway_trainer.checkpoint.manager import CheckpointManager
 from headway_trainer.checkpoint.manifest import Checkpoint
 from headway_trainer.checkpoint.retention import due, expired_weights
 from headway_trainer.checkpoint.signer import Signer
-from headway_trainer.coordinator import Coordinator
+from headway_trainer.coordinator_client import CoordinatorClient
 from headway_trainer.directives import Directives
 from headway_trainer.logs import log
 from headway_trainer.loop import Stopwatch, serve
@@ -45,7 +45,7 @@ from headway_trainer.publish.links import built_on, delta_steps
 from headway_trainer.publish.sender import Sender, sender_of
 from headway_trainer.ranks import Ranks
 from headway_trainer.step import optimizer_step, refuse_broken, with_old
-from headway_trainer.termination import AT_END, EXIT, HOLD, end, exit_on_sigterm, live
+from headway_trainer.termination import AT_END, EXIT, SHUTDOWN_GUARD, end, exit_on_sigterm, live
 
 
 class Learner:
@@ -76,7 +76,7 @@ class Learner:
         self._parts = Assembly(spec, self._held(), base, scratch / "weights", ranks, sender)
         held = config.model_copy(update={"spec": self._parts.spec})
         self._parts.put_together(warm_start.load(held, store, base, cache, ranks))
-        self.keeper = Keeper(
+        self.keeper = CheckpointManager(
             spec.checkpoints,
             self._parts.engine,
             store,
@@ -156,7 +156,7 @@ class Learner:
         """
         watch = Stopwatch(dict(before.seconds))
         found = self._directives.decide(batch)
-        refused, restored = (found, None) if isinstance(found, Refusal) else (None, found)
+        refused, restored = (found, None) if isinstance(found, DirectiveRefusal) else (None, found)
         if restored is not None:
             self._parts.begin_anew(restored.report.in_force)
             self.keeper.engine = self._parts.engine
@@ -306,14 +306,14 @@ def run(environ: Mapping[str, str]) -> None:
         Probes(int(environ.get(names.ENV_PROBE_PORT, names.PORT_LEARNER))) if ranks.local_rank == 0 else None
     )
     url, key = _coordinator_url(config, environ), held[Key.LEARNER_TO_COORDINATOR]
-    coordinator = Coordinator(url, key) if ranks.first else None
+    coordinator = CoordinatorClient(url, key) if ranks.first else None
     finished = serve(learner, coordinator, ranks, probes)
     if sender is not None:
         sender.close()
     if finished is None:
-        log("stopped", told=HOLD.asked)
+        log("stopped", told=SHUTDOWN_GUARD.asked)
         # One that ends because another was told to has not failed, and nobody was rid of its pod.
-        end(EXIT if HOLD.asked else ANEW)
+        end(EXIT if SHUTDOWN_GUARD.asked else ANEW)
     log("finished", reason=finished.reason)
     ranks.leave()
 

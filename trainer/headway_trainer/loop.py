@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Final
 
 from headway_api.records import Batch, Finished, StepReport
 from headway_trainer.batch import TrainingBatch
-from headway_trainer.coordinator import LONG_POLL, AnnounceFirst, Coordinator, Unreachable
+from headway_trainer.coordinator_client import LONG_POLL, AnnounceFirst, CoordinatorClient, Unreachable
 from headway_trainer.logs import log
 from headway_trainer.probes import Probes
 from headway_trainer.ranks import Ranks
-from headway_trainer.termination import HOLD
+from headway_trainer.termination import SHUTDOWN_GUARD
 
 if TYPE_CHECKING:
     from headway_trainer.learner import Learner
@@ -47,7 +47,7 @@ class Stopwatch:
 
 
 @dataclass(frozen=True)
-class Word:
+class RankMessage:
     """What rank 0 heard, for all ranks."""
 
     received: TrainingBatch | Batch | Finished | Unreachable | None
@@ -61,7 +61,7 @@ class Word:
 
 
 def serve(
-    learner: Learner, coordinator: Coordinator | None, ranks: Ranks, probes: Probes | None
+    learner: Learner, coordinator: CoordinatorClient | None, ranks: Ranks, probes: Probes | None
 ) -> Finished | None:
     """Train batch after batch until the coordinator has no more, or SIGTERM on any rank (None); only rank 0
     has a coordinator. What was trained is durable then.
@@ -77,15 +77,15 @@ def serve(
     watch = Stopwatch()
     while True:
         with watch("wait_for_batch"):
-            if coordinator and not HOLD.asked:
+            if coordinator and not SHUTDOWN_GUARD.asked:
                 with suppress(Unreachable):  # `_next` tries once more, and tells every rank
                     report = _said_again(learner, coordinator, report)
-            word = ranks.share(_next(learner, coordinator, report) if coordinator else Word(None, -1))
+            word = ranks.share(_next(learner, coordinator, report) if coordinator else RankMessage(None, -1))
         learner.keeper.check()
         if probes:
             probes.beat()
         # Held on every rank alike, and let go on none before rank 0 knows that all is durable.
-        HOLD.set(word.durable < report.step)
+        SHUTDOWN_GUARD.set(word.durable < report.step)
         stopped = _stopped(ranks)
         if stopped or isinstance(word.received, Finished | Unreachable):
             _save(learner, report)
@@ -108,7 +108,7 @@ def serve(
             report = learner.remedy(word.received, incarnation, watch)
         else:
             report = learner.train(word.received, incarnation, watch)
-        HOLD.set(True)
+        SHUTDOWN_GUARD.set(True)
         if _stopped(ranks):
             _save(learner, report)  # whoever resumes announces it
             return None
@@ -128,41 +128,41 @@ def serve(
 
 def _stopped(ranks: Ranks) -> bool:
     """Whether any rank was told to stop; collective."""
-    return bool(ranks.maximum([HOLD.asked])[0])
+    return bool(ranks.maximum([SHUTDOWN_GUARD.asked])[0])
 
 
 def _save(learner: Learner, report: StepReport) -> None:
     """Make `report`'s step durable, whatever comes: an operator that hears that the job is over ends the
     learner."""
-    HOLD.set(True)
+    SHUTDOWN_GUARD.set(True)
     learner.keeper.save(report)
     learner.keeper.settle()
 
 
-def _next(learner: Learner, coordinator: Coordinator, report: StepReport) -> Word:
+def _next(learner: Learner, coordinator: CoordinatorClient, report: StepReport) -> RankMessage:
     durable = learner.keeper.durable
-    if HOLD.asked:
-        return Word(None, durable)
+    if SHUTDOWN_GUARD.asked:
+        return RankMessage(None, durable)
     try:
         answer = _asked(learner, coordinator, report)
     except Unreachable as away:
-        return Word(away, durable)
+        return RankMessage(away, durable)
     if isinstance(answer, Batch):
         received = learner.prepare(answer) if answer.directive is None else answer
-        return Word(received, durable, tuple(answer.validated), tuple(answer.validating))
-    return Word(answer, durable)
+        return RankMessage(received, durable, tuple(answer.validated), tuple(answer.validating))
+    return RankMessage(answer, durable)
 
 
-def _asked(learner: Learner, coordinator: Coordinator, report: StepReport) -> Batch | Finished | None:
+def _asked(learner: Learner, coordinator: CoordinatorClient, report: StepReport) -> Batch | Finished | None:
     try:
-        return coordinator.poll(report.step + 1, SHORT_POLL if HOLD.held else LONG_POLL)
+        return coordinator.poll(report.step + 1, SHORT_POLL if SHUTDOWN_GUARD.held else LONG_POLL)
     except AnnounceFirst as unknown:
         log("announced again", why=str(unknown))
         _announce(learner, coordinator, report)
         return None
 
 
-def _said_again(learner: Learner, coordinator: Coordinator, report: StepReport) -> StepReport:
+def _said_again(learner: Learner, coordinator: CoordinatorClient, report: StepReport) -> StepReport:
     """`report` as it is now; announced again where a newer step has become durable."""
     durable = learner.keeper.durable
     if durable <= report.durable:
@@ -172,6 +172,6 @@ def _said_again(learner: Learner, coordinator: Coordinator, report: StepReport) 
     return report
 
 
-def _announce(learner: Learner, coordinator: Coordinator, report: StepReport) -> None:
-    coordinator.announce(report, give_up=lambda: HOLD.asked)
+def _announce(learner: Learner, coordinator: CoordinatorClient, report: StepReport) -> None:
+    coordinator.announce(report, give_up=lambda: SHUTDOWN_GUARD.asked)
     learner.announced()

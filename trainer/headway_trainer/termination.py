@@ -17,7 +17,7 @@ AT_END: Final[list[Callable[[], object]]] = []
 """What is done last, of a process that ends by itself or is told to; each within seconds."""
 
 
-class Hold:
+class ShutdownGuard:
     """Keeps SIGTERM from ending the process while there is something that is not durable.
 
     Whoever holds looks at `asked` now and then, saves what there is, and leaves with `EXIT`. The grace period
@@ -52,7 +52,7 @@ class Hold:
             return self._held or self._asked.is_set()
 
 
-HOLD: Final = Hold()
+SHUTDOWN_GUARD: Final = ShutdownGuard()
 """Of this process."""
 
 
@@ -61,7 +61,7 @@ def another_handles_sigterm() -> bool:
     return signal.getsignal(signal.SIGTERM) is not _heard
 
 
-def exit_on_sigterm(defers: Callable[[], bool] = HOLD.defers) -> None:
+def exit_on_sigterm(defers: Callable[[], bool] = SHUTDOWN_GUARD.defers) -> None:
     """Leave with code 143 on SIGTERM, even while the main thread waits inside a collective, unless `defers`
     says then that someone else will see to it.
 

@@ -38,7 +38,7 @@ from headway_api.records import (
     EpisodeRecord,
     GroupRecord,
     Outcome,
-    Row,
+    TrainingSequence,
     Turn,
 )
 from headway_api.staleness import lag
@@ -266,7 +266,7 @@ def _rows(prefix: str, episodes: Sequence[EpisodeRecord]) -> Figures:
     }
 
 
-def _branches(episode: EpisodeRecord) -> list[Row]:
+def _branches(episode: EpisodeRecord) -> list[TrainingSequence]:
     """An episode's rows but the one with its first turn; a helper's row may be older than that."""
     turns = [min((span.turn for span in row.turns), default=0) for row in episode.rows]
     return [row for n, row in enumerate(episode.rows) if n != turns.index(min(turns))]

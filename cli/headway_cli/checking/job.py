@@ -14,7 +14,7 @@ from headway_api.spec.training import RLTrainingJobSpec
 from headway_cli.local import engine
 from headway_cli.local.manifest import KINDS
 from headway_operator.plan.context import Context
-from headway_operator.plan.reading import Refusal, parse
+from headway_operator.plan.reading import SpecRefusal, parse
 from headway_operator.plan.subjects import subject_of
 
 JOB: Final = "job"
@@ -30,7 +30,7 @@ Spec = RLTrainingJobSpec | RLEvalJobSpec
 def read(document: Json) -> tuple[list[Finding], Spec | None]:
     """What is wrong with a job; and its spec, where it can be read."""
     parsed = parse(KINDS[document["kind"]], document)
-    if isinstance(parsed, Refusal):
+    if isinstance(parsed, SpecRefusal):
         return [finding(JOB, "Fail", message) for message in parsed.messages], None
     stored = {**document, "spec": document.get("spec") or {}}
     refused = subject_of(stored).refusals(Context(parsed, engine.platform(accelerators=False)))

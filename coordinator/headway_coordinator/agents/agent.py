@@ -13,7 +13,7 @@ from headway_coordinator.trajectory.calls import Message, Tool
 
 
 @dataclass
-class Stage:
+class EpisodeContext:
     """One attempt at one episode, after the environment's reset."""
 
     session: Session
@@ -31,7 +31,7 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Played:
+class AgentResult:
     """How an agent's part ended."""
 
     truncated: bool
@@ -46,7 +46,7 @@ class Played:
 class Agent(Protocol):
     """Whoever acts in an episode."""
 
-    async def play(self, stage: Stage) -> Played:
+    async def play(self, stage: EpisodeContext) -> AgentResult:
         """Act it out. The caller sets the deadline.
 
         Raises:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headway_api.opening import opening
-from headway_coordinator.agents.agent import Played, Stage
+from headway_coordinator.agents.agent import AgentResult, EpisodeContext
 from headway_coordinator.faults import AgentFault
 from headway_coordinator.gateway.allowance import NoTokensLeft
 from headway_coordinator.gateway.asks import Ask, CannotRender, Chat, Completion
@@ -28,7 +28,7 @@ class Builtin:
     system_prompt: str | None = None
     """Takes the place of the environment's own."""
 
-    async def play(self, stage: Stage) -> Played:
+    async def play(self, stage: EpisodeContext) -> AgentResult:
         """Act out one episode, from the environment's first messages to the model's last.
 
         Raises:
@@ -40,7 +40,7 @@ class Builtin:
             try:
                 completion = await self.chat.chat(stage.session, Ask(list(messages), list(stage.tools)))
             except NoTokensLeft as full:
-                return Played(truncated=True, why=str(full))
+                return AgentResult(truncated=True, why=str(full))
             except CannotRender as error:
                 if not stage.session.turns:
                     raise  # the environment's own words: no model has said anything yet
@@ -49,14 +49,14 @@ class Builtin:
                 raise AgentFault(str(error)) from error
             messages.append(completion.message)
             if completion.finish_reason == "length":
-                return Played(truncated=True, why=stage.session.cut)
+                return AgentResult(truncated=True, why=stage.session.cut)
             if not completion.calls:
-                return Played(truncated=False)
+                return AgentResult(truncated=False)
             observations, done = await _observe(stage.sandbox, completion)
             messages += observations
             if done:
-                return Played(truncated=False)
-        return Played(truncated=True, why=f"no answer within {self.max_turns} turns")
+                return AgentResult(truncated=False)
+        return AgentResult(truncated=True, why=f"no answer within {self.max_turns} turns")
 
 
 async def _observe(sandbox: Tools, completion: Completion) -> tuple[list[Message], bool]:

@@ -17,7 +17,7 @@ from headway_api.spec.agent import HttpAgent as HttpSpec
 from headway_coordinator.agents.agent import Agent
 from headway_coordinator.agents.builtin import Builtin
 from headway_coordinator.agents.http import HttpAgent
-from headway_coordinator.agents.remote import Desk
+from headway_coordinator.agents.remote import RemoteAgentHost
 from headway_coordinator.agents.sandboxed import SandboxedAgent
 from headway_coordinator.gateway.server import GatewayServer
 from headway_coordinator.gateway.turns import Backend
@@ -84,9 +84,9 @@ def job_arn(job: Job) -> str:
     return f"arn:headway:{job.kind.lower()}::{job.namespace}:{job.name}/{job.uid}"
 
 
-def _desk(job: Job, backend: Backend, server: GatewayServer, base_url: str) -> Desk:
+def _desk(job: Job, backend: Backend, server: GatewayServer, base_url: str) -> RemoteAgentHost:
     low, high = job.spec.reward.range
-    return Desk(
+    return RemoteAgentHost(
         server=server,
         backend=backend,
         base_url=base_url,

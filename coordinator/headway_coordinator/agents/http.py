@@ -18,11 +18,11 @@ from dataclasses import dataclass
 import aiohttp
 
 from headway_api import logs
-from headway_coordinator.agents.agent import Played, Stage
-from headway_coordinator.agents.remote import Desk, failed, played
+from headway_coordinator.agents.agent import AgentResult, EpisodeContext
+from headway_coordinator.agents.remote import RemoteAgentHost, failed, played
 from headway_coordinator.faults import AgentFault, InfraFault
 from headway_coordinator.gateway.rollouts import Rollout, Status
-from headway_coordinator.http import Refused, Unreachable, call
+from headway_coordinator.http import Unreachable, UpstreamError, call
 
 REWARD_SECONDS = 60.0
 """Longest wait for the reward of a rollout that is complete."""
@@ -59,12 +59,12 @@ class HttpAgent:
     """The user's service."""
 
     http: aiohttp.ClientSession
-    desk: Desk
+    desk: RemoteAgentHost
     url: str
     idle_seconds: float
     reports_reward: bool
 
-    async def play(self, stage: Stage) -> Played:
+    async def play(self, stage: EpisodeContext) -> AgentResult:
         """Have the service act, and wait for its word."""
         async with self.desk.open(stage, takes_reward=self.reports_reward) as rollout:
             work = asyncio.create_task(self._watched(stage, rollout))
@@ -78,7 +78,7 @@ class HttpAgent:
                 await asyncio.gather(work, word, return_exceptions=True)
                 stage.messages[:] = rollout.conversation
 
-    async def _word(self, rollout: Rollout) -> Played:
+    async def _word(self, rollout: Rollout) -> AgentResult:
         """What the agent says of its end."""
         await rollout.until(Status.READY, Status.REWARD_RECEIVED, Status.FAILED)
         if rollout.status is Status.FAILED:
@@ -91,7 +91,7 @@ class HttpAgent:
                 raise InfraFault(_without_reward(rollout)) from error
         return played(rollout)
 
-    async def _watched(self, stage: Stage, rollout: Rollout) -> Played:
+    async def _watched(self, stage: EpisodeContext, rollout: Rollout) -> AgentResult:
         """Have the prompt taken; ends once the agent must have lost it, or has said that it failed.
 
         Raises:
@@ -123,7 +123,7 @@ class HttpAgent:
             )
         return f"{said}; see spec.agent.http.idleSeconds"
 
-    async def _deliver(self, stage: Stage, rollout: Rollout) -> _Taken:
+    async def _deliver(self, stage: EpisodeContext, rollout: Rollout) -> _Taken:
         """Post the prompt until it is taken.
 
         Each time with another address: where an earlier one did arrive, one of the two runs acts.
@@ -139,7 +139,7 @@ class HttpAgent:
                 if isinstance(answer, dict) and (kind := answer.get("errorType")):
                     return self._ended(rollout, f"{self.url}: {kind}: {answer.get('errorMessage')}")
                 return _Taken(self.idle_seconds)
-            except Refused as error:
+            except UpstreamError as error:
                 # A gateway on the way that lost patience says nothing of the agent.
                 if rollout.begun:
                     slow = error.status == GATEWAY_TIMEOUT

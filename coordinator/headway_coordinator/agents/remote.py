@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headway_api.records import Purpose
-from headway_coordinator.agents.agent import Played, Stage
+from headway_coordinator.agents.agent import AgentResult, EpisodeContext
 from headway_coordinator.faults import AgentFault, InfraFault
 from headway_coordinator.gateway.rollouts import Rollout, Status
 from headway_coordinator.gateway.server import GatewayServer
@@ -20,7 +20,7 @@ from headway_coordinator.gateway.turns import Backend
 
 
 @dataclass(frozen=True)
-class Desk:
+class RemoteAgentHost:
     """Opens episodes to their agents."""
 
     server: GatewayServer
@@ -37,7 +37,7 @@ class Desk:
     lenient: bool = False
     """As `Rollout.lenient`."""
 
-    def open(self, stage: Stage, *, takes_reward: bool) -> AbstractAsyncContextManager[Rollout]:
+    def open(self, stage: EpisodeContext, *, takes_reward: bool) -> AbstractAsyncContextManager[Rollout]:
         """The episode's rollout, open while the block lasts."""
         rollout = Rollout(
             session=stage.session,
@@ -56,7 +56,7 @@ class Desk:
         """Base URL of one episode."""
         return f"{self.base_url.rstrip('/')}/e/{rollout.token}"
 
-    def document(self, stage: Stage, rollout: Rollout) -> dict[str, Any]:
+    def document(self, stage: EpisodeContext, rollout: Rollout) -> dict[str, Any]:
         """The episode as its agent is told of it."""
         sampling = stage.session.sampling
         return {
@@ -82,7 +82,7 @@ class Desk:
         }
 
 
-def played(rollout: Rollout) -> Played:
+def played(rollout: Rollout) -> AgentResult:
     """How a rollout whose agent is done ended.
 
     Raises:
@@ -93,7 +93,7 @@ def played(rollout: Rollout) -> Played:
     rollout.require_candidate()
     if rollout.fault is not None:
         raise InfraFault(f"the agent ended its work after a fault: {rollout.fault}", rollout.cause)
-    return Played(
+    return AgentResult(
         truncated=rollout.truncated is not None,
         why=rollout.truncated,
         reported=rollout.rewards,
@@ -101,7 +101,7 @@ def played(rollout: Rollout) -> Played:
     )
 
 
-def failed(rollout: Rollout, why: str) -> Played:
+def failed(rollout: Rollout, why: str) -> AgentResult:
     """How a rollout whose agent gave up ended: whose fault it was.
 
     Raises:

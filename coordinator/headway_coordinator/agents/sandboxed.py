@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from headway_api.sandbox_api import AgentState
-from headway_coordinator.agents.agent import Played, Stage
-from headway_coordinator.agents.remote import Desk, failed, played
+from headway_coordinator.agents.agent import AgentResult, EpisodeContext
+from headway_coordinator.agents.remote import RemoteAgentHost, failed, played
 from headway_coordinator.gateway.rollouts import Rollout, Status
 
 WAIT_SECONDS = 20.0
@@ -24,10 +24,10 @@ LAST_WORDS = 1000
 class SandboxedAgent:
     """The user's program."""
 
-    desk: Desk
+    desk: RemoteAgentHost
     command: tuple[str, ...]
 
-    async def play(self, stage: Stage) -> Played:
+    async def play(self, stage: EpisodeContext) -> AgentResult:
         """Run the program to its end."""
         async with self.desk.open(stage, takes_reward=False) as rollout:
             try:
@@ -43,7 +43,7 @@ class SandboxedAgent:
             return played(rollout)
         return failed(rollout, rollout.error or _last_words(state))
 
-    def _document(self, stage: Stage, rollout: Rollout) -> dict[str, Any]:
+    def _document(self, stage: EpisodeContext, rollout: Rollout) -> dict[str, Any]:
         """What the model may come to read: the row, with its answers, is the environment's to show."""
         document = self.desk.document(stage, rollout)
         del document["instance"]

@@ -41,8 +41,8 @@ from headway_coordinator.budget.account import (
 )
 from headway_coordinator.budget.spending import Used
 from headway_coordinator.budget.worst import Amounts, Bill, Limits, Slot
+from headway_coordinator.cancel_token import CancelToken, Stopped
 from headway_coordinator.episode import Task
-from headway_coordinator.stop import Stop, Stopped
 
 SPENT: Final = Abandoned(reason="BudgetExhausted", message="what it may cost does not fit spec.budget")
 UNGROUPED: Final = "ungrouped/"
@@ -61,7 +61,7 @@ class Planned(Protocol):
     def size(self) -> int: ...
 
     @property
-    def stop(self) -> Stop: ...
+    def stop(self) -> CancelToken: ...
 
 
 @dataclass(eq=False)
@@ -84,7 +84,7 @@ class GroupReservation:
     sampled: int
     """Most tokens that an attempt samples."""
     key: str
-    stop: Stop
+    stop: CancelToken
     open: int
     """Episodes that have not ended for good."""
     admitted: bool = False

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
-from headway_coordinator.room import Room
+from headway_coordinator.adaptive_semaphore import AdaptiveSemaphore
 
 FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS = 1.0, 60.0
 """Between two tries of a request where the endpoint asks for no time of its own: doubled each time."""
@@ -27,7 +27,7 @@ class Pace:
     def __init__(
         self, most: int, per_minute: int | None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._places = Room(most)
+        self._places = AdaptiveSemaphore(most)
         self._apart = 60.0 / per_minute if per_minute else 0.0
         self._clock = clock
         self._door = asyncio.Lock()

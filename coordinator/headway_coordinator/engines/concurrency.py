@@ -23,8 +23,8 @@ import aiohttp
 
 from headway_api import bounds, engine_metrics, logs
 from headway_api.bounds import OutOfBounds
+from headway_coordinator.adaptive_semaphore import AdaptiveSemaphore
 from headway_coordinator.engines.router import Reading, Router, Server
-from headway_coordinator.room import Room
 from headway_wire.contents import content
 
 LOOK_SECONDS = 2.0
@@ -110,7 +110,9 @@ def read(text: str) -> tuple[float, float, float] | None:
 class Concurrency:
     """Looks at the servers in rotation every few seconds and moves the limit of `room`."""
 
-    def __init__(self, http: aiohttp.ClientSession, key: str, router: Router, room: Room) -> None:
+    def __init__(
+        self, http: aiohttp.ClientSession, key: str, router: Router, room: AdaptiveSemaphore
+    ) -> None:
         """Of `router`'s servers; `key`: what their ports ask for."""
         self._http = http
         self._headers = {"Authorization": f"Bearer {key}"}

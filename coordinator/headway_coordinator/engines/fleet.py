@@ -25,7 +25,7 @@ from headway_coordinator.engines.discovery import Discover
 from headway_coordinator.engines.router import UNANNOUNCED, Endpoint, Failure, Router, Server
 from headway_coordinator.engines.schemas import Suspects
 from headway_coordinator.faults import InfraFault
-from headway_coordinator.http import Refused, Unreachable
+from headway_coordinator.http import Unreachable, UpstreamError
 
 DISCOVER_SECONDS = 1.0
 CHECK_SECONDS = 5.0
@@ -50,7 +50,7 @@ STARTING = 503
 _log = logging.getLogger(__name__)
 
 
-def _reason(error: Refused | Unreachable | ValidationError, seconds: float) -> Reason:
+def _reason(error: UpstreamError | Unreachable | ValidationError, seconds: float) -> Reason:
     """Of which kind a load is that brought no answer to be used, after so many seconds."""
     if not isinstance(error, Unreachable) or error.answered:
         return Reason.UPDATE_FAILED
@@ -137,7 +137,7 @@ class Fleet:
     async def _release(self, endpoint: Endpoint) -> None:
         try:
             await weights.release(self._http, endpoint.weights, self._key, self._slot)
-        except (Refused, Unreachable) as error:
+        except (UpstreamError, Unreachable) as error:
             logs.event(_log, "not-released", level=logging.WARNING, slot=self._slot, error=str(error))
 
     async def ready(self) -> None:
@@ -266,7 +266,7 @@ class Fleet:
         while self._asking.get(endpoint):
             try:
                 await self._state(endpoint)
-            except (Refused, ValidationError):
+            except (UpstreamError, ValidationError):
                 pass
             except Unreachable as error:
                 if not error.answered:
@@ -281,7 +281,7 @@ class Fleet:
                 state = await self._state(endpoint)
                 silent = 0
                 self._look_again(endpoint, state)
-            except (Refused, ValidationError):
+            except (UpstreamError, ValidationError):
                 silent = 0
             except Unreachable as error:
                 silent = 0 if error.answered else silent + 1
@@ -315,7 +315,7 @@ class Fleet:
                 self.router.lost(endpoint, str(error))
                 failures += 1
                 pause = retry_after(failures)
-            except (Refused, Unreachable, ValidationError) as error:
+            except (UpstreamError, Unreachable, ValidationError) as error:
                 self.router.lost(endpoint, str(error))
                 failures, pause = 0, RETRY_SECONDS
             await self._notify()
@@ -355,8 +355,8 @@ class Fleet:
         started = time.monotonic()
         try:
             after = await self._loaded(endpoint, manifest)
-        except (Refused, Unreachable, ValidationError) as error:
-            if isinstance(error, Refused) and error.status == STARTING:
+        except (UpstreamError, Unreachable, ValidationError) as error:
+            if isinstance(error, UpstreamError) and error.status == STARTING:
                 self.router.starting(endpoint)
             elif manifest.version == self.router.wanted:
                 reason = _reason(error, time.monotonic() - started)

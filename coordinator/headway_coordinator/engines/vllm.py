@@ -14,7 +14,7 @@ from headway_api.bounds import shortened
 from headway_api.model_names import BASE_MODEL, POLICY, salt_of
 from headway_api.records import PolicyVersion, VersionSpan
 from headway_coordinator.faults import InfraFault
-from headway_coordinator.http import Refused, Unreachable, Within, call
+from headway_coordinator.http import Unreachable, UpstreamError, Within, call
 
 MISSING_LOGPROB = -9999.0
 """What vLLM writes where it has no log-probability."""
@@ -102,7 +102,7 @@ async def generate(
         )
     except Unreachable as error:
         raise ServerLost(str(error)) from error
-    except Refused as error:
+    except UpstreamError as error:
         if error.status >= 500 or error.status in (404, 429):
             raise ServerLost(str(error)) from error
         if error.status == 400 and request.schema is not None:

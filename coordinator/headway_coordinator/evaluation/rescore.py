@@ -14,7 +14,7 @@ from headway_api.spec.evaluation import CandidateRescore
 from headway_api.store import Denied, NotFound, Store
 from headway_api.stored import read_each
 from headway_coordinator import spool
-from headway_coordinator.agents.agent import Played, Stage
+from headway_coordinator.agents.agent import AgentResult, EpisodeContext
 from headway_coordinator.dataset import position_of
 from headway_coordinator.evaluation.candidates import field_of
 from headway_coordinator.faults import AgentFault, CandidateFault, InfraFault
@@ -81,7 +81,7 @@ class Rescorer:
     lost: set[str] = field(default_factory=set)
     """Ids of the episodes for which nothing but a failure was recorded, so that none is retried."""
 
-    async def play(self, stage: Stage) -> Played:
+    async def play(self, stage: EpisodeContext) -> AgentResult:
         """Carry out the recorded tool calls again, and leave the recorded conversation to be judged.
 
         Raises:
@@ -103,7 +103,7 @@ class Rescorer:
         reported = [before.reward] if self.reports_reward and before.reward is not None else None
         # The record does not say which of its metrics came with the agent's reward: all are told again.
         metrics = before.metrics if reported else {}
-        return Played(before.outcome is Outcome.TRUNCATED, before.error, reported, metrics)
+        return AgentResult(before.outcome is Outcome.TRUNCATED, before.error, reported, metrics)
 
     def _recorded(self, episode_id: str) -> EpisodeRecord:
         group_id, index, _ = episode_id.rsplit("-", 2)

@@ -27,6 +27,7 @@ from headway_api.rows import Row
 from headway_api.spec.evaluation import RLEvalJobSpec
 from headway_api.spec.suite import field_of as suite_field
 from headway_coordinator import group as groups
+from headway_coordinator.adaptive_semaphore import AdaptiveSemaphore
 from headway_coordinator.bounds import LOST_LIMIT, lost
 from headway_coordinator.budget.gate import Budget, GroupReservation, unbounded
 from headway_coordinator.budget.worst import NO_LIMITS, Bill, Limits
@@ -39,9 +40,8 @@ from headway_coordinator.faults import CandidateFault
 from headway_coordinator.gateway.asks import Sampling
 from headway_coordinator.ledger import events
 from headway_coordinator.ledger.segments import Ledger
-from headway_coordinator.one_at_a_time import OneAtATime
 from headway_coordinator.recurring import Recurring, given_up
-from headway_coordinator.room import Room
+from headway_coordinator.serial_executor import SerialExecutor
 from headway_coordinator.spool import Spool
 
 WRITING: Final = 8
@@ -61,7 +61,7 @@ class Unit:
     open: Callable[[], AbstractAsyncContextManager[Players]]
     """Brings up what the candidates need. Candidates that cannot be measured are absent from what it yields,
     and have failed."""
-    room: Room
+    room: AdaptiveSemaphore
     server_set: int | None = None
     """The set of rollout servers that it needs."""
     settled: Container[str] = ()
@@ -104,7 +104,7 @@ class Evaluation:
         self._sampling = Sampling(sampling.temperature, sampling.top_p, spec.max_tokens)
         self._rules = Rules(spec.evaluation.success_threshold, spec.agent.turn_limit)
         self._suite_rules = Rules(spec.evaluation.success_threshold)
-        self._store = OneAtATime()
+        self._store = SerialExecutor()
         self._sets_at_once = asyncio.Semaphore(spec.parallelism)
         samples = len(self._measured) - len(rows)
         states = {

@@ -15,14 +15,14 @@ from typing import Final
 import aiohttp
 
 from headway_api.records import WeightsManifest
+from headway_coordinator.adaptive_semaphore import AdaptiveSemaphore
 from headway_coordinator.engines.concurrency import Concurrency
 from headway_coordinator.engines.discovery import Discover
 from headway_coordinator.engines.fleet import Fleet
 from headway_coordinator.evaluation.candidates import Readable, field_of
 from headway_coordinator.faults import CandidateFault
 from headway_coordinator.gateway.core import Gateway
-from headway_coordinator.gateway.turns import Backend, Places
-from headway_coordinator.room import Room
+from headway_coordinator.gateway.turns import Backend, TurnLimiter
 
 LOOK_SECONDS: Final = 0.5
 REFUSED_SECONDS: Final = 60.0
@@ -43,7 +43,7 @@ async def served(
     key: str,
     discover: Discover,
     candidates: Mapping[str, tuple[Readable, WeightsManifest]],
-    room: Room,
+    room: AdaptiveSemaphore,
     timeout_seconds: float,
 ) -> AsyncIterator[dict[str, Served]]:
     """Look after the slots of `candidates` on the servers that `discover` finds, until the block ends."""
@@ -55,7 +55,7 @@ async def served(
             await fleet.want(manifest)
             running.append(tasks.create_task(fleet.run()))
             gateway = Gateway(model.renderer, fleet, model.context_length, timeout_seconds)
-            found[name] = Served(fleet, Backend(gateway, Places(room.follower()), model.context_length))
+            found[name] = Served(fleet, Backend(gateway, TurnLimiter(room.follower()), model.context_length))
         for one in [*found.values()][:1]:  # the same servers: one look says how full they are
             running.append(tasks.create_task(Concurrency(http, key, one.fleet.router, room).run()))
         try:

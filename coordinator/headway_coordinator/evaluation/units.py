@@ -27,6 +27,7 @@ from headway_api.spec.suite import BOUNDS, Suite, field_of, field_said
 from headway_api.status import ResolvedCandidate
 from headway_api.store import Store
 from headway_coordinator import group as groups
+from headway_coordinator.adaptive_semaphore import AdaptiveSemaphore
 from headway_coordinator.agents.choice import Where, agent_of, suite_agent
 from headway_coordinator.budget.gate import Budget, unbounded
 from headway_coordinator.budget.worst import CONTEXTS, Limits
@@ -44,10 +45,9 @@ from headway_coordinator.evaluation.servers import Served, proven, served
 from headway_coordinator.evaluation.state import EvalState
 from headway_coordinator.faults import CandidateFault, Cause
 from headway_coordinator.gateway.server import GatewayServer
-from headway_coordinator.gateway.turns import Backend, Places
+from headway_coordinator.gateway.turns import Backend, TurnLimiter
 from headway_coordinator.judges.answering import Judges
 from headway_coordinator.recurring import Recurring
-from headway_coordinator.room import Room
 from headway_coordinator.sandboxes import Broker
 
 AGAIN_SECONDS: Final = 15.0
@@ -111,20 +111,20 @@ class Units:
         """Every unit: a set of servers each, and each other candidate by itself."""
         most = self._spec.rollout.max_concurrency
         for number, members in sorted(self.job.server_sets.items()):
-            room = Room(most)
+            room = AdaptiveSemaphore(most)
             names = tuple(candidate.name for candidate in members)
             bring_up, model = partial(self._on_servers, number, members, room), self.job.priced_as(members[0])
             yield Unit(names, "servers", bring_up, room, number, model=model, limits=self._limits)
         for resolved in self.job.candidates:
             asked = self._spec.asked(resolved.name)
             if asked.endpoint is not None:
-                room = Room(min(most, episodes_at_once(self.job, asked.endpoint)))
+                room = AdaptiveSemaphore(min(most, episodes_at_once(self.job, asked.endpoint)))
                 bring_up, model = partial(self._at_endpoint, asked, room), asked.endpoint.model
                 yield Unit((asked.name,), "endpoint", bring_up, room, model=model, limits=self._limits)
             if asked.rescore is not None:
                 lost = set[str]()
                 opened = partial(self._again, asked, lost)
-                again = Room(most)
+                again = AdaptiveSemaphore(most)
                 yield Unit((asked.name,), "nobody", opened, again, settled=lost, limits=self._limits)
 
     def _limits(self, candidate: str, suite: str | None) -> Limits:
@@ -175,7 +175,7 @@ class Units:
 
     @asynccontextmanager
     async def _on_servers(
-        self, number: int, members: tuple[ResolvedCandidate, ...], room: Room
+        self, number: int, members: tuple[ResolvedCandidate, ...], room: AdaptiveSemaphore
     ) -> AsyncIterator[Players]:
         ready: dict[str, tuple[Readable, WeightsManifest]] = {}
         for candidate in members:
@@ -234,7 +234,7 @@ class Units:
         return {name: one for name, one in found.items() if self._is_wanted(name)}
 
     @asynccontextmanager
-    async def _at_endpoint(self, asked: Candidate, room: Room) -> AsyncIterator[Players]:
+    async def _at_endpoint(self, asked: Candidate, room: AdaptiveSemaphore) -> AsyncIterator[Players]:
         async with AsyncExitStack() as stack:
             chat: EndpointChat | None = None
             with self._fault_of(asked.name):
@@ -246,7 +246,7 @@ class Units:
                 yield {}
                 return
             self.state.candidates[asked.name].notes = chat.notes
-            play = self._player(Backend(chat, Places(room.follower())), chat)
+            play = self._player(Backend(chat, TurnLimiter(room.follower())), chat)
             yield {asked.name: partial(_once_ready, chat, play)}
 
     async def _token(self, asked: Candidate) -> str | None:

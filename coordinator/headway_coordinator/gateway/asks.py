@@ -13,7 +13,7 @@ from headway_coordinator.budget.spending import UNBOUNDED, Spending
 from headway_coordinator.episode_clock import EpisodeClock
 from headway_coordinator.gateway import drift
 from headway_coordinator.gateway.allowance import NoTokensLeft, TokenAllowance, WholeAllowance
-from headway_coordinator.gateway.conversations import Said
+from headway_coordinator.gateway.conversations import RecordedTurn
 from headway_coordinator.gateway.texts import Continued
 from headway_coordinator.trajectory.calls import Call, Message, Tool
 from headway_coordinator.trajectory.graph import Graph
@@ -110,7 +110,7 @@ class Session:
     """Sampled nodes of the graph that never reached the agent: they had no part in its reward."""
     guided: set[int] = field(default_factory=set)
     """Sampled nodes of the graph that a schema held: the learner does not know what was hidden from them."""
-    said: list[Said] = field(default_factory=list)
+    said: list[RecordedTurn] = field(default_factory=list)
     """The recorded turns of conversations, in the order in which they were answered."""
     texts: list[Continued] = field(default_factory=list)
     """And those of texts."""
@@ -141,7 +141,7 @@ class Session:
         """Sampled nodes that are context wherever they stand."""
         return self.unseen | self.guided
 
-    def read(self, said: Said | None) -> None:
+    def read(self, said: RecordedTurn | None) -> None:
         """A client goes on from a recorded turn: it has read that, and all that this goes on from."""
         while said is not None:
             self.unseen.discard(said.node)

@@ -12,7 +12,7 @@ from aiohttp import web
 from headway_api import bounds
 from headway_api.bounds import OutOfBounds, json_within
 from headway_coordinator.gateway.dialect import Asked
-from headway_coordinator.gateway.refusals import Refusal, bad
+from headway_coordinator.gateway.refusals import GatewayError, bad
 from headway_wire import contents
 from headway_wire.contents import TooSlow
 
@@ -102,6 +102,6 @@ async def _received(request: web.Request, most: int, seconds: float) -> bytes:
     try:
         return await contents.body(request, most, seconds)
     except TooSlow as error:
-        raise Refusal(408, "request_too_slow", f"{error}; send it at once") from error
+        raise GatewayError(408, "request_too_slow", f"{error}; send it at once") from error
     except web.RequestPayloadError as error:
         raise bad("body", f"is not what its headers say: {bounds.shortened(str(error), 200)}") from error

@@ -28,7 +28,7 @@ from headway_coordinator.gateway.openai import (
     stops,
     usage,
 )
-from headway_coordinator.gateway.refusals import Refusal, bad
+from headway_coordinator.gateway.refusals import GatewayError, bad
 from headway_coordinator.gateway.spellings import Held
 from headway_coordinator.gateway.unapplied import WITHOUT_EFFECT as OF_CHAT
 from headway_coordinator.gateway.unapplied import Table, unapplied
@@ -100,7 +100,7 @@ class CompletionRequest:
             yield event(head | {"choices": [], "usage": usage(found)})
         yield b"data: [DONE]\n\n"
 
-    def failed(self, refusal: Refusal) -> bytes:
+    def failed(self, refusal: GatewayError) -> bytes:
         """The event that ends a stream that has begun."""
         return event(refusal.body)
 

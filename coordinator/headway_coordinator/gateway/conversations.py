@@ -17,13 +17,13 @@ from headway_coordinator.trajectory.lengths import content
 
 
 @dataclass(eq=False)
-class Said:
+class RecordedTurn:
     """One recorded turn: the conversation up to and with the model's answer, and its exact tokens."""
 
     graph: Graph = field(repr=False)
     node: int
     """What was sampled, in the graph."""
-    before: Said | None = field(repr=False)
+    before: RecordedTurn | None = field(repr=False)
     """The recorded conversation that this one continues."""
     new: list[Message]
     """All since then, the model's answer last."""
@@ -34,7 +34,7 @@ class Said:
     """The string that ended the model's answer, which the answer is told without."""
     effort: str | None = None
     """How much the model was to think; see `Ask.effort`."""
-    after: list[Said] = field(default_factory=list, repr=False)
+    after: list[RecordedTurn] = field(default_factory=list, repr=False)
     """What continues this one."""
     length: int = 0
     """Messages of the whole conversation."""
@@ -80,19 +80,19 @@ class Said:
 
 
 def continued(
-    recorded: Sequence[Said],
+    recorded: Sequence[RecordedTurn],
     messages: Sequence[Message],
     meanings: Sequence[object],
     tools: Sequence[Tool],
     unseen: Collection[int] = (),
-) -> Said | None:
+) -> RecordedTurn | None:
     """The longest recorded conversation that a request continues, with messages of its own after it.
 
     Samples of one request may mean the same: of those it is one that reached the agent (whose node is not
     `unseen`), then the one whose calls and reasoning the client holds, then the newest.
     """
     best: tuple[int, bool, int, int] = (0, False, 0, 0)
-    found: Said | None = None
+    found: RecordedTurn | None = None
     reached = [(said, 0) for said in recorded if said.before is None and said.tools == tools]
     while reached:
         said, alike = reached.pop()

@@ -29,7 +29,7 @@ from headway_coordinator.gateway.asks import (
     Scored,
     Session,
 )
-from headway_coordinator.gateway.conversations import Said, continued, meaning
+from headway_coordinator.gateway.conversations import RecordedTurn, continued, meaning
 from headway_coordinator.gateway.systems import Systems
 from headway_coordinator.trajectory.calls import Call, Message, Parsed, kinds
 from headway_coordinator.trajectory.lengths import content, extent, size
@@ -166,7 +166,7 @@ class Gateway:
             raise ContextFull(f"at least {least} tokens fill the context of {self._context_length}")
 
     async def _prompt(
-        self, session: Session, ask: Ask, meanings: Sequence[object], before: Said | None, number: int
+        self, session: Session, ask: Ask, meanings: Sequence[object], before: RecordedTurn | None, number: int
     ) -> list[int]:
         """What the engine is asked; a history that goes on from nothing that was sampled is counted, with
         the reason.
@@ -179,7 +179,7 @@ class Gateway:
             session.drifted(_drift(session, recorded, ask, meanings, before, prompt), number, ask.messages)
         return prompt
 
-    async def _tokens(self, ask: Ask, before: Said | None) -> list[int]:
+    async def _tokens(self, ask: Ask, before: RecordedTurn | None) -> list[int]:
         try:
             if size(ask.messages, ask.tools) > INLINE_CHARACTERS:
                 async with self._large if self._is_large(ask) else nullcontext():
@@ -189,7 +189,7 @@ class Gateway:
             said = shortened(str(error), 500)
             raise CannotRender(f"the chat template takes no such conversation: {said}") from error
 
-    def _rendered(self, ask: Ask, before: Said | None) -> list[int]:
+    def _rendered(self, ask: Ask, before: RecordedTurn | None) -> list[int]:
         """Ids that extend the recorded conversation that `ask` continues, else its own."""
         renderer = self._efforts.of(ask.effort)
         if before is not None:
@@ -202,7 +202,7 @@ class Gateway:
                 return extended
         return renderer.render(ask.messages, ask.tools)
 
-    def _same_words(self, before: Said, ask: Ask) -> bool:
+    def _same_words(self, before: RecordedTurn, ask: Ask) -> bool:
         """Whether what was said before reads the same with the effort that is asked for now."""
         if before.effort == ask.effort:
             return True
@@ -215,7 +215,7 @@ class Gateway:
         session: Session,
         ask: Ask,
         meanings: list[object],
-        before: Said | None,
+        before: RecordedTurn | None,
         number: int,
         prompt: list[int],
         forced: list[int],
@@ -233,7 +233,7 @@ class Gateway:
         known = before.length if before else 0
         new, said = [*ask.messages[known:], message], [*meanings[known:], meaning(message)]
         session.said.append(
-            Said(session.graph, node, before, new, said, ask.tools, stopped, effort=ask.effort)
+            RecordedTurn(session.graph, node, before, new, said, ask.tools, stopped, effort=ask.effort)
         )
         session.recorded(turn, node)
         called = "tool_calls" in message and sampled.finish_reason == "stop"
@@ -309,10 +309,10 @@ def _turn(
 
 def _drift(
     session: Session,
-    recorded: Sequence[Said],
+    recorded: Sequence[RecordedTurn],
     ask: Ask,
     meanings: Sequence[object],
-    before: Said | None,
+    before: RecordedTurn | None,
     prompt: Sequence[int],
 ) -> drift.Found:
     """Why a prompt that goes on from nothing that was sampled does not."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 from headway_coordinator.gateway.asks import Ask, Completion
-from headway_coordinator.gateway.refusals import Refusal
+from headway_coordinator.gateway.refusals import GatewayError
 
 
 class Asked(Protocol):
@@ -30,7 +30,7 @@ class Asked(Protocol):
     def events(self, found: Completion, trajectory_id: str) -> Iterator[bytes]:
         """The answer as events."""
 
-    def failed(self, refusal: Refusal) -> bytes:
+    def failed(self, refusal: GatewayError) -> bytes:
         """The event that ends a stream that has begun."""
 
 

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from headway_api.records import Drift, ForkReason
-from headway_coordinator.gateway.conversations import Said
+from headway_coordinator.gateway.conversations import RecordedTurn
 from headway_coordinator.trajectory.calls import Message, Tool
 
 ROLE_LENGTH = 32
@@ -28,12 +28,15 @@ class Found:
 class _Near:
     """A recorded conversation, and how many of its first messages the request repeats."""
 
-    said: Said
+    said: RecordedTurn
     alike: int
 
 
 def reason(
-    recorded: Sequence[Said], meanings: Sequence[object], tools: Sequence[Tool], unseen: Collection[int] = ()
+    recorded: Sequence[RecordedTurn],
+    meanings: Sequence[object],
+    tools: Sequence[Tool],
+    unseen: Collection[int] = (),
 ) -> Found:
     """Why a request goes on from nothing that was sampled, or from where another turn has gone on.
 
@@ -55,7 +58,7 @@ def reason(
     return Found(_differs(known[at:], meanings[at:]), at)
 
 
-def rendered(before: Said, cut_off: bool) -> Found:
+def rendered(before: RecordedTurn, cut_off: bool) -> Found:
     """Why the template cannot go on from a recorded turn that a request repeats."""
     last = before.length - 1
     if cut_off:
@@ -75,7 +78,7 @@ def counted(
 
 
 def _nearest(
-    recorded: Sequence[Said],
+    recorded: Sequence[RecordedTurn],
     meanings: Sequence[object],
     unseen: Collection[int],
     tools: Sequence[Tool] | None = None,
@@ -97,7 +100,7 @@ def _nearest(
     return found
 
 
-def _reached(recorded: Sequence[Said], meanings: Sequence[object]) -> Iterator[_Near]:
+def _reached(recorded: Sequence[RecordedTurn], meanings: Sequence[object]) -> Iterator[_Near]:
     reached = [said for said in recorded if said.before is None]
     while reached:
         said = reached.pop()
@@ -110,14 +113,14 @@ def _reached(recorded: Sequence[Said], meanings: Sequence[object]) -> Iterator[_
             reached += said.after
 
 
-def _last(said: Said) -> Said:
+def _last(said: RecordedTurn) -> RecordedTurn:
     """The newest conversation that goes on from one."""
     while said.after:
         said = said.after[-1]
     return said
 
 
-def _meanings(said: Said) -> list[object]:
+def _meanings(said: RecordedTurn) -> list[object]:
     parts, at = [said.meanings], said
     while at.before is not None:
         at = at.before

@@ -27,7 +27,7 @@ from headway_coordinator.gateway.openai import (
     require_text,
     stops,
 )
-from headway_coordinator.gateway.refusals import UNSUPPORTED, Refusal, bad
+from headway_coordinator.gateway.refusals import UNSUPPORTED, GatewayError, bad
 from headway_coordinator.gateway.unapplied import Table, unapplied
 from headway_coordinator.trajectory.calls import Message, Tool
 
@@ -146,7 +146,7 @@ class MessagesRequest:
         for one in messages_answers.events(self.whole(found, trajectory_id)):
             yield messages_answers.event(one)
 
-    def failed(self, refusal: Refusal) -> bytes:
+    def failed(self, refusal: GatewayError) -> bytes:
         """The event that ends a stream that has begun."""
         return messages_answers.event(refusal.body)
 

@@ -18,7 +18,7 @@ from headway_api import bounds
 from headway_api.bounds import OutOfBounds, json_within
 from headway_coordinator.gateway import formats, spellings
 from headway_coordinator.gateway.asks import Ask, Completion, Force
-from headway_coordinator.gateway.refusals import Refusal, bad
+from headway_coordinator.gateway.refusals import GatewayError, bad
 from headway_coordinator.gateway.spellings import Held, Thought
 from headway_coordinator.gateway.unapplied import WITHOUT_EFFECT, shown, unapplied
 from headway_coordinator.trajectory.calls import Message, Tool
@@ -137,7 +137,7 @@ class ChatRequest:
             yield event(chunk)
         yield b"data: [DONE]\n\n"
 
-    def failed(self, refusal: Refusal) -> bytes:
+    def failed(self, refusal: GatewayError) -> bytes:
         """The event that ends a stream that has begun."""
         return event(refusal.body)
 
@@ -381,7 +381,7 @@ def require_text(*values: object, at: str = "messages") -> None:
 
 
 def refuse(error: ValidationError) -> NoReturn:
-    """Raise the `Refusal` that names the field of a request that has to change."""
+    """Raise the `GatewayError` that names the field of a request that has to change."""
     # Of the ways to read a field, the one that came furthest says best what is wrong with it.
     furthest = max(error.errors(include_url=False), key=lambda found: len(found["loc"]))
     path = ".".join(str(part) for part in furthest["loc"] if not _is_tag(part))

@@ -15,7 +15,7 @@ UNSUPPORTED = "unsupported_parameter"
 """Code of a field that is known and not applied."""
 
 
-class Refusal(Exception):
+class GatewayError(Exception):
     """An answer that is not a success."""
 
     def __init__(
@@ -46,11 +46,11 @@ class Refusal(Exception):
         return {"type": "error", "error": error, "message": str(self)}
 
 
-def bad(param: str, message: str, code: str = "invalid_value") -> Refusal:
+def bad(param: str, message: str, code: str = "invalid_value") -> GatewayError:
     """A field of the request that must be changed."""
-    return Refusal(400, code, f"{param}: {message}", param=param)
+    return GatewayError(400, code, f"{param}: {message}", param=param)
 
 
-def not_in_valid_status(message: str) -> Refusal:
+def not_in_valid_status(message: str) -> GatewayError:
     """The trajectory has moved on, or has not come so far."""
-    return Refusal(409, "trajectory_status", message, reason=NOT_IN_VALID_STATUS)
+    return GatewayError(409, "trajectory_status", message, reason=NOT_IN_VALID_STATUS)

@@ -25,7 +25,7 @@ from headway_coordinator.gateway.openai import (
     refuse,
     require_text,
 )
-from headway_coordinator.gateway.refusals import Refusal, bad
+from headway_coordinator.gateway.refusals import GatewayError, bad
 from headway_coordinator.gateway.rollouts import CONVERSATIONS, Rollout
 from headway_coordinator.gateway.spellings import Effort
 from headway_coordinator.gateway.unapplied import Table, unapplied
@@ -116,7 +116,7 @@ class ResponsesBody(BaseModel):
 
 
 Earlier = Callable[[str], Sequence[Message]]
-"""The conversation that ended with an answer of the episode, without its instructions; raises a `Refusal`."""
+"""The conversation that ended with an answer, without its instructions; raises a `GatewayError`."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ class ResponsesRequest:
         for number, one in enumerate(responses_answers.events(self.whole(found, trajectory_id))):
             yield responses_answers.event(one | {"sequence_number": number})
 
-    def failed(self, refusal: Refusal) -> bytes:
+    def failed(self, refusal: GatewayError) -> bytes:
         """The event that ends a stream that has begun."""
         body = refusal.body
         return responses_answers.event(

@@ -22,7 +22,7 @@ from enum import StrEnum
 from headway_api.bounds import shortened
 from headway_coordinator.faults import CandidateFault, Cause
 from headway_coordinator.gateway.asks import Session
-from headway_coordinator.gateway.refusals import Refusal, bad, not_in_valid_status
+from headway_coordinator.gateway.refusals import GatewayError, bad, not_in_valid_status
 from headway_coordinator.gateway.rewards import metrics_in, rewards_in
 from headway_coordinator.sandboxes import Tools
 from headway_coordinator.trajectory.calls import Message, Tool
@@ -126,7 +126,7 @@ class Rollout:
         wanted = (("JobArn", job_arn, self.job_arn), ("TrajectoryId", trajectory, self.trajectory_id))
         for name, given, own in wanted:
             if given and not hmac.compare_digest(_bytes(given), own.encode()):
-                raise Refusal(
+                raise GatewayError(
                     403,
                     "trajectory_mismatch",
                     f"{name} is {shortened(repr(given), 100)}, but this address and token belong to {own!r}; "
@@ -235,7 +235,7 @@ class Rollout:
         if self._repeated("reward", client_token):
             return
         if not self.takes_reward:
-            raise Refusal(
+            raise GatewayError(
                 403,
                 "reward_not_accepted",
                 "the environment alone judges this episode; for an agent that reports rewards use "
@@ -247,7 +247,7 @@ class Rollout:
         try:
             found = rewards_in(values, self.session.taken, self.reward_range)
             named = metrics_in(metrics)
-        except Refusal as refusal:
+        except GatewayError as refusal:
             self.refused = str(refusal)
             raise
         if self.status is not Status.READY:
@@ -287,7 +287,7 @@ class Rollout:
             self._changed.clear()
             await self._changed.wait()
 
-    def _cannot(self, wanted: Status, hint: str = "") -> Refusal:
+    def _cannot(self, wanted: Status, hint: str = "") -> GatewayError:
         return not_in_valid_status(
             f"Cannot transition trajectory {self.trajectory_id} to {wanted}: {self._described}{hint}"
         )
@@ -347,14 +347,14 @@ class Rollouts:
         """
         rollout = self._by_token.get(token)
         if rollout is None:
-            raise Refusal(
+            raise GatewayError(
                 404,
                 "trajectory_not_found",
                 "no running episode has this address or token: the episode ended, or the coordinator was "
                 "started again and runs it anew with another one",
             )
         if self._clock() > rollout.expires_at:
-            raise Refusal(
+            raise GatewayError(
                 401, "token_expired", f"the token of trajectory {rollout.trajectory_id} has expired"
             )
         return rollout

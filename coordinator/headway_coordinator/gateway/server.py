@@ -38,7 +38,7 @@ from headway_coordinator.gateway import bodies, completions, messages, openai, o
 from headway_coordinator.gateway.allowance import AllowanceSpent, NoTokensLeft
 from headway_coordinator.gateway.asks import Ask, CannotForce, CannotRender, CannotThink, Completion
 from headway_coordinator.gateway.dialect import Asked, Read
-from headway_coordinator.gateway.refusals import Refusal, bad
+from headway_coordinator.gateway.refusals import GatewayError, bad
 from headway_coordinator.gateway.rollouts import Rollout, Rollouts, token_in
 from headway_coordinator.gateway.turns import Backend, Client, Counts, Turn, Turns
 from headway_wire.contents import TooLarge
@@ -116,7 +116,7 @@ class GatewayServer:
             or (bearer.strip() if scheme.lower() == "bearer" else "")
         )
         if not token:
-            raise Refusal(
+            raise GatewayError(
                 401,
                 "token_missing",
                 "use the endpoint that came with the episode, or send its rolloutId as "
@@ -136,7 +136,7 @@ class GatewayServer:
             asked = await bodies.asked(request, MAX_BODY, turns.big, self._parsing, reader)
         except TooLarge as error:
             rollout.truncated = f"a request of more than {MAX_BODY} bytes fits no context"
-            raise Refusal(400, "context_length_exceeded", rollout.truncated, param="messages") from error
+            raise GatewayError(400, "context_length_exceeded", rollout.truncated, param="messages") from error
         rollout.require_open("a turn")
         rollout.hold(token)
         rollout.session.ignored.update(asked.ignored)
@@ -176,7 +176,7 @@ class GatewayServer:
         try:
             found = await _outcome(turns.rollout, asked.ask, turn)
             turns.deliver(client, asked.ask)
-        except Refusal as refusal:
+        except GatewayError as refusal:
             if not response.prepared:
                 raise
             await response.write(asked.failed(refusal))
@@ -287,7 +287,7 @@ async def _outcome(rollout: Rollout, ask: Ask, turn: Turn) -> Completion:
         if isinstance(error, NoTokensLeft):
             rollout.truncated = str(error)
         raise _impossible(error, ask) from error
-    except Refusal as refusal:
+    except GatewayError as refusal:
         if refusal.code == "servers_full":
             rollout.faults[turn.request] = str(refusal)
         raise
@@ -301,17 +301,17 @@ async def _outcome(rollout: Rollout, ask: Ask, turn: Turn) -> Completion:
     return found
 
 
-def _impossible(error: Exception, ask: Ask) -> Refusal:
+def _impossible(error: Exception, ask: Ask) -> GatewayError:
     """Why a turn cannot be had from this model."""
     if isinstance(error, AllowanceSpent):
-        return Refusal(400, "episode_token_limit_reached", str(error), param="max_tokens")
+        return GatewayError(400, "episode_token_limit_reached", str(error), param="max_tokens")
     if isinstance(error, CannotThink):
         said = f"{error}; leave it out, or set spec.agent.lenient: true"
         return bad(ask.effort_at, said, "unsupported_parameter")
     if isinstance(error, SchemaRefused):
         return bad("response_format", f"{error}; simplify the schema, or ask for the JSON in the prompt")
     if isinstance(error, NoTokensLeft):
-        return Refusal(400, "context_length_exceeded", str(error), param="messages")
+        return GatewayError(400, "context_length_exceeded", str(error), param="messages")
     if isinstance(error, CannotForce):
         said = f"{error}; use auto, and ask for the call in the prompt"
         return bad("tool_choice", said, "unsupported_parameter")
@@ -324,11 +324,11 @@ def _cut_off(rollout: Rollout, ask: Ask, found: Completion) -> bool:
     return found.finish_reason == "length" and not (own and found.turn.sampled_tokens == ask.max_tokens)
 
 
-def _faulted(rollout: Rollout, request: str, error: Exception) -> Refusal:
+def _faulted(rollout: Rollout, request: str, error: Exception) -> GatewayError:
     """A fault of the platform: whatever the agent makes of it is not what the model is worth."""
     if isinstance(error, CandidateFault):
         rollout.end(error)
-        return Refusal(502, "candidate_fault", str(error))
+        return GatewayError(502, "candidate_fault", str(error))
     if not isinstance(error, InfraFault):
         _log.exception("a call of %s failed", rollout.trajectory_id)
     if isinstance(error, InfraFault) and error.cause is not None:
@@ -336,7 +336,7 @@ def _faulted(rollout: Rollout, request: str, error: Exception) -> Refusal:
     rollout.faults[request] = (
         str(error) if isinstance(error, InfraFault) else f"{type(error).__name__}: {error}"
     )
-    return Refusal(502, "platform_fault", rollout.faults[request])
+    return GatewayError(502, "platform_fault", rollout.faults[request])
 
 
 def _in_head(request: web.Request) -> str:
@@ -368,7 +368,7 @@ def _retries(request: web.Request) -> int:
 async def _answer_refusals(request: web.Request, handler: Handler) -> web.StreamResponse:
     try:
         return await handler(request)
-    except Refusal as refusal:
+    except GatewayError as refusal:
         headers = {"Retry-After": str(refusal.retry_after)} if refusal.retry_after else {}
         if refusal.status == 409:  # OpenAI's clients would send it again: what is over stays over
             headers["X-Should-Retry"] = "false"
@@ -380,16 +380,16 @@ async def _answer_refusals(request: web.Request, handler: Handler) -> web.Stream
         return answer
     except TooLarge as error:
         message = f"the body has {error}, the most that is taken here"
-        answer = web.json_response(Refusal(413, "request_too_large", message).body, status=413)
+        answer = web.json_response(GatewayError(413, "request_too_large", message).body, status=413)
         answer.force_close()
         return answer
     except web.HTTPException as error:
         # The path may hold an episode's token, and answers are kept in agents' logs.
         message = f"{error.reason}: no such route; agents use POST /v1/chat/completions"
-        return web.json_response(Refusal(error.status, "not_served", message).body, status=error.status)
+        return web.json_response(GatewayError(error.status, "not_served", message).body, status=error.status)
     except ConnectionError:  # the client left: there is nobody to answer
         raise
     except Exception as error:
         _log.exception("%s %s failed", request.method, _route(request))
         message = f"the gateway failed: {type(error).__name__}: {shortened(str(error), 500)}"
-        return web.json_response(Refusal(500, "platform_fault", message).body, status=500)
+        return web.json_response(GatewayError(500, "platform_fault", message).body, status=500)

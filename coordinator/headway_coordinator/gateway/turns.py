@@ -19,10 +19,10 @@ from functools import partial
 from hashlib import sha256
 from typing import Any, Protocol, runtime_checkable
 
+from headway_coordinator.adaptive_semaphore import AdaptiveSemaphore
 from headway_coordinator.gateway.asks import Ask, Chat, Completion, Session
-from headway_coordinator.gateway.refusals import Refusal
+from headway_coordinator.gateway.refusals import GatewayError
 from headway_coordinator.gateway.rollouts import Rollout
-from headway_coordinator.room import Room
 from headway_coordinator.trajectory.lengths import size
 
 AT_ONCE = 16
@@ -38,10 +38,10 @@ INLINE_BYTES = 1024 * 1024
 """Of a conversation that is told apart from others at once, in some 5 ms."""
 
 
-class Places:
+class TurnLimiter:
     """Turns that may be in flight, over all episodes: as many as the servers take episodes now."""
 
-    def __init__(self, room: Room) -> None:
+    def __init__(self, room: AdaptiveSemaphore) -> None:
         self._room = room
         self.refused = 0
         """Turns whose agent was told to come back."""
@@ -82,14 +82,16 @@ class Backend:
     """Who answers the turns of an open rollout: an evaluation has one for each of its candidates."""
 
     chat: Chat
-    places: Places
+    places: TurnLimiter
     context_length: int | None = None
     """Tokens that a conversation may have; None: nobody knows."""
 
 
-def busy(code: str, why: str) -> Refusal:
+def busy(code: str, why: str) -> GatewayError:
     """Come back later."""
-    return Refusal(429, code, f"{why}; ask again after Retry-After seconds", retry_after=RETRY_AFTER_SECONDS)
+    return GatewayError(
+        429, code, f"{why}; ask again after Retry-After seconds", retry_after=RETRY_AFTER_SECONDS
+    )
 
 
 @dataclass(eq=False)

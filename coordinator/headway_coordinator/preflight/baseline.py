@@ -25,6 +25,7 @@ from headway_api.rows import tasks_of
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_api.store import Store
 from headway_coordinator import group as groups
+from headway_coordinator.adaptive_semaphore import AdaptiveSemaphore
 from headway_coordinator.bounds import LOST_LIMIT, lost
 from headway_coordinator.budget.gate import Budget
 from headway_coordinator.budget.worst import Bill, Limits
@@ -33,10 +34,9 @@ from headway_coordinator.episode import Task
 from headway_coordinator.gateway.asks import Sampling
 from headway_coordinator.ledger.segments import Ledger
 from headway_coordinator.mixing import order_of
-from headway_coordinator.one_at_a_time import OneAtATime
 from headway_coordinator.preflight.evidence import GroupAnswers, Notebook, answers_of, sampled
 from headway_coordinator.recurring import Recurring, given_up
-from headway_coordinator.room import Room
+from headway_coordinator.serial_executor import SerialExecutor
 from headway_coordinator.spool import Spool
 from headway_coordinator.trajectory.render import Renderer
 
@@ -57,7 +57,7 @@ class Certain(Exception):
 
 
 @dataclass
-class Sampler:
+class BaselineSampler:
     """Samples the baseline of one job. All of its state is changed on the event loop only."""
 
     spec: RLTrainingJobSpec
@@ -69,7 +69,7 @@ class Sampler:
     spool: Spool
     ledger: Ledger
     incarnation: int
-    room: Room
+    room: AdaptiveSemaphore
     episode: groups.Run
     notebook: Notebook
     faults: Recurring
@@ -94,7 +94,7 @@ class Sampler:
     _lost_in_a_row: int = 0
     _looked: int = 0
     """Episodes at the last look for a certain failure."""
-    _blocking: OneAtATime = field(default_factory=OneAtATime)
+    _blocking: SerialExecutor = field(default_factory=SerialExecutor)
 
     @property
     def size(self) -> int:

@@ -27,7 +27,7 @@ from headway_api.spec.training import RLTrainingJobSpec
 from headway_api.status import Check, Preflight
 from headway_api.store import Store
 from headway_coordinator.faults import AnswerFault, InfraFault, PermanentFault
-from headway_coordinator.http import Refused, Unreachable
+from headway_coordinator.http import Unreachable, UpstreamError
 from headway_coordinator.judges.answering import Judges
 from headway_coordinator.judges.judge import PASSING, Judge
 from headway_coordinator.ledger.books import Books
@@ -178,7 +178,7 @@ class Checklist:
             await asyncio.sleep(PAUSE_SECONDS)
             try:
                 problem = (await broker.pool()).problem
-            except (Refused, Unreachable):
+            except (UpstreamError, Unreachable):
                 continue
             waits = None if problem is None else _waits_for(problem)
             if waits != told:

@@ -38,6 +38,7 @@ from headway_api.spec.algorithm import BY_REWARDS
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_api.status import Check, Preflight
 from headway_api.store import Store
+from headway_coordinator.adaptive_semaphore import AdaptiveSemaphore
 from headway_coordinator.engines.concurrency import Concurrency
 from headway_coordinator.engines.discovery import Discover
 from headway_coordinator.engines.fleet import Fleet
@@ -49,13 +50,12 @@ from headway_coordinator.metrics.prometheus import Sample
 from headway_coordinator.players import Players
 from headway_coordinator.preflight import keyed, parsers, probes, shown, start
 from headway_coordinator.preflight.asking import Asker
-from headway_coordinator.preflight.baseline import Sampler
+from headway_coordinator.preflight.baseline import BaselineSampler
 from headway_coordinator.preflight.evidence import Notebook
 from headway_coordinator.preflight.judges_bill import JudgesBill
 from headway_coordinator.preflight.run import Ready, Runner
 from headway_coordinator.preflight.scripted import Player
 from headway_coordinator.recurring import Recurring
-from headway_coordinator.room import Room
 from headway_coordinator.sandboxes import Broker
 from headway_coordinator.spool import Spool
 from headway_coordinator.stall import Culprit, Watch, of_episodes
@@ -99,7 +99,7 @@ class Dynamic:
     """How many episodes the job plays."""
     price: Price | None = None
     """Today's prices, as the job's bill has them."""
-    sampler: Sampler | None = None
+    sampler: BaselineSampler | None = None
     findings: list[Finding] = field(default_factory=list)
     kept: keyed.Kept | None = None
     _watch: Watch | None = None
@@ -148,8 +148,8 @@ class Dynamic:
         manifest, note = await asyncio.to_thread(start.manifest, self.spec.model, self.store)
         fleet = Fleet(self.http, self.key, self.discover, unannounced=NOT_ASKED)
         await fleet.want(manifest)
-        room, notebook = Room(self.spec.validation_episodes), Notebook()  # one server's share
-        sampler = self.sampler = Sampler(
+        room, notebook = AdaptiveSemaphore(self.spec.validation_episodes), Notebook()  # one server's share
+        sampler = self.sampler = BaselineSampler(
             self.spec, self.ready.data, self._facts, self.ready.renderer, self.layout, self.store, self.spool,
             self.ledger, self.incarnation, room, self.players.on(fleet, room, notebook.of), notebook,
             self.faults, self.players.budget, self.players.limits, self._certain, self._moved,
@@ -185,7 +185,7 @@ class Dynamic:
         )
 
     @asynccontextmanager
-    async def _served(self, fleet: Fleet, room: Room) -> AsyncIterator[None]:
+    async def _served(self, fleet: Fleet, room: AdaptiveSemaphore) -> AsyncIterator[None]:
         """While the block runs, the server is looked after; it begins once one holds the weights."""
         self._watch = self._watched(fleet.router)
         running = [
@@ -218,7 +218,7 @@ class Dynamic:
 
         return Watch(idle, blame, self.broker.pool, self._moved)
 
-    async def _judged(self, baseline: Baseline, room: Room) -> list[Finding]:
+    async def _judged(self, baseline: Baseline, room: AdaptiveSemaphore) -> list[Finding]:
         own = self.spec.preflight.checks
         tried = [*baseline.probes, *await self._probed("before")]
         scripts = await asyncio.to_thread(run.scripts_of, baseline, own)

@@ -15,7 +15,7 @@ from headway_api.records import Judgement
 from headway_api.store import Store
 from headway_api.stored import read
 from headway_coordinator.ledger.segments import Ledger
-from headway_coordinator.one_at_a_time import OneAtATime
+from headway_coordinator.serial_executor import SerialExecutor
 
 
 class Spent(Record):
@@ -35,7 +35,7 @@ class JudgesBill:
     store: Store
     layout: Layout
     ledger: Ledger
-    _blocking: OneAtATime = field(default_factory=OneAtATime)
+    _blocking: SerialExecutor = field(default_factory=SerialExecutor)
 
     async def add(self, whose: str, found: Sequence[Judgement]) -> None:
         """Keep it, then write it into the ledger."""

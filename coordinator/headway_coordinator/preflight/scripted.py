@@ -17,10 +17,10 @@ from headway_api.opening import opening
 from headway_api.records import Judgement
 from headway_api.sandbox_api import FinishReply, FinishRequest, ResetRequest, ToolCall
 from headway_api.spec.training import RLTrainingJobSpec
+from headway_coordinator.adaptive_semaphore import AdaptiveSemaphore
 from headway_coordinator.faults import InfraFault
 from headway_coordinator.judges.answering import Judges
 from headway_coordinator.preflight.checks import lowest_report
-from headway_coordinator.room import Room
 from headway_coordinator.sandboxes import Broker, Sandbox
 
 TRIES: Final = 2
@@ -80,7 +80,7 @@ class Player:
 
     spec: RLTrainingJobSpec
     broker: Broker
-    room: Room
+    room: AdaptiveSemaphore
     """Where each script takes a place."""
     lease: str
     """What the names of its leases begin with."""

@@ -22,7 +22,7 @@ from headway_api.records import Batch, StepReport
 from headway_api.remedies import applied
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_coordinator.remedies.journal import Known
-from headway_coordinator.sampler.slots import Sampler
+from headway_coordinator.sampler.slots import BatchScheduler
 from headway_coordinator.signals import Signals
 from headway_coordinator.state import State
 
@@ -51,7 +51,7 @@ class Remedies:
         self,
         spec: RLTrainingJobSpec,
         state: State,
-        sampler: Sampler,
+        sampler: BatchScheduler,
         signals: Signals,
         write: Callable[[Record], Awaitable[Record]],
     ) -> None:

@@ -45,7 +45,7 @@ class Active:
 
 
 @dataclass
-class Sampler:
+class BatchScheduler:
     """Slots and batches of the training groups, known by their position in the seeded data order."""
 
     batch_size: int

@@ -12,16 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from headway_api.records import Row, TurnSpan, VersionSpan
+from headway_api.records import TrainingSequence, TurnSpan, VersionSpan
 from headway_coordinator.trajectory.graph import Graph, Node
 
 
-def linearize(graph: Graph, unseen: Collection[int] = ()) -> list[Row]:
+def linearize(graph: Graph, unseen: Collection[int] = ()) -> list[TrainingSequence]:
     """Rows of an episode, oldest leaf first. A branch that trains nothing new makes no row.
 
     What the agent never saw (`unseen`, sampled nodes) had no part in its reward: it is not trained.
     """
-    rows: list[Row] = []
+    rows: list[TrainingSequence] = []
     turns, trained = graph.turns(), set(unseen)
     for leaf in graph.leaves():
         path = graph.path(leaf)
@@ -32,7 +32,7 @@ def linearize(graph: Graph, unseen: Collection[int] = ()) -> list[Row]:
     return rows
 
 
-def _row(parts: list[tuple[Node, int | None]]) -> Row:
+def _row(parts: list[tuple[Node, int | None]]) -> TrainingSequence:
     """Concatenate nodes up to the last trained one: what follows it has no bearing on the gradient.
 
     Beside each node its turn, where it is trained here.
@@ -52,7 +52,9 @@ def _row(parts: list[tuple[Node, int | None]]) -> Row:
         tokens += node.tokens
         mask += [int(train)] * len(node.tokens)
         logprobs += node.logprobs if train else [0.0] * len(node.tokens)
-    return Row(tokens=tokens, mask=mask, logprobs=logprobs, versions=_merge(versions), turns=turns)
+    return TrainingSequence(
+        tokens=tokens, mask=mask, logprobs=logprobs, versions=_merge(versions), turns=turns
+    )
 
 
 def _shift(span: VersionSpan, by: int) -> VersionSpan:

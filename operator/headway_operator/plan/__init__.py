@@ -42,8 +42,8 @@ from headway_operator.plan import (
 from headway_operator.plan.context import Context, JobStatus, Json, Wanted
 from headway_operator.plan.health import (
     EVIDENCE_SECONDS,
+    Issue,
     RoleHealth,
-    Trouble,
     checks_wait,
     failure,
     is_complete,
@@ -59,7 +59,7 @@ from headway_operator.plan.observed import (
     is_over,
     moment,
 )
-from headway_operator.plan.reading import Refusal, manager_of, parse, parse_status, salvage
+from headway_operator.plan.reading import SpecRefusal, manager_of, parse, parse_status, salvage
 from headway_operator.plan.situation import Situation, needs_help_at, stalls_at
 from headway_operator.plan.subject import Settled, Subject
 from headway_operator.plan.subjects import subject_of
@@ -87,7 +87,7 @@ class Plan:
     """The status becomes terminal with this plan: it should be made from a fresh view."""
 
 
-def make(raw: Json, platform: OperatorConfig, observed: Observed, obstacle: Trouble | None = None) -> Plan:
+def make(raw: Json, platform: OperatorConfig, observed: Observed, obstacle: Issue | None = None) -> Plan:
     """The plan for a job as it stands. `obstacle` is what the last attempt to carry it out met."""
     if manager_of(raw) != platform.manager:
         return Plan()
@@ -138,7 +138,7 @@ def _make(
     before: JobStatus,
     platform: OperatorConfig,
     observed: Observed,
-    obstacle: Trouble | None,
+    obstacle: Issue | None,
 ) -> Plan:
     if is_ending(raw):
         return _deleted(subject, raw, before, observed)
@@ -152,7 +152,7 @@ def _make(
     if (why := raw.get(UNREAD)) is not None:
         return _refused(subject, Context(salvage(subject.model, raw), platform), observed, (why,))
     job = parse(subject.model, raw)
-    if isinstance(job, Refusal):
+    if isinstance(job, SpecRefusal):
         return _refused(subject, Context(salvage(subject.model, raw), platform), observed, job.messages)
     context = Context(job, platform)
     observed = failures.judged(context, observed)
@@ -161,7 +161,7 @@ def _make(
     return _accepted(subject, subject.settle(context, observed), observed, obstacle)
 
 
-def _accepted(subject: Subject, settled: Settled, observed: Observed, obstacle: Trouble | None) -> Plan:
+def _accepted(subject: Subject, settled: Settled, observed: Observed, obstacle: Issue | None) -> Plan:
     """Of a job that nothing is wrong with, as long as the jobs it names do what it needs."""
     context = settled.context
     if settled.refusals:
@@ -225,7 +225,7 @@ def _alive(
     subject: Subject,
     context: Context,
     observed: Observed,
-    obstacle: Trouble | None,
+    obstacle: Issue | None,
     refusal: str | None = None,
 ) -> Plan:
     if context.held:
@@ -311,7 +311,7 @@ def _brokers(context: Context, observed: Observed, restarts: int) -> RoleHealth:
     return together([own, *suites]) if suites else own
 
 
-def _sandbox_trouble(context: Context, observed: Observed) -> Trouble | None:
+def _sandbox_trouble(context: Context, observed: Observed) -> Issue | None:
     """Why no sandbox starts: the job's own, or a suite's."""
     pools = [observed.of_suite(name) for name in (None, *(suite.name for suite in context.suites))]
     return next((trouble for pool in pools if (trouble := _pool_trouble(pool))), _never_created(context))
@@ -322,14 +322,14 @@ def _coordinator(context: Context, health: RoleHealth) -> RoleHealth:
     return health if health.trouble else replace(health, trouble=checks_wait(context))
 
 
-def _never_created(context: Context) -> Trouble | None:
+def _never_created(context: Context) -> Issue | None:
     """What the coordinator, whose preflight waits for a sandbox, has heard from the broker: of pods that are
     refused nobody else sees anything."""
     waits = checks_wait(context)
     return waits if waits is not None and waits.reason == Reason.CREATE_FAILED else None
 
 
-def _pool_trouble(observed: Observed) -> Trouble | None:
+def _pool_trouble(observed: Observed) -> Issue | None:
     """Why no sandbox starts. They end by the minute, so one that is over is no trouble while others start."""
     pods = [pod for pod in observed.pods(names.SANDBOX) if not is_ending(pod)]
     coming = [pod for pod in pods if not is_over(pod)]
@@ -347,11 +347,11 @@ def _active_since(context: Context, now: datetime) -> datetime:
     return start + timedelta(seconds=told.suspended_seconds or 0) + open_suspension
 
 
-def _deadline(subject: Subject, context: Context, now: datetime) -> Trouble | None:
+def _deadline(subject: Subject, context: Context, now: datetime) -> Issue | None:
     limit = context.spec.active_deadline_seconds
     if limit is None or now - _active_since(context, now) < timedelta(seconds=limit):
         return None
-    return Trouble(
+    return Issue(
         Reason.ACTIVE_DEADLINE_EXCEEDED,
         f"spec.activeDeadlineSeconds: the job has run for {limit} s; raise it in a new job, or lower "
         f"{subject.shorter}",
@@ -362,7 +362,7 @@ def _suspending(
     subject: Subject,
     context: Context,
     observed: Observed,
-    obstacle: Trouble | None,
+    obstacle: Issue | None,
     refusal: str | None,
 ) -> Plan:
     gone = not (observed.pods() or observed.leaves() or observed.of_kinds("Job", "Deployment"))
@@ -379,7 +379,7 @@ def _deleted(subject: Subject, raw: Json, before: JobStatus, observed: Observed)
         return Plan(held=False)
     told = None
     if text := teardown.late(raw, observed):
-        why = Trouble(Reason.DELETING, text)
+        why = Issue(Reason.DELETING, text)
         told = status.halted(subject, before, raw["metadata"]["generation"], why, observed.now)
     return Plan(doomed=teardown.doomed(raw, observed), status=told, again_seconds=teardown.LOOK_SECONDS)
 

@@ -28,7 +28,7 @@ from headway_api.spec.model import ModelSpec
 from headway_api.spec.trust import CollapseSpec
 from headway_api.status import ResolvedCandidate, RLTrainingJobStatus, Weights
 from headway_operator.plan.context import Context, Json
-from headway_operator.plan.health import Trouble, set_failure
+from headway_operator.plan.health import Issue, set_failure
 from headway_operator.plan.observed import Observed
 from headway_operator.plan.reading import training_status
 
@@ -101,12 +101,12 @@ def conflicts(spec: RLEvalJobSpec, found: tuple[ResolvedCandidate, ...]) -> list
     return messages
 
 
-def lacking(outcomes: Mapping[str, Outcome]) -> Trouble | None:
+def lacking(outcomes: Mapping[str, Outcome]) -> Issue | None:
     """What is missing, over all candidates."""
     missing = [item for item in outcomes.values() if isinstance(item, Missing)]
     if not missing:
         return None
-    return Trouble(missing[0].reason, "; ".join(dict.fromkeys(item.message for item in missing)))
+    return Issue(missing[0].reason, "; ".join(dict.fromkeys(item.message for item in missing)))
 
 
 def waits_until(job: RLEvalJob, outcomes: Mapping[str, Outcome], now: datetime) -> datetime | None:
@@ -150,7 +150,7 @@ def without_lost_sets(context: Context, observed: Observed) -> Context:
     return replace(context, candidates=tuple(_lost(each, lost) for each in context.candidates))
 
 
-def _lost(candidate: ResolvedCandidate, lost: Mapping[int, Trouble]) -> ResolvedCandidate:
+def _lost(candidate: ResolvedCandidate, lost: Mapping[int, Issue]) -> ResolvedCandidate:
     trouble = None if candidate.server_set is None else lost.get(candidate.server_set)
     if trouble is None:
         return candidate

@@ -8,7 +8,7 @@ from headway_api.status import Preflight
 from headway_operator.plan import budget as budgets
 from headway_operator.plan import pause as pauses
 from headway_operator.plan.context import Context, Job
-from headway_operator.plan.health import Trouble
+from headway_operator.plan.health import Issue
 from headway_operator.plan.situation import Situation, needs_help, no_progress
 
 
@@ -69,17 +69,17 @@ def suspended(context: Context, situation: Situation) -> Condition:
     return condition(kind, False, Reason.NOT_SUSPENDED)
 
 
-def held_by(context: Context) -> Trouble:
+def held_by(context: Context) -> Issue:
     """Why a job is to have no pods. Where its spec says so too, the spec counts; then the pause."""
     found, spent = context.pause, context.exhausted
     told = [f"the job is {pauses.words(context.job, found)}"] if found is not None else []
     told += [budgets.words(context.job, spent)] if spent is not None else []
     if context.spec.suspend:
-        return Trouble(Reason.SUSPENDED, ", and ".join(["spec.suspend is true", *told]))
-    return Trouble(Reason.BUDGET_EXHAUSTED if found is None else Reason.PAUSED, ", and ".join(told))
+        return Issue(Reason.SUSPENDED, ", and ".join(["spec.suspend is true", *told]))
+    return Issue(Reason.BUDGET_EXHAUSTED if found is None else Reason.PAUSED, ", and ".join(told))
 
 
-def role(kind: ConditionType, situation: Situation, name: str, more: Trouble | None = None) -> Condition:
+def role(kind: ConditionType, situation: Situation, name: str, more: Issue | None = None) -> Condition:
     """Whether a role can do its work; `more` is what keeps it from that beside its own pods."""
     health = situation.role(name)
     if health is None:
@@ -164,7 +164,7 @@ def kstatus(context: Context, situation: Situation, progress: Condition) -> list
     if situation.complete:
         return trio(condition(ready, True, Reason.SUCCEEDED))
     if situation.refusal is not None:
-        return stuck(Trouble(Reason.INVALID_SPEC, situation.refusal))
+        return stuck(Issue(Reason.INVALID_SPEC, situation.refusal))
     if context.held:
         if situation.suspended:
             return at_rest(context)
@@ -177,7 +177,7 @@ def kstatus(context: Context, situation: Situation, progress: Condition) -> list
     if why := needs_help(situation):
         return stuck(why)
     if progress.reason == Reason.NO_PROGRESS:
-        return stuck(Trouble(progress.reason, progress.message))
+        return stuck(Issue(progress.reason, progress.message))
     if policy == "Accepted" or (policy == "Running" and situation.running):
         return trio(condition(ready, True, Reason.ACCEPTED if policy == "Accepted" else Reason.RUNNING))
     obstacle = situation.obstacle
@@ -196,11 +196,11 @@ def at_rest(context: Context) -> list[Condition]:
         return stuck(why)
     if context.spec.readiness_policy == "Succeeded":
         text = "spec.suspend is true: the job cannot succeed before it is false"
-        return stuck(Trouble(Reason.SUSPENDED, text))
+        return stuck(Issue(Reason.SUSPENDED, text))
     return trio(condition(ConditionType.READY, True, Reason.SUSPENDED, "spec.suspend is true"))
 
 
-def stuck(why: Trouble) -> list[Condition]:
+def stuck(why: Issue) -> list[Condition]:
     """Nothing will come of it without somebody's help."""
     return trio(
         condition(ConditionType.READY, False, why.reason, why.message),

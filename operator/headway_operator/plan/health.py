@@ -61,7 +61,7 @@ WAITING: Final = {
 
 
 @dataclass(frozen=True)
-class Trouble:
+class Issue:
     """Why something is not as it should be."""
 
     reason: str
@@ -80,7 +80,7 @@ class RoleHealth:
     desired: int
     ready: int
     restarts: int
-    trouble: Trouble | None
+    trouble: Issue | None
     pending_since: datetime | None
     """Since when the role has had too few ready pods to do its work; None while it has enough."""
     at_work: bool
@@ -93,7 +93,7 @@ class RoleHealth:
     """Of those that are ready, pods that spec.rollout.replicas does not count."""
 
 
-def pod_trouble(pod: Json) -> Trouble | None:
+def pod_trouble(pod: Json) -> Issue | None:
     """The first thing to know about a pod that is not well."""
     name = pod["metadata"]["name"]
     for container in containers(pod):
@@ -106,22 +106,22 @@ def pod_trouble(pod: Json) -> Trouble | None:
         if ended.get("reason") == "OOMKilled" and not container.get("ready"):
             limit = _memory_limit(pod, container["name"])
             text = pod_lacks.of_memory(role_of(pod), name, container["name"], limit)
-            return Trouble(Reason.OUT_OF_MEMORY, text)
+            return Issue(Reason.OUT_OF_MEMORY, text)
         reason = WAITING.get(waiting.get("reason", ""))
         if reason == Reason.CRASH_LOOP:
-            return Trouble(reason, f"pod {name}: {waiting['reason']}: {_ending(ended)}")
+            return Issue(reason, f"pod {name}: {waiting['reason']}: {_ending(ended)}")
         if reason:
             return _not_made(pod, container["name"], waiting)
     known = conditions(pod)
     scheduled = known.get("PodScheduled", {})
     if scheduled.get("status") == "False":
-        return Trouble(
+        return Issue(
             Reason.UNSCHEDULABLE, pod_lacks.of_scheduler(role_of(pod), name, scheduled.get("message", ""))
         )
     if (said := _evicted(pod)) is not None:
-        return Trouble(Reason.DISRUPTED, pod_lacks.of_eviction(name, said))
+        return Issue(Reason.DISRUPTED, pod_lacks.of_eviction(name, said))
     if is_over(pod):
-        return Trouble(Reason.PROCESS_FAILED, f"pod {name}: {_last_words(pod)}")
+        return Issue(Reason.PROCESS_FAILED, f"pod {name}: {_last_words(pod)}")
     return None
 
 
@@ -137,14 +137,14 @@ def _evicted(pod: Json) -> str | None:
     return status.get("message") if status.get("reason") == "Evicted" else None
 
 
-def _not_made(pod: Json, container: str, waiting: Json) -> Trouble:
+def _not_made(pod: Json, container: str, waiting: Json) -> Issue:
     """A container has no image, or something else that it cannot be made without."""
     reason, said = waiting["reason"], waiting.get("message", "")
     if reason in images.PULLS:
         text, outlook = images.of_pull(pod, container, reason, said)
-        return Trouble(Reason.IMAGE_PULL_FAILED, text, outlook, _not_ready_since(pod))
+        return Issue(Reason.IMAGE_PULL_FAILED, text, outlook, _not_ready_since(pod))
     text = images.of_creation(pod, container, reason, said)
-    return Trouble(Reason.CREATE_FAILED, text, Outlook.MAY_PASS, _not_ready_since(pod))
+    return Issue(Reason.CREATE_FAILED, text, Outlook.MAY_PASS, _not_ready_since(pod))
 
 
 def _memory_limit(pod: Json, container: str) -> str | None:
@@ -196,7 +196,7 @@ def role_health(observed: Observed, role: str, desired: int, restarts_before: in
     )
 
 
-def checks_wait(context: Context) -> Trouble | None:
+def checks_wait(context: Context) -> Issue | None:
     """What the preflight waits for, in the words of the coordinator, which alone sees it."""
     found = context.job.status.preflight
     waits = found.waits_for if found is not None and found.state == "Running" else None
@@ -204,10 +204,10 @@ def checks_wait(context: Context) -> Trouble | None:
     if waits is None or waits.name in served:  # of a judge's own server its pods tell more
         return None
     reason = Reason.AGENT_UNREACHABLE if waits.name == names.CHECK_AGENT else Reason.CREATE_FAILED
-    return Trouble(reason, f"{waits.field}: {waits.message}" if waits.field else waits.message)
+    return Issue(reason, f"{waits.field}: {waits.message}" if waits.field else waits.message)
 
 
-def _queued(workload: Json | None) -> Trouble | None:
+def _queued(workload: Json | None) -> Issue | None:
     """Why a Job has no pods although nothing is wrong: somebody else suspended it, as queues do.
 
     No deadline counts meanwhile. The operator itself deletes Jobs, and never suspends one.
@@ -218,7 +218,7 @@ def _queued(workload: Json | None) -> Trouble | None:
         return None
     name = workload["metadata"]["name"]
     words = f"Job {name} is suspended from outside, as by a queue; it starts when spec.suspend of it is false"
-    return Trouble(Reason.QUEUED, words)
+    return Issue(Reason.QUEUED, words)
 
 
 def together(sets: list[RoleHealth]) -> RoleHealth:
@@ -243,13 +243,13 @@ def is_complete(workload: Json | None) -> bool:
     return holds(workload, "Complete") is not None
 
 
-def _failed_pod_trouble(observed: Observed, role: str, alive: list[Json]) -> Trouble | None:
+def _failed_pod_trouble(observed: Observed, role: str, alive: list[Json]) -> Issue | None:
     """While nothing has replaced it, what the last pod died of."""
     over = _failed_pods(observed, role)
     return _trouble_with_rule(observed, over[-1]) if over and not alive else None
 
 
-def _trouble_with_rule(observed: Observed, pod: Json) -> Trouble | None:
+def _trouble_with_rule(observed: Observed, pod: Json) -> Issue | None:
     """What is wrong with a pod, and the rule that decided on its failure."""
     trouble, rule = pod_trouble(pod), failures.of_pod(observed, pod)
     return replace(trouble, message=f"{trouble.message}{rule}") if trouble is not None and rule else trouble
@@ -259,13 +259,13 @@ def _failed_pods(observed: Observed, role: str) -> list[Json]:
     return [pod for pod in observed.pods(role) if pod.get("status", {}).get("phase") == "Failed"]
 
 
-def _workload_trouble(observed: Observed, workload: Json | None) -> Trouble | None:
+def _workload_trouble(observed: Observed, workload: Json | None) -> Issue | None:
     """Why a workload cannot make its pods: a Deployment says so itself, of a Job only events tell."""
     if workload is None:
         return None
     failure = holds(workload, "ReplicaFailure") or {}
     words = failure.get("message") or observed.refusals.get(workload["metadata"]["uid"])
-    return Trouble(Reason.CREATE_FAILED, pod_lacks.of_creation(role_of(workload), words)) if words else None
+    return Issue(Reason.CREATE_FAILED, pod_lacks.of_creation(role_of(workload), words)) if words else None
 
 
 def _pending(waiting: list[Json], workload: Json | None) -> tuple[datetime | None, str]:
@@ -296,7 +296,7 @@ def _restarts(observed: Observed, role: str) -> int:
     return in_place + -(-failed // int(workload["spec"].get("completions", 1)))
 
 
-def failure(context: Context, observed: Observed, roles: list[RoleHealth]) -> Trouble | None:
+def failure(context: Context, observed: Observed, roles: list[RoleHealth]) -> Issue | None:
     """Why the job has failed for good, if it has."""
     return (
         _explained(observed)
@@ -308,7 +308,7 @@ def failure(context: Context, observed: Observed, roles: list[RoleHealth]) -> Tr
     )
 
 
-def set_failure(context: Context, observed: Observed, number: int) -> Trouble | None:
+def set_failure(context: Context, observed: Observed, number: int) -> Issue | None:
     """Why one set of rollout servers is given up for good, if it is. The candidates of the others go on."""
     seen = observed.of_set(number)
     health = role_health(seen, names.ROLLOUT, context.spec.rollout.replicas, 0)
@@ -319,7 +319,7 @@ def set_failure(context: Context, observed: Observed, number: int) -> Trouble | 
     )
 
 
-def _explained(observed: Observed) -> Trouble | None:
+def _explained(observed: Observed) -> Issue | None:
     """A process said that starting again cannot help."""
     for role in ESSENTIAL:
         for pod in observed.pods(role):
@@ -327,33 +327,33 @@ def _explained(observed: Observed) -> Trouble | None:
                 if ended.get("exitCode") != exits.PERMANENT:
                     continue
                 if found := exits.parse(ended.get("message")):
-                    return Trouble(found.reason, found.sentence)
+                    return Issue(found.reason, found.sentence)
                 name = pod["metadata"]["name"]
-                return Trouble(
+                return Issue(
                     Reason.PROCESS_FAILED,
                     f"{role} pod {name} gave up without a reason: {_ending(ended)}",
                 )
     return None
 
 
-def _ended_by_rule(observed: Observed) -> Trouble | None:
+def _ended_by_rule(observed: Observed) -> Issue | None:
     """A rule of spec.failurePolicy has the job fail."""
     words = failures.ends_the_job(observed)
     if words is None:
         return None
     endings = [pod for role in ESSENTIAL for pod in observed.pods(role) if terminations(pod)]
     last = next((_last_words(pod) for pod in reversed(endings) if pod["metadata"]["name"] in words), "")
-    return Trouble(Reason.FAILURE_RULE_MATCHED, f"{words}; {last}" if last else words)
+    return Issue(Reason.FAILURE_RULE_MATCHED, f"{words}; {last}" if last else words)
 
 
-def _never_made(observed: Observed) -> Trouble | None:
+def _never_made(observed: Observed) -> Issue | None:
     """A pod asks for an image that cannot exist, and so does each that would take its place."""
     waiting = (pod for pod in observed.pods() if not (is_over(pod) or is_ending(pod)))
     troubles = (trouble for pod in waiting if (trouble := pod_trouble(pod)) is not None)
     return next((trouble for trouble in troubles if trouble.outlook is Outlook.NEVER), None)
 
 
-def _failed_workload(context: Context, observed: Observed) -> Trouble | None:
+def _failed_workload(context: Context, observed: Observed) -> Issue | None:
     for role, kind in WORKLOADS.items():
         failed = holds(observed.workload(role), "Failed") if kind == "Job" else None
         if failed is None:
@@ -368,12 +368,12 @@ def _failed_workload(context: Context, observed: Observed) -> Trouble | None:
         if failed.get("reason") in OUT_OF_RESTARTS:
             return _exhausted(context, role, words + failures.of_role(observed, role))
         if (rule := failures.named_by_job(context, role, failed)) is not None:
-            return Trouble(Reason.FAILURE_RULE_MATCHED, f"{failures.rule_words(rule)}: {role}: {words}")
-        return Trouble(Reason.PROCESS_FAILED, f"{role}: {words}")
+            return Issue(Reason.FAILURE_RULE_MATCHED, f"{failures.rule_words(rule)}: {role}: {words}")
+        return Issue(Reason.PROCESS_FAILED, f"{role}: {words}")
     return None
 
 
-def _too_many_restarts(context: Context, observed: Observed, roles: list[RoleHealth]) -> Trouble | None:
+def _too_many_restarts(context: Context, observed: Observed, roles: list[RoleHealth]) -> Issue | None:
     for health in roles:
         if (
             WORKLOADS[health.role] != "Deployment"
@@ -386,15 +386,15 @@ def _too_many_restarts(context: Context, observed: Observed, roles: list[RoleHea
     return None
 
 
-def _exhausted(context: Context, role: str, words: str) -> Trouble:
+def _exhausted(context: Context, role: str, words: str) -> Issue:
     most = context.spec.failure_policy.max_restarts
-    return Trouble(
+    return Issue(
         Reason.MAX_RESTARTS_EXCEEDED,
         f"{role} failed more than spec.failurePolicy.maxRestarts ({most}) times, last: {words}",
     )
 
 
-def _waited_too_long(context: Context, observed: Observed, roles: list[RoleHealth]) -> Trouble | None:
+def _waited_too_long(context: Context, observed: Observed, roles: list[RoleHealth]) -> Issue | None:
     patience = context.spec.pending_deadline_seconds
     late = [
         health
@@ -406,7 +406,7 @@ def _waited_too_long(context: Context, observed: Observed, roles: list[RoleHealt
     for health in late:
         words = health.trouble.message if health.trouble else f"{health.culprit} is not ready; see its log"
         who = health.field or health.role
-        return Trouble(
+        return Issue(
             Reason.PENDING_DEADLINE_EXCEEDED,
             f"{who} was not ready within spec.pendingDeadlineSeconds ({patience}): {words}",
         )

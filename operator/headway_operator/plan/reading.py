@@ -30,13 +30,13 @@ def manager_of(raw: Json) -> str:
 
 
 @dataclass(frozen=True)
-class Refusal:
+class SpecRefusal:
     """A spec that cannot be run: each message names the field and what to write instead."""
 
     messages: tuple[str, ...]
 
 
-def parse(model: type[RLTrainingJob] | type[RLEvalJob], raw: Json) -> Job | Refusal:
+def parse(model: type[RLTrainingJob] | type[RLEvalJob], raw: Json) -> Job | SpecRefusal:
     """The job as the API server holds it, or what is wrong with it."""
     try:
         return model.model_validate(raw)
@@ -46,7 +46,7 @@ def parse(model: type[RLTrainingJob] | type[RLEvalJob], raw: Json) -> Job | Refu
         readable = _readable(_part(model, "status"), raw.get("status") or {})
         return model.model_validate({**raw, "status": readable})
     except ValidationError as invalid:
-        return Refusal(mistakes(invalid, model))
+        return SpecRefusal(mistakes(invalid, model))
 
 
 def parse_status(model: type[RLTrainingJob] | type[RLEvalJob], raw: Json) -> JobStatus:

@@ -10,7 +10,7 @@ from headway_api import names
 from headway_api.conditions import ConditionType, find
 from headway_api.failures import Failures
 from headway_operator.plan.context import Context, Job
-from headway_operator.plan.health import RoleHealth, Trouble
+from headway_operator.plan.health import Issue, RoleHealth
 from headway_operator.plan.images import Outlook
 
 PATIENCE: Final = timedelta(seconds=120)
@@ -30,18 +30,18 @@ class Situation:
 
     now: datetime
     roles: list[RoleHealth] = field(default_factory=list)
-    sandbox_trouble: Trouble | None = None
-    failure: Trouble | None = None
+    sandbox_trouble: Issue | None = None
+    failure: Issue | None = None
     complete: bool = False
     suspended: bool = False
     """Every pod is gone."""
-    obstacle: Trouble | None = None
+    obstacle: Issue | None = None
     """An object could not be created or changed: the API server's own words."""
     blocked: bool = False
     """The obstacle will not pass by itself."""
     begun: bool = False
     """The preflight is over, and what it held back is wanted."""
-    lacks: Trouble | None = None
+    lacks: Issue | None = None
     """What other jobs do not have and this one needs, where that has just been found out."""
     failures: Failures | None = None
     """What the rules of spec.failurePolicy have decided, where they were asked just now."""
@@ -49,7 +49,7 @@ class Situation:
     """Why the spec as it is now is not accepted; what runs was made by an earlier one."""
 
     @property
-    def troubles(self) -> list[Trouble]:
+    def troubles(self) -> list[Issue]:
         """What keeps the job from its work: that of sandboxes first, for a coordinator waits for them."""
         short = [health for health in self.roles if health.pending_since or not health.ready]
         found = [self.sandbox_trouble, *(health.trouble for health in short)]
@@ -75,7 +75,7 @@ class Situation:
         return self.begun and all(health.at_work for health in self.roles)
 
 
-def needs_help(situation: Situation) -> Trouble | None:
+def needs_help(situation: Situation) -> Issue | None:
     """What nobody but a person can mend: at once where the kubelet's words say so, else after `PATIENCE`."""
     return next(
         (

@@ -14,7 +14,7 @@ from headway_api.conditions import Condition, ConditionType, Reason, condition, 
 from headway_api.status import Role, State
 from headway_operator.plan import conditions as judged
 from headway_operator.plan.context import Context, JobStatus
-from headway_operator.plan.health import RoleHealth, Trouble
+from headway_operator.plan.health import Issue, RoleHealth
 from headway_operator.plan.rollout import scaled
 from headway_operator.plan.situation import Situation
 from headway_operator.plan.subject import Subject
@@ -40,19 +40,19 @@ PREFLIGHT_DONE: Final = ("Passed", "Warned", "Skipped")
 
 def refused(subject: Subject, before: JobStatus, generation: int, refusal: str, now: datetime) -> JobStatus:
     """Of a job whose spec cannot be run, and of which nothing runs."""
-    why = Trouble(Reason.INVALID_SPEC, refusal)
+    why = Issue(Reason.INVALID_SPEC, refusal)
     return halted(subject, before, generation, why, now, judged.accepted(refusal))
 
 
 def halted(
-    subject: Subject, before: JobStatus, generation: int, why: Trouble, now: datetime, *more: Condition
+    subject: Subject, before: JobStatus, generation: int, why: Issue, now: datetime, *more: Condition
 ) -> JobStatus:
     """Of a job that needs somebody's help whatever its spec asks for; `more` is true beside that."""
     status = _with(subject, before, [*more, *judged.stuck(why)], generation, now)
     return status.model_copy(update={"state": "Stalled", "reason": str(why.reason)})
 
 
-def waiting(subject: Subject, context: Context, why: Trouble, now: datetime) -> JobStatus:
+def waiting(subject: Subject, context: Context, why: Issue, now: datetime) -> JobStatus:
     """Of a job that cannot begin before another job has come so far."""
     before, situation = context.job.status, Situation(now=now, lacks=why)
     ready = condition(ConditionType.READY, False, why.reason, why.message)

@@ -14,7 +14,7 @@ from headway_api.spec.evaluation import RLEvalJob
 from headway_api.spec.training import RLTrainingJob
 from headway_api.status import State
 from headway_operator.plan.context import Context, Job, JobStatus, Json, Wanted
-from headway_operator.plan.health import RoleHealth, Trouble
+from headway_operator.plan.health import Issue, RoleHealth
 from headway_operator.plan.observed import Observed
 from headway_operator.plan.situation import Situation
 
@@ -27,11 +27,11 @@ class Settled:
     """The job with what has been chosen."""
     refusals: Sequence[str] = ()
     """Why the job cannot run because of a job it names; that one may be made again."""
-    lacks: Trouble | None = None
+    lacks: Issue | None = None
     """What other jobs do not have yet and this one needs, or goes on without."""
     waits_until: datetime | None = None
     """Until when the job waits for that; None: it does not."""
-    failure: Trouble | None = None
+    failure: Issue | None = None
     """Why nothing is left to begin with."""
     fresh: bool = False
     """Chosen just now: the status has to keep it before anything is made by it."""

@@ -30,7 +30,7 @@ from headway_api.status import RLTrainingJobStatus, State
 from headway_operator.plan import admission, learner, pause, rollout, warm_start
 from headway_operator.plan import conditions as judged
 from headway_operator.plan.context import Context, Job, JobStatus, Json, Wanted
-from headway_operator.plan.health import RoleHealth, Trouble, role_health, together
+from headway_operator.plan.health import Issue, RoleHealth, role_health, together
 from headway_operator.plan.observed import Observed
 from headway_operator.plan.situation import Situation
 from headway_operator.plan.status import COMMON, PREFLIGHT_DONE, common_part
@@ -57,7 +57,7 @@ class Training(Subject):
         if messages := warm_start.refusals(context, other, observed.now):
             return Settled(context, refusals=messages)
         if text := warm_start.waits_for(context, other):
-            lacks = Trouble(Reason.WAITING_FOR_WEIGHTS, text)
+            lacks = Issue(Reason.WAITING_FOR_WEIGHTS, text)
             return Settled(context, lacks=lacks, waits_until=datetime.max.replace(tzinfo=UTC))
         return Settled(warm_start.settled(context, other))
 

@@ -27,7 +27,7 @@ from headway_rollout.weights.checks import (
     read_headers,
     tensor_files,
 )
-from headway_rollout.weights.learner import HEADER_FILE, Learner
+from headway_rollout.weights.learner_client import HEADER_FILE, LearnerClient
 
 log = logging.getLogger(__name__)
 
@@ -193,7 +193,7 @@ class FullLoader:
     kinds: tuple[str, ...] = ("full", "delta", "direct", "base")
 
     def __init__(
-        self, engine: Engine, expected: dict[str, TensorHeader], learner: Learner | None = None
+        self, engine: Engine, expected: dict[str, TensorHeader], learner: LearnerClient | None = None
     ) -> None:
         """`learner` hands over weights that a manifest says are in its memory."""
         self._engine = engine

@@ -13,7 +13,7 @@ from typing import Final
 
 from headway_api.exits import JobError
 from headway_api.records import WeightsManifest, WeightsState
-from headway_rollout.weights.keeper import NOTHING, Keeper
+from headway_rollout.weights.updater import NOTHING, WeightUpdater
 
 MOST_SLOTS: Final = 64
 """Slots of one engine, those that hold the base model included."""
@@ -30,7 +30,9 @@ class SlotRefused(Exception):
 class Slots:
     """A keeper for each slot, all of one engine."""
 
-    def __init__(self, keeper: Callable[[str, Failed], Keeper], adapters: int, reserved: str | None) -> None:
+    def __init__(
+        self, keeper: Callable[[str, Failed], WeightUpdater], adapters: int, reserved: str | None
+    ) -> None:
         """Slots of an engine.
 
         Args:
@@ -88,7 +90,7 @@ class Slots:
         if slot not in self._seen_off:
             self._seen_off[slot] = asyncio.create_task(self._see_off(slot, keeper))
 
-    async def _see_off(self, slot: str, keeper: Keeper) -> None:
+    async def _see_off(self, slot: str, keeper: WeightUpdater) -> None:
         try:
             while keeper.leaving and not self.failed.done():
                 if await keeper.let_go() and keeper.leaving:

@@ -29,7 +29,7 @@ EXPIRE_EVERY_SECONDS = 1.0
 _log = logging.getLogger(__name__)
 
 
-class Refused(Exception):
+class LeaseRefused(Exception):
     """There is no lease to be had."""
 
     def __init__(self, status: int, problem: Problem, retry_after: float | None = None) -> None:
@@ -97,10 +97,10 @@ class Leases:
                 await self._pool.listed.wait()
         except TimeoutError:
             problem = Problem(reason="BrokerStarting", message="the broker has not listed the job's pods yet")
-            raise Refused(503, problem, 1.0) from None
+            raise LeaseRefused(503, problem, 1.0) from None
         if self._owner not in (None, owner):
             message = f"{owner} no longer owns this job's sandboxes: {self._owner} does"
-            raise Refused(409, Problem(reason=NOT_OWNER, message=message, permanent=True))
+            raise LeaseRefused(409, Problem(reason=NOT_OWNER, message=message, permanent=True))
 
     async def _acquire(self, request: LeaseRequest) -> Held:
         began = time.monotonic()
@@ -119,7 +119,7 @@ class Leases:
         problem = self._pool.problem or Problem(
             reason="PoolEmpty", message="every sandbox is in use or starting; ask again"
         )
-        raise Refused(503, problem, 1.0)
+        raise LeaseRefused(503, problem, 1.0)
 
     async def _bind(self, lease: str, held: Held) -> bool:
         body = {

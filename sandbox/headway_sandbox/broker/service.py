@@ -17,7 +17,7 @@ from headway_api.keys import Key
 from headway_api.record import explained
 from headway_api.sandbox_api import LeaseRequest, OwnerClaim, PoolState, Problem
 from headway_sandbox.broker.kube import WATCH_SECONDS
-from headway_sandbox.broker.leases import Leases, Refused
+from headway_sandbox.broker.leases import LeaseRefused, Leases
 from headway_sandbox.broker.metrics import Metrics
 from headway_sandbox.broker.warm import Impossible, WarmPool
 from headway_wire.contents import TooLarge, TooSlow, body
@@ -73,7 +73,7 @@ class Service:
             return await handler(request)
         except Impossible as error:
             return answer(409, error.problem)
-        except Refused as error:
+        except LeaseRefused as error:
             headers = {} if error.retry_after is None else {"Retry-After": f"{error.retry_after:g}"}
             return answer(error.status, error.problem, headers)
 
@@ -134,9 +134,9 @@ async def asked_for(request: web.Request, record: type[Asked]) -> Asked:
         raise malformed(400, f"the body cannot be read: {said}") from error
 
 
-def malformed(status: int, message: str, *, permanent: bool = True) -> Refused:
+def malformed(status: int, message: str, *, permanent: bool = True) -> LeaseRefused:
     """What a body is refused with."""
-    return Refused(status, Problem(reason="MalformedRequest", message=message, permanent=permanent))
+    return LeaseRefused(status, Problem(reason="MalformedRequest", message=message, permanent=permanent))
 
 
 def answer(status: int, document: BaseModel, headers: dict[str, str] | None = None) -> web.Response:

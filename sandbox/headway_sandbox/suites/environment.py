@@ -12,7 +12,7 @@ import os
 
 from headway_sandbox import runner
 from headway_sandbox.environment import Environment, Observation, Reward
-from headway_sandbox.http import Refusal
+from headway_sandbox.http import HttpError
 from headway_sandbox.suites import files
 
 TYPE_CHECKING = False
@@ -113,6 +113,6 @@ def document(content: bytes) -> dict[str, Any]:
     return found
 
 
-def refusal(error: Mapping[str, Any]) -> Refusal:
+def refusal(error: Mapping[str, Any]) -> HttpError:
     """What the program says cannot be done."""
-    return Refusal(500, "SuiteUnusable", error["message"], field=error["field"], permanent=True)
+    return HttpError(500, "SuiteUnusable", error["message"], field=error["field"], permanent=True)

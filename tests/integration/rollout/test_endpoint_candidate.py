@@ -25,6 +25,7 @@ from transformers import AutoTokenizer
 from headway_api.model_names import BASE_MODEL
 from headway_api.records import GroupRecord, Outcome, PolicyVersion, Purpose, UsageClass
 from headway_coordinator import group as groups
+from headway_coordinator.adaptive_semaphore import AdaptiveSemaphore
 from headway_coordinator.agents.builtin import Builtin
 from headway_coordinator.dataset import Slot
 from headway_coordinator.endpoint.chat import EndpointChat
@@ -36,7 +37,6 @@ from headway_coordinator.gateway.asks import Ask, ContextFull, Force, Sampling, 
 from headway_coordinator.gateway.core import call_id
 from headway_coordinator.http import connector
 from headway_coordinator.ledger.events import of_group
-from headway_coordinator.room import Room
 from headway_coordinator.sandboxes import Broker
 
 pytestmark = [pytest.mark.integration, pytest.mark.ci, pytest.mark.timeout(900)]
@@ -100,7 +100,7 @@ def plan(position: int, temperature: float = 1.0) -> groups.Plan:
 
 
 async def measured(chat: EndpointChat, *plans: groups.Plan) -> list[GroupRecord]:
-    room = Room(8)
+    room = AdaptiveSemaphore(8)
     async with episodes(chat) as found:
         runs = (groups.run(wanted, found.run, room, incarnation=0, max_retries=0) for wanted in plans)
         return list(await asyncio.gather(*runs))

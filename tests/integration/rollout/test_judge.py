@@ -20,9 +20,9 @@ from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 
 from headway_api.records import EpisodeRecord, Outcome, UsageClass
 from headway_coordinator import group as groups
+from headway_coordinator.adaptive_semaphore import AdaptiveSemaphore
 from headway_coordinator.episode import Task
 from headway_coordinator.ledger.events import of_group
-from headway_coordinator.room import Room
 
 pytestmark = [pytest.mark.integration, pytest.mark.ci, pytest.mark.timeout(900)]
 
@@ -103,7 +103,9 @@ async def test_a_judge_killed_in_the_middle_costs_retries_and_no_zero(
                 return started(tmp_path / "again", tiny)
 
         plan = judged.plan(size=4, reward=REWARD, case="any")
-        running = asyncio.create_task(groups.run(plan, run, Room(1), incarnation=0, max_retries=1))
+        running = asyncio.create_task(
+            groups.run(plan, run, AdaptiveSemaphore(1), incarnation=0, max_retries=1)
+        )
         await killed.wait()
         stack.enter_context(await asyncio.to_thread(restarted))
         group = await running

@@ -16,7 +16,7 @@ from endpoint_service import Answer, fails, gives, serving
 
 from headway_sandbox import runner
 from headway_sandbox.environment import Transcript
-from headway_sandbox.http import Refusal
+from headway_sandbox.http import HttpError
 from headway_sandbox.suites import files
 from headway_sandbox.suites.environment import InspectSample
 
@@ -74,7 +74,7 @@ def sample_of(task: str, **args: Any) -> InspectSample:
 def test_a_task_that_cannot_be_run_is_refused_with_its_field(
     task: str, args: dict[str, Any], sample: int, field: str, says: str
 ) -> None:
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(HttpError) as refused:
         sample_of(task, **args).reset({"sample": sample, "check": True}, 0)
     problem = refused.value.problem
     assert (problem["field"], problem["permanent"]) == (f"suite.{field}", True)
@@ -85,7 +85,7 @@ def test_an_image_without_inspect_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     """Debian's interpreter finds Headway, as in a sandbox's image, and nothing that was installed."""
     monkeypatch.setattr(sys, "executable", "/usr/bin/python3")
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "sandbox"))
-    with pytest.raises(Refusal, match="install inspect-ai and openai into the image") as refused:
+    with pytest.raises(HttpError, match="install inspect-ai and openai into the image") as refused:
         sample_of("arithmetic.py@arithmetic").reset({"sample": 0, "check": True}, 0)
     assert refused.value.problem["field"] == "suite.image"
 

@@ -21,7 +21,7 @@ import pytest
 
 from headway_api.config import JobConfig
 from headway_api.exits import ANEW
-from headway_trainer.companions import NOTE
+from headway_trainer.peer_shutdown import NOTE
 
 pytestmark = [pytest.mark.integration, pytest.mark.ci, pytest.mark.timeout(180)]
 

@@ -9,7 +9,7 @@ import learner_rig as rig
 import pytest
 from pydantic import ValidationError
 
-from headway_api.in_force import AdapterSize, Directive, InForce, Refusal
+from headway_api.in_force import AdapterSize, Directive, DirectiveRefusal, InForce
 from headway_api.objective import expand
 from headway_api.records import Batch, StepReport
 from headway_api.remedies import NotApplicable, applied, largest_rank, wider
@@ -136,7 +136,7 @@ def test_records_come_back_as_they_were() -> None:
     directive = Directive(remedy="RollBack", restore=[10, 0])
     batch = Batch(step=3, epoch=0, groups=[], in_force=EVERYTHING, directive=directive)
     assert Batch.model_validate_json(batch.model_dump_json()) == batch
-    refused = Refusal(reason="NothingToRestore", message="step 10: it is gone")
+    refused = DirectiveRefusal(reason="NothingToRestore", message="step 10: it is gone")
     report = rig.report(3).model_copy(update={"directive": directive, "refused": refused})
     assert StepReport.model_validate_json(report.model_dump_json()) == report
 

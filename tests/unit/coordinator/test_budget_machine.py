@@ -34,8 +34,8 @@ from headway_api.records import (
     Outcome,
     PolicyVersion,
     Purpose,
-    Row,
     StepReport,
+    TrainingSequence,
     Turn,
     VersionSpan,
     WeightsManifest,
@@ -43,6 +43,7 @@ from headway_api.records import (
 from headway_api.spec.lifecycle import BudgetSpec
 from headway_api.store import FileStore
 from headway_coordinator import group as groups
+from headway_coordinator.adaptive_semaphore import AdaptiveSemaphore
 from headway_coordinator.bounds import GIVEN_UP, TOO_OLD_NOW
 from headway_coordinator.budget import worst
 from headway_coordinator.budget.accelerators import AHEAD_SECONDS, worst_case
@@ -55,7 +56,6 @@ from headway_coordinator.episode import Task
 from headway_coordinator.gateway.asks import Sampling
 from headway_coordinator.ledger.segments import Ledger
 from headway_coordinator.process import BUDGET_SECONDS
-from headway_coordinator.room import Room
 
 pytestmark = pytest.mark.timeout(1800)  # `make test-bill` draws thousands of lives
 
@@ -130,7 +130,7 @@ def record(
 ) -> EpisodeRecord:
     """A sealed episode: each turn a row of its own, as where an agent edits its history."""
     rows = [
-        Row(
+        TrainingSequence(
             tokens=[1] * (prompt + sampled),
             mask=[0] * prompt + [1] * sampled,
             logprobs=[0.0] * prompt + [-0.5] * sampled,
@@ -321,7 +321,7 @@ class JobUnderABudget(RuleBasedStateMachine):
             group = await groups.run(
                 replace(plan, spending=held),
                 held.watched(self._episode),
-                Room(100),
+                AdaptiveSemaphore(100),
                 incarnation=self.incarnation,
                 max_retries=RETRIES,
             )

@@ -18,6 +18,7 @@ from headway_api.spec.lifecycle import BudgetSpec
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_api.store import FileStore
 from headway_coordinator import group as groups
+from headway_coordinator.adaptive_semaphore import AdaptiveSemaphore
 from headway_coordinator.budget.gate import Budget
 from headway_coordinator.budget.priced import Priced
 from headway_coordinator.budget.worst import Bill, Limits
@@ -25,7 +26,6 @@ from headway_coordinator.dataset import Slot
 from headway_coordinator.episode import Task
 from headway_coordinator.gateway.asks import Sampling
 from headway_coordinator.ledger.segments import Ledger
-from headway_coordinator.room import Room
 
 GROUP = 2 * 2 * SAMPLED
 """Tokens that a group of two episodes samples, of two turns each."""
@@ -101,7 +101,7 @@ async def test_256_episodes_at_once_stay_within_the_budget(tmp_path: Path) -> No
     """Each ends at its own time, and one of eight is lost; the ledger is looked at whenever it has grown."""
     size, chance, ended = 8, random.Random(1), 0
     ledger = Ledger(FileStore(), Layout(f"file://{tmp_path}", "ns", "job", "uid"))
-    limits, room, most_at_once, running = Limits(50, 2, 10, 1), Room(256), 0, 0
+    limits, room, most_at_once, running = Limits(50, 2, 10, 1), AdaptiveSemaphore(256), 0, 0
     full, worst_group = asyncio.Event(), size * 2 * (SAMPLED + 1)
     budget = Budget(most(33 * worst_group), Priced(ledger, lambda: DEFAULT))
 

@@ -18,7 +18,8 @@ from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 
 from headway_api.config import EvalConfig
 from headway_api.records import Purpose
-from headway_coordinator.agents.agent import Stage
+from headway_coordinator.adaptive_semaphore import AdaptiveSemaphore
+from headway_coordinator.agents.agent import EpisodeContext
 from headway_coordinator.agents.builtin import Builtin
 from headway_coordinator.agents.choice import agent_of, job_arn, where
 from headway_coordinator.agents.http import HttpAgent
@@ -26,8 +27,7 @@ from headway_coordinator.faults import CandidateFault
 from headway_coordinator.gateway.asks import Ask, Completion, Sampling, Session
 from headway_coordinator.gateway.core import Gateway
 from headway_coordinator.gateway.server import GatewayServer
-from headway_coordinator.gateway.turns import Backend, Places
-from headway_coordinator.room import Room
+from headway_coordinator.gateway.turns import Backend, TurnLimiter
 from headway_coordinator.trajectory.linearize import linearize
 from headway_coordinator.trajectory.render import choose
 
@@ -38,7 +38,7 @@ def tok(tmp_path: Path) -> Any:
 
 
 def backend(chat: Any) -> Backend:
-    return Backend(chat, Places(Room(4)))
+    return Backend(chat, TurnLimiter(AdaptiveSemaphore(4)))
 
 
 class Gone:
@@ -136,7 +136,7 @@ async def test_the_agents_service_is_told_and_the_candidate_ends(tok: Any) -> No
             r.backend = backend(Gone())
             agent = r.http_agent(f"http://127.0.0.1:{runner.addresses[0][1]}/")
             session = Session(episode_id="e-x-000000-0-0", seed=1, sampling=Sampling(1.0, 1.0, 50))
-            stage = Stage(session, None, Purpose.EVALUATION, {"prompt": "p"}, [], [])  # type: ignore[arg-type]
+            stage = EpisodeContext(session, None, Purpose.EVALUATION, {"prompt": "p"}, [], [])  # type: ignore[arg-type]
             async with asyncio.timeout(30):
                 with pytest.raises(CandidateFault, match="the token is not taken"):
                     await agent.play(stage)

@@ -11,7 +11,7 @@ from open_rollout import USER, Rig, rig
 from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 
 from headway_coordinator.gateway import completions
-from headway_coordinator.gateway.refusals import Refusal
+from headway_coordinator.gateway.refusals import GatewayError
 from headway_coordinator.trajectory.linearize import linearize
 from headway_coordinator.trajectory.render import choose
 
@@ -175,7 +175,7 @@ async def test_what_fits_no_context_truncates_the_episode(tok: Any) -> None:
     ],
 )
 def test_what_is_not_done_is_refused_by_name(param: str, fields: dict[str, Any]) -> None:
-    with pytest.raises(Refusal) as caught:
+    with pytest.raises(GatewayError) as caught:
         completions.read({"prompt": "x"} | fields)
     assert (caught.value.status, caught.value.param) == (400, param), caught.value
 

@@ -16,10 +16,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from role_keys import TO_ROLLOUT
 
+from headway_coordinator.adaptive_semaphore import AdaptiveSemaphore
 from headway_coordinator.engines import concurrency
 from headway_coordinator.engines.concurrency import FULL, ROOMY, Concurrency, Look, adapt, read
 from headway_coordinator.engines.router import Endpoint, Reading, Router
-from headway_coordinator.room import Room
 
 VERSIONS = st.integers(0, 2).map(version)
 READINGS = st.builds(
@@ -159,7 +159,7 @@ def test_nonsense_is_not_known_and_breaks_nothing(text: str) -> None:
 
 @dataclass
 class Rig:
-    room: Room
+    room: AdaptiveSemaphore
     router: Router
     looking: Concurrency
     engines: list[Scripted]
@@ -182,7 +182,7 @@ class Rig:
 
 @asynccontextmanager
 async def rig(servers: int = 2, ceiling: int = 8) -> AsyncIterator[Rig]:
-    router, room = Router(wanted=version(1)), Room(ceiling)
+    router, room = Router(wanted=version(1)), AdaptiveSemaphore(ceiling)
     async with AsyncExitStack() as stack:
         http = await stack.enter_async_context(aiohttp.ClientSession())
         found = Rig(room, router, Concurrency(http, TO_ROLLOUT, router, room), [])

@@ -23,7 +23,8 @@ from headway_api.records import EpisodeRecord, Outcome, Purpose
 from headway_api.sandbox_api import FinishReply
 from headway_coordinator import episode, sandboxes
 from headway_coordinator import group as groups
-from headway_coordinator.agents.agent import Played, Stage
+from headway_coordinator.adaptive_semaphore import AdaptiveSemaphore
+from headway_coordinator.agents.agent import AgentResult, EpisodeContext
 from headway_coordinator.agents.builtin import Builtin
 from headway_coordinator.bounds import NO_STEP_LEFT
 from headway_coordinator.dataset import Slot
@@ -32,7 +33,6 @@ from headway_coordinator.episode import Episodes, Rules, Task, by_index, check_s
 from headway_coordinator.faults import AgentFault, Cause, InfraFault
 from headway_coordinator.gateway.asks import Sampling
 from headway_coordinator.gateway.core import Gateway
-from headway_coordinator.room import Room
 from headway_coordinator.sandboxes import Broker
 from headway_coordinator.trajectory.render import choose
 
@@ -143,10 +143,10 @@ async def test_an_agent_that_takes_no_turn_is_not_scored(tok: Any, fault: Except
     """Its reward would be none of the model's doing."""
 
     class Mute:
-        async def play(self, stage: Stage) -> Played:
+        async def play(self, stage: EpisodeContext) -> AgentResult:
             if fault is not None:
                 raise fault
-            return Played(truncated=False)
+            return AgentResult(truncated=False)
 
     async with rig(tok, ANSWER) as r:
         r.episodes._agent = Mute()
@@ -408,7 +408,7 @@ async def test_a_fault_of_the_platform_makes_no_late_episode(
         def __init__(self, agent: Any) -> None:
             self._agent = agent
 
-        async def play(self, stage: Stage) -> Played:
+        async def play(self, stage: EpisodeContext) -> AgentResult:
             stage.fault = lambda: "no server is left"
             return await self._agent.play(stage)  # type: ignore[no-any-return]
 
@@ -525,7 +525,7 @@ def plan(size: int) -> groups.Plan:
 async def test_a_group_retries_what_the_platform_lost_with_fresh_ids(tok: Any) -> None:
     async with rig(tok, ANSWER) as r:
         r.sandbox.faults["POST /reset"] = first(2, drop)
-        group = await groups.run(plan(3), r.episodes.run, Room(1), incarnation=2, max_retries=3)
+        group = await groups.run(plan(3), r.episodes.run, AdaptiveSemaphore(1), incarnation=2, max_retries=3)
     assert [e.outcome for e in group.episodes] == [Outcome.COMPLETED] * 3
     assert [e.episode_id for e in group.discarded] == ["t0-000000-0-200", "t0-000000-1-200"]
     assert [e.episode_id for e in group.episodes] == ["t0-000000-0-201", "t0-000000-1-201", "t0-000000-2-200"]
@@ -544,7 +544,7 @@ def test_a_first_attempt_samples_alike_in_every_incarnation_and_a_retry_anew() -
 async def test_a_group_goes_on_without_what_stays_lost(tok: Any) -> None:
     async with rig(tok, ANSWER) as r:
         r.sandbox.faults["POST /reset"] = after(1, fail(500))
-        group = await groups.run(plan(2), r.episodes.run, Room(1), incarnation=0, max_retries=1)
+        group = await groups.run(plan(2), r.episodes.run, AdaptiveSemaphore(1), incarnation=0, max_retries=1)
     assert len(group.scored) == 1
     assert len(group.discarded) == 1
     assert group.episodes[1].outcome is Outcome.INFRA_ERROR
@@ -580,7 +580,7 @@ async def test_a_group_never_has_more_in_flight_than_there_is_room(tok: Any) -> 
             finally:
                 running -= 1
 
-        await groups.run(plan(6), counted, Room(2), incarnation=0, max_retries=0)
+        await groups.run(plan(6), counted, AdaptiveSemaphore(2), incarnation=0, max_retries=0)
     assert most == 2
 
 

@@ -25,7 +25,7 @@ from headway_coordinator.endpoint.refused import Verdict
 from headway_coordinator.endpoint.reply import Reply
 from headway_coordinator.engines import vllm, weights
 from headway_coordinator.faults import InfraFault
-from headway_coordinator.http import Refused, Unreachable, call
+from headway_coordinator.http import Unreachable, UpstreamError, call
 from headway_coordinator.sandboxes import Broker, Sandbox
 
 pytestmark = pytest.mark.hostile
@@ -112,8 +112,8 @@ GROUP = GroupRequest(
 )
 STATE = {"version": {"incarnation": 0, "step": 1}, "ready": True, "error": None, "canary_error": 1e-4}
 MANIFEST = WeightsManifest(version=ZERO, kind="base", uri="s3://b/m", files=[])
-BROKER = (Refused, Unreachable)
-WEIGHTS = (Refused, Unreachable, ValidationError)
+BROKER = (UpstreamError, Unreachable)
+WEIGHTS = (UpstreamError, Unreachable, ValidationError)
 
 CLIENTS = {
     "reset": Client(
@@ -220,7 +220,7 @@ async def test_a_pause_that_is_asked_for_has_an_end() -> None:
     async with evil_server() as server:
         for server.evil in (evil for evil in everywhere() if evil.name.startswith("a refusal")):
             async with aiohttp.ClientSession() as http:
-                with pytest.raises(Refused) as caught:
+                with pytest.raises(UpstreamError) as caught:
                     await call(http, "POST", server.url, timeout=5.0, body={})
             assert caught.value.retry_after is None or 0 <= caught.value.retry_after <= 60
             assert caught.value.problem.reason.isalnum()

@@ -22,8 +22,8 @@ from headway_coordinator.engines.fleet import Fleet
 from headway_coordinator.engines.router import Endpoint
 from headway_coordinator.faults import InfraFault
 from headway_rollout.agent import application
-from headway_rollout.weights.keeper import NOTHING
 from headway_rollout.weights.slots import SlotRefused
+from headway_rollout.weights.updater import NOTHING
 
 
 class Agent:

@@ -17,7 +17,7 @@ from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 
 from headway_api.records import PolicyVersion, VersionSpan
 from headway_coordinator.gateway.asks import Ask, ContextFull, Sampling, Session
-from headway_coordinator.gateway.conversations import Said, continued, meaning
+from headway_coordinator.gateway.conversations import RecordedTurn, continued, meaning
 from headway_coordinator.gateway.core import INLINE_CHARACTERS, Gateway
 from headway_coordinator.trajectory.calls import Message, Tool
 from headway_coordinator.trajectory.graph import Graph
@@ -86,7 +86,7 @@ async def test_samples_without_calls_are_told_apart_by_the_reasoning_that_is_sen
     session = a_session()
     first, second = [(await core.chat(session, Ask([USER]))).message for _ in range(2)]
 
-    def found(message: Message) -> Said | None:
+    def found(message: Message) -> RecordedTurn | None:
         messages = [USER, message, USER]
         return continued(session.said, messages, [meaning(one) for one in messages], [])
 
@@ -107,7 +107,7 @@ def test_what_a_request_continues_is_the_longest_recorded_with_its_tools_then_th
 ) -> None:
     graph = Graph()
     spans = [VersionSpan(start=0, end=1, version=PolicyVersion(incarnation=0, step=0))]
-    recorded: list[Said] = []
+    recorded: list[RecordedTurn] = []
     whole: list[tuple[list[Message], list[Tool]]] = []
     for words, answer, with_tools in turns:
         tools = PROBE_TOOLS if with_tools else []
@@ -115,7 +115,7 @@ def test_what_a_request_continues_is_the_longest_recorded_with_its_tools_then_th
         before = continued(recorded, messages, [meaning(message) for message in messages], tools)
         new = said([*words, answer])[before.length if before else 0 :]
         node = graph.add_sampled(graph.place([ord(word) for word in words]), [ord(answer)], [-1.0], spans)
-        recorded.append(Said(graph, node, before, new, [meaning(message) for message in new], tools))
+        recorded.append(RecordedTurn(graph, node, before, new, [meaning(message) for message in new], tools))
         whole.append((said([*words, answer]), tools))
     assert [one.messages for one in recorded] == [messages for messages, _ in whole]
     request = said(asked)

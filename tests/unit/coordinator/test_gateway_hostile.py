@@ -25,12 +25,12 @@ from speaker import ANSWER, Speaker
 from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 
 from headway_api import bounds
+from headway_coordinator.adaptive_semaphore import AdaptiveSemaphore
 from headway_coordinator.gateway import bodies
 from headway_coordinator.gateway.asks import Ask, Sampling, Session
 from headway_coordinator.gateway.core import Gateway
 from headway_coordinator.gateway.server import GatewayServer
-from headway_coordinator.gateway.turns import Backend, Places
-from headway_coordinator.room import Room
+from headway_coordinator.gateway.turns import Backend, TurnLimiter
 from headway_coordinator.trajectory.linearize import linearize
 from headway_coordinator.trajectory.render import PROBE_TOOLS, choose
 from headway_wire import contents
@@ -57,7 +57,9 @@ async def listening(tok: Any, context: int = 1000) -> AsyncIterator[Rig]:
     """The gateway as the coordinator serves it."""
     async with AsyncExitStack() as stack:
         speaker = Speaker(tok, [ANSWER])
-        backend = Backend(Gateway(choose(tok, "qwen3"), speaker, context, 5.0), Places(Room(8)))
+        backend = Backend(
+            Gateway(choose(tok, "qwen3"), speaker, context, 5.0), TurnLimiter(AdaptiveSemaphore(8))
+        )
         gateway = GatewayServer()
         serving = wire.listening(gateway.app(), 0, host="127.0.0.1", leave_with_client=True)
         served = await stack.enter_async_context(serving)

@@ -13,12 +13,12 @@ from speaker import ANSWER
 from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 
 from headway_api.sandbox_api import ToolReply
+from headway_coordinator.adaptive_semaphore import AdaptiveSemaphore
 from headway_coordinator.faults import InfraFault
 from headway_coordinator.gateway import openai, turns
 from headway_coordinator.gateway import server as served
 from headway_coordinator.gateway.rollouts import Status
-from headway_coordinator.gateway.turns import Places
-from headway_coordinator.room import Room
+from headway_coordinator.gateway.turns import TurnLimiter
 from headway_coordinator.trajectory.linearize import linearize
 
 
@@ -237,8 +237,8 @@ async def test_a_stream_is_told_to_come_back_before_it_begins(
 
 
 async def test_a_limit_that_rises_lets_in_who_waits(tok: Any) -> None:
-    room = Room(8)
-    places = Places(room.follower())
+    room = AdaptiveSemaphore(8)
+    places = TurnLimiter(room.follower())
     room.limit = 1
     holding = asyncio.Event()
 

@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 
 from headway_api.records import Abandoned, EpisodeRecord, Outcome, Purpose, UsageClass
 from headway_coordinator import group as groups
+from headway_coordinator.adaptive_semaphore import AdaptiveSemaphore
 from headway_coordinator.bounds import MIN_SCORED, NO_STEP_LEFT, doomed
+from headway_coordinator.cancel_token import CancelToken, Stopped
 from headway_coordinator.dataset import Slot
 from headway_coordinator.episode import Task
 from headway_coordinator.faults import CandidateFault
 from headway_coordinator.gateway.asks import Sampling
 from headway_coordinator.ledger.events import DISCARDS, discarded_tokens, of_group
-from headway_coordinator.room import Room
-from headway_coordinator.stop import Stop, Stopped
 
 WHY = Abandoned(reason="TooFewScored", message="its sandbox died")
 SEEDS = [(116040206, 1983676663), (1707439548, 475415611)]
@@ -64,7 +64,7 @@ def test_seeds_of_training_and_validation_stay_what_they_were() -> None:
 
 async def test_a_group_says_whose_it_is_and_who_sampled_it() -> None:
     wanted = replace(plan(1, Purpose.EVALUATION), candidate="frontier", sampled_by="endpoint")
-    found = await groups.run(wanted, Episodes(0, 0.0).run, Room(1), incarnation=0, max_retries=0)
+    found = await groups.run(wanted, Episodes(0, 0.0).run, AdaptiveSemaphore(1), incarnation=0, max_retries=0)
     assert (found.group_id, found.candidate, found.sampled_by) == (
         "e-frontier-000000",
         "frontier",
@@ -78,7 +78,7 @@ async def test_a_candidate_that_cannot_go_on_ends_its_group() -> None:
 
     wanted = replace(plan(3, Purpose.EVALUATION), candidate="x")
     with pytest.raises(ExceptionGroup) as caught:
-        await groups.run(wanted, episode, Room(3), incarnation=0, max_retries=2)
+        await groups.run(wanted, episode, AdaptiveSemaphore(3), incarnation=0, max_retries=2)
     assert caught.group_contains(CandidateFault, match="the token is not taken")
 
 
@@ -128,7 +128,7 @@ def test_a_group_is_sampled_on_exactly_as_long_as_it_can_be_trained(
 async def _is_sampled_as_long(
     episodes: Episodes, wanted: groups.Plan, places: int, ended: int | None
 ) -> None:
-    room = Room(places)
+    room = AdaptiveSemaphore(places)
     async with asyncio.timeout(10):
         running = asyncio.create_task(groups.run(wanted, episodes.run, room, incarnation=0, max_retries=1))
         if ended is not None:
@@ -169,7 +169,7 @@ async def test_the_last_loss_that_mattered_gives_the_reason() -> None:
         return sealed(task.group_id, task.index, reward=None, attempt=task.attempt)
 
     async with asyncio.timeout(5):
-        group = await groups.run(plan(3), episode, Room(3), incarnation=0, max_retries=0)
+        group = await groups.run(plan(3), episode, AdaptiveSemaphore(3), incarnation=0, max_retries=0)
     assert group.abandoned == Abandoned(reason="TooFewScored", message="lost")
     assert [e.outcome for e in group.episodes] == [Outcome.INFRA_ERROR] * 3
 
@@ -180,13 +180,15 @@ async def test_a_validation_group_has_nothing_to_compare_and_goes_on() -> None:
         reward = 1.0 if task.index == 2 else None
         return sealed(task.group_id, task.index, reward=reward, attempt=task.attempt)
 
-    group = await groups.run(plan(3, Purpose.VALIDATION), episode, Room(3), incarnation=0, max_retries=0)
+    group = await groups.run(
+        plan(3, Purpose.VALIDATION), episode, AdaptiveSemaphore(3), incarnation=0, max_retries=0
+    )
     assert group.abandoned is None
     assert len(group.scored) == 1
 
 
 async def test_who_waits_for_a_place_is_not_begun_any_more() -> None:
-    wanted, room = plan(2), Room(1)
+    wanted, room = plan(2), AdaptiveSemaphore(1)
     async with room:
         running = asyncio.create_task(
             groups.run(wanted, Episodes(0, 0.0).run, room, incarnation=0, max_retries=0)
@@ -200,7 +202,7 @@ async def test_who_waits_for_a_place_is_not_begun_any_more() -> None:
 
 
 async def test_a_guard_raises_what_it_was_stopped_for_and_the_first_reason_stands() -> None:
-    stop = Stop()
+    stop = CancelToken()
     begun = asyncio.Event()
 
     async def guarded() -> None:
@@ -220,7 +222,7 @@ async def test_a_guard_raises_what_it_was_stopped_for_and_the_first_reason_stand
 
 
 async def test_a_guard_leaves_cancellations_and_deadlines_of_others_alone() -> None:
-    stop = Stop()
+    stop = CancelToken()
 
     async def guarded(seconds: float | None) -> None:
         async with stop.guard(), asyncio.timeout(seconds):

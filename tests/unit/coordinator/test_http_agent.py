@@ -18,10 +18,10 @@ from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 
 from headway_api.records import Purpose
 from headway_coordinator.agents import http as agents
-from headway_coordinator.agents.agent import Played, Stage
+from headway_coordinator.agents.agent import AgentResult, EpisodeContext
 from headway_coordinator.faults import AgentFault, InfraFault
 from headway_coordinator.gateway.asks import Sampling, Session
-from headway_coordinator.http import Refused, call
+from headway_coordinator.http import UpstreamError, call
 from headway_coordinator.trajectory.linearize import linearize
 
 Work = Callable[[str], Awaitable[web.StreamResponse]]
@@ -38,11 +38,11 @@ class Scene:
     sessions: list[Session] = field(default_factory=list)
     messages: list[dict[str, Any]] = field(default_factory=list)
 
-    async def play(self, **settings: Any) -> Played:
+    async def play(self, **settings: Any) -> AgentResult:
         agent = self.rig.http_agent(self.url, **settings)
         session = Session(episode_id="t0-000000-0-0", seed=1, sampling=Sampling(1.0, 1.0, 50))
         self.sessions.append(session)
-        stage = Stage(session, None, Purpose.TRAIN, {"prompt": "p"}, [], [], self.messages)  # type: ignore[arg-type]
+        stage = EpisodeContext(session, None, Purpose.TRAIN, {"prompt": "p"}, [], [], self.messages)  # type: ignore[arg-type]
         return await agent.play(stage)
 
 
@@ -154,7 +154,7 @@ async def test_an_agent_that_lost_patience_and_went_on_is_judged(tmp_path: Path)
         return web.json_response({})
 
     async with scene(tmp_path, work) as s:
-        assert await s.play(reports_reward=False) == Played(truncated=False)
+        assert await s.play(reports_reward=False) == AgentResult(truncated=False)
 
 
 async def test_an_agent_that_never_calls_may_not_find_its_way_back(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ async def test_a_redirect_is_not_followed_and_names_where_it_leads(tmp_path: Pat
         with pytest.raises(AgentFault, match=r"redirect to https://elsewhere\.example/agent"):
             await s.play()
         async with aiohttp.ClientSession() as http:
-            with pytest.raises(Refused, match="redirect"):
+            with pytest.raises(UpstreamError, match="redirect"):
                 await call(http, "POST", s.url, timeout=5, body={"metadata": {"endpoint": ""}})
     assert len(s.posted) == 2
 

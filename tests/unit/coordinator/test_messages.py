@@ -14,7 +14,7 @@ from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 
 from headway_coordinator.gateway import messages, messages_answers
 from headway_coordinator.gateway.asks import Force
-from headway_coordinator.gateway.refusals import Refusal
+from headway_coordinator.gateway.refusals import GatewayError
 
 USER = {"role": "user", "content": "hello"}
 TOOL = {"name": "look_up", "description": "Look.", "input_schema": {"type": "object"}}
@@ -161,7 +161,7 @@ def test_stop_sequences_end_the_turn() -> None:
     ],
 )
 def test_what_would_not_be_done_is_refused_by_name(param: str, fields: dict[str, Any]) -> None:
-    with pytest.raises(Refusal) as caught:
+    with pytest.raises(GatewayError) as caught:
         messages.read(body(**fields))
     assert (caught.value.status, caught.value.param) == (400, param)
     assert str(caught.value).startswith(param)
@@ -170,7 +170,7 @@ def test_what_would_not_be_done_is_refused_by_name(param: str, fields: dict[str,
 @pytest.mark.parametrize("document", [None, [], "text", 7])
 def test_a_body_is_an_object(document: object) -> None:
     for read in (messages.read, messages.read_count):
-        with pytest.raises(Refusal):
+        with pytest.raises(GatewayError):
             read(document)
 
 

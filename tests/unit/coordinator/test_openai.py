@@ -11,7 +11,7 @@ from episodes import version
 from headway_api.records import Turn
 from headway_coordinator.gateway import openai
 from headway_coordinator.gateway.asks import Completion, Force
-from headway_coordinator.gateway.refusals import Refusal
+from headway_coordinator.gateway.refusals import GatewayError
 from headway_coordinator.trajectory.calls import Call
 
 TOOL = {"type": "function", "function": {"name": "look_up", "description": "Look.", "parameters": {"a": 1}}}
@@ -24,8 +24,8 @@ def body(**fields: Any) -> dict[str, Any]:
     return {"model": "default", "messages": [USER]} | fields
 
 
-def refused(param: str, **fields: Any) -> Refusal:
-    with pytest.raises(Refusal) as caught:
+def refused(param: str, **fields: Any) -> GatewayError:
+    with pytest.raises(GatewayError) as caught:
         openai.read(body(**fields))
     assert caught.value.status == 400
     assert caught.value.param == param
@@ -220,7 +220,7 @@ def test_a_lenient_job_takes_an_effort_where_the_template_knows_it() -> None:
 
 def test_a_lenient_job_still_refuses_what_is_no_value() -> None:
     for fields in ({"max_tokens": "5"}, {"stop": 7}, {"messages": []}):
-        with pytest.raises(Refusal):
+        with pytest.raises(GatewayError):
             openai.read(body(**fields), lenient=True)
 
 
@@ -248,7 +248,7 @@ def test_calls_that_nobody_can_read_are_refused(arguments: str) -> None:
 
 @pytest.mark.parametrize("document", [None, [], "text", 7])
 def test_a_body_is_an_object(document: object) -> None:
-    with pytest.raises(Refusal):
+    with pytest.raises(GatewayError):
         openai.read(document)
 
 

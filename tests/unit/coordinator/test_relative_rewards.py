@@ -21,6 +21,7 @@ from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 from headway_analysis.billing.segments import fold, total
 from headway_api.records import GroupRecord, Purpose, UsageClass
 from headway_coordinator import group as groups
+from headway_coordinator.adaptive_semaphore import AdaptiveSemaphore
 from headway_coordinator.agents.builtin import Builtin
 from headway_coordinator.engines.router import Router
 from headway_coordinator.episode import Episodes, Rules
@@ -31,7 +32,6 @@ from headway_coordinator.judges.answering import Judges
 from headway_coordinator.ledger import events
 from headway_coordinator.recurring import Recurring
 from headway_coordinator.relative import Relative
-from headway_coordinator.room import Room
 from headway_coordinator.sandboxes import Broker
 from headway_coordinator.trajectory.render import choose
 
@@ -101,7 +101,9 @@ async def rig(
 
 async def ran(rig: Rig, reward: str = RANKS, retries: int = 0, **changes: Any) -> GroupRecord:
     plan = replace(judged.plan(size=3, group=reward), sampling=Sampling(1.0, 1.0, 64), **changes)
-    return await groups.run(plan, rig.run, Room(8), incarnation=0, max_retries=retries, relative=rig.relative)
+    return await groups.run(
+        plan, rig.run, AdaptiveSemaphore(8), incarnation=0, max_retries=retries, relative=rig.relative
+    )
 
 
 async def test_what_it_says_of_the_group_is_trained_on(tok: Any, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from headway_api.spec.evaluation import CandidateRescore
 from headway_api.status import ResolvedCandidate
 from headway_api.store import FileStore
 from headway_coordinator import spool
-from headway_coordinator.agents.agent import Stage
+from headway_coordinator.agents.agent import EpisodeContext
 from headway_coordinator.bounds import LOST_LIMIT
 from headway_coordinator.evaluation.rescore import Rescorer, calls, stored
 from headway_coordinator.evaluation.units import Units
@@ -61,9 +61,9 @@ def episode(
     return found.model_copy(update={"messages": list(messages)})
 
 
-def stage(sandbox: RecordingSandbox, episode_id: str = "e-again-000003-0-0") -> Stage:
+def stage(sandbox: RecordingSandbox, episode_id: str = "e-again-000003-0-0") -> EpisodeContext:
     session = Session(episode_id, seed=1, sampling=Sampling(0.0, 1.0, 8))
-    return Stage(session, sandbox, Purpose.EVALUATION, {}, [ASKED], [])  # type: ignore[arg-type]
+    return EpisodeContext(session, sandbox, Purpose.EVALUATION, {}, [ASKED], [])  # type: ignore[arg-type]
 
 
 def rescorer(found: EpisodeRecord, *, reports_reward: bool = False) -> Rescorer:

@@ -13,7 +13,7 @@ from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 
 from headway_coordinator.gateway import responses, responses_answers
 from headway_coordinator.gateway.asks import Force
-from headway_coordinator.gateway.refusals import Refusal, bad
+from headway_coordinator.gateway.refusals import GatewayError, bad
 from headway_coordinator.gateway.rollouts import CONVERSATIONS
 from headway_coordinator.trajectory.linearize import linearize
 
@@ -130,7 +130,7 @@ def test_tool_choice(choice: Any, may_call: bool, force: Force | None) -> None:
     ],
 )
 def test_what_would_not_be_done_is_refused_by_name(param: str, fields: dict[str, Any]) -> None:
-    with pytest.raises(Refusal) as caught:
+    with pytest.raises(GatewayError) as caught:
         read(**fields)
     assert (caught.value.status, caught.value.param) == (400, param)
     assert str(caught.value).startswith(param)
@@ -138,7 +138,7 @@ def test_what_would_not_be_done_is_refused_by_name(param: str, fields: dict[str,
 
 @pytest.mark.parametrize("document", [None, [], "text", 7])
 def test_a_body_is_an_object(document: object) -> None:
-    with pytest.raises(Refusal):
+    with pytest.raises(GatewayError):
         responses.read(document, earlier=earlier)
 
 

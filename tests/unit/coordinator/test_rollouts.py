@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from headway_api.sandbox_api import ToolReply
 from headway_coordinator.gateway.asks import Sampling, Session
-from headway_coordinator.gateway.refusals import NOT_IN_VALID_STATUS, Refusal
+from headway_coordinator.gateway.refusals import NOT_IN_VALID_STATUS, GatewayError
 from headway_coordinator.gateway.rollouts import REMEMBERED, Rollout, Rollouts, Status
 
 ARN = "arn:headway:rltrainingjob::tests:job/uid"
@@ -39,7 +39,7 @@ def rollout(turns: int = 3, *, takes_reward: bool = True, expires_at: float = ma
 
 
 def refused(code: str, status: int = 400) -> Any:
-    return pytest.raises(Refusal, check=lambda error: (error.code, error.status) == (code, status))
+    return pytest.raises(GatewayError, check=lambda error: (error.code, error.status) == (code, status))
 
 
 def test_the_whole_way() -> None:
@@ -251,7 +251,7 @@ def test_whatever_comes_a_reward_is_only_ever_that_of_a_rollout_which_was_ready(
     one = rollout()
     was_ready = False
     for word in said:
-        with suppress(Refusal):
+        with suppress(GatewayError):
             if word == "turn":
                 one.require_open("a turn")
                 assert one.status is Status.PENDING

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from headway_coordinator.sampler.choice import CHOICES, Group, Order, feasible, window
-from headway_coordinator.sampler.slots import OutOfOrder, Sampler
+from headway_coordinator.sampler.slots import BatchScheduler, OutOfOrder
 
 ORDERS: list[Order] = list(CHOICES)
 
 
-def started(order: Order, size: int, lag: int, *, steps: int = 10) -> Sampler:
-    sampler = Sampler(size, lag, steps=steps, positions=100, order=order)
+def started(order: Order, size: int, lag: int, *, steps: int = 10) -> BatchScheduler:
+    sampler = BatchScheduler(size, lag, steps=steps, positions=100, order=order)
     while sampler.start() is not None:
         pass
     return sampler
@@ -43,7 +43,7 @@ class Schedule(RuleBasedStateMachine):
         positions=st.integers(4, 60),
     )
     def begin(self, order: Order, size: int, lag: int, positions: int) -> None:
-        self.sampler = Sampler(size, lag, 12, positions, order)
+        self.sampler = BatchScheduler(size, lag, 12, positions, order)
         self.begun = Change(size, lag, rolled_back=False)
         self.changes: dict[int, Change] = {}
         """By step; also of a step that was rolled back, for it is taken anew."""
@@ -156,7 +156,7 @@ class Schedule(RuleBasedStateMachine):
         old = self.sampler
         finished = {p for p, group in old.active.items() if group.ended is not None} | again
         now = self.in_force(step)
-        self.sampler = Sampler(now.size, now.lag, old.steps, old.positions, old.order)
+        self.sampler = BatchScheduler(now.size, now.lag, old.steps, old.positions, old.order)
         undone = {number: groups for number, groups in self.taken.items() if number > step}
         idle = [number for number in self.changes if number <= step]
         since = {p: self.since[p] + sum(self.since[p] < number for number in idle) for p in finished}
@@ -246,7 +246,7 @@ def test_a_job_without_failures_takes_every_step_its_data_allows(
     order: Order, batch_size: int, max_lag: int, steps: int, epochs_rows: int
 ) -> None:
     possible = min(steps, epochs_rows // batch_size)
-    sampler = Sampler(batch_size, max_lag, possible, epochs_rows, order)
+    sampler = BatchScheduler(batch_size, max_lag, possible, epochs_rows, order)
     while not sampler.done:
         while (position := sampler.start()) is not None:
             sampler.finished(position)
@@ -262,7 +262,7 @@ def test_a_job_without_failures_takes_every_step_its_data_allows(
 def test_slow_groups_are_trained_in_time(order: Order, seed: int, size: int, lag: int) -> None:
     """A clock, log-normal latencies, groups that are lost: the learner takes each batch as soon as it can."""
     chance = random.Random(seed)
-    sampler = Sampler(size, lag, steps=12, positions=80, order=order)
+    sampler = BatchScheduler(size, lag, steps=12, positions=80, order=order)
     ends: dict[int, float] = {}
     since: dict[int, int] = {}
     now = 0.0
@@ -281,7 +281,7 @@ def test_slow_groups_are_trained_in_time(order: Order, seed: int, size: int, lag
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_without_lag_no_group_starts_before_the_step_is_acknowledged(order: Order) -> None:
-    sampler = Sampler(batch_size=2, max_lag=0, steps=3, positions=10, order=order)
+    sampler = BatchScheduler(batch_size=2, max_lag=0, steps=3, positions=10, order=order)
     assert [sampler.start(), sampler.start(), sampler.start()] == [0, 1, None]
     sampler.finished(1)
     assert sampler.batch() is None
@@ -293,7 +293,7 @@ def test_without_lag_no_group_starts_before_the_step_is_acknowledged(order: Orde
 
 
 def test_in_order_waits_for_a_group_that_died_with_its_coordinator() -> None:
-    sampler = Sampler(batch_size=2, max_lag=1, steps=5, positions=10)
+    sampler = BatchScheduler(batch_size=2, max_lag=1, steps=5, positions=10)
     sampler.restore(step=1, settled=[0, 1], finished={3: 0, 4: 1})
     assert sampler.batch() is None
     assert sampler.start() == 2
@@ -304,7 +304,7 @@ def test_in_order_waits_for_a_group_that_died_with_its_coordinator() -> None:
 
 def test_in_order_begins_again_what_a_later_group_waits_for() -> None:
     """Of two batches' groups one was lost: three are left, and one of them died with its coordinator."""
-    sampler = Sampler(batch_size=2, max_lag=1, steps=12, positions=4)
+    sampler = BatchScheduler(batch_size=2, max_lag=1, steps=12, positions=4)
     sampler.restore(step=0, settled=[1], finished={0: 0, 3: 0})
     assert sampler.batch() is None
     assert sampler.start() == 2
@@ -346,7 +346,7 @@ def test_a_batch_that_was_given_stands() -> None:
 
 
 def test_an_undone_step_gets_the_groups_it_had() -> None:
-    sampler = Sampler(batch_size=1, max_lag=2, steps=5, positions=10, order="ready_first")
+    sampler = BatchScheduler(batch_size=1, max_lag=2, steps=5, positions=10, order="ready_first")
     waiting = dict.fromkeys([0, 1, 2], 0)
     sampler.restore(step=0, settled=[], finished=waiting, undone={1: [2], 2: [1], 3: [7]})
     for step, expected in ((1, [2]), (2, [1]), (3, [0])):
@@ -356,7 +356,7 @@ def test_an_undone_step_gets_the_groups_it_had() -> None:
 
 
 def test_a_successor_accepts_what_its_predecessor_gave() -> None:
-    sampler = Sampler(batch_size=1, max_lag=1, steps=5, positions=10, order="ready_first")
+    sampler = BatchScheduler(batch_size=1, max_lag=1, steps=5, positions=10, order="ready_first")
     sampler.restore(step=0, settled=[], finished={0: 0, 1: 0})
     assert sampler.accepts(1, [1])
     assert not sampler.accepts(1, [2]), "it never finished"
@@ -375,7 +375,7 @@ def test_a_successor_accepts_what_its_predecessor_gave() -> None:
         lambda sampler: sampler.abandoned(7),
     ],
 )
-def test_what_the_state_does_not_allow_is_refused(wrong: Callable[[Sampler], None]) -> None:
+def test_what_the_state_does_not_allow_is_refused(wrong: Callable[[BatchScheduler], None]) -> None:
     sampler = started("in_order", 1, 1)
     sampler.finished(0)
     with pytest.raises(OutOfOrder):
@@ -404,7 +404,7 @@ def test_whatever_a_predecessor_left_what_is_kept_of_it_is_trained_in_time(
     """Groups of any age in any number: one that was thought dead may have gone on writing."""
     size, lag, step = (data.draw(st.integers(low, 4)) for low in (1, 0, 0))
     since = data.draw(st.dictionaries(st.integers(0, 25), st.integers(step - 6, step), max_size=20))
-    sampler = Sampler(size, lag, steps=step + 12, positions=80, order=order)
+    sampler = BatchScheduler(size, lag, steps=step + 12, positions=80, order=order)
     late = sampler.restore(step, (), since)
     assert late.keys() == sampler.restore(step, (), since).keys()
     assert not sampler.active.keys() & set(late)
@@ -422,7 +422,7 @@ def test_whatever_a_predecessor_left_what_is_kept_of_it_is_trained_in_time(
 @pytest.mark.parametrize("order", CHOICES)
 def test_a_step_that_is_made_of_others_leaves_none_after_it_as_it_was(order: Order) -> None:
     """The others may be groups of those."""
-    sampler = Sampler(batch_size=1, max_lag=1, steps=10, positions=20, order=order)
+    sampler = BatchScheduler(batch_size=1, max_lag=1, steps=10, positions=20, order=order)
     sampler.restore(2, {0, 1}, {2: 2, 3: 3}, {4: [2], 5: [3]}, used=2, changes=True)
     assert sampler.passed(3, 1, 1, rolled_back=True) == {2: "RolledBack"}
     assert sampler.take() == [3]
@@ -437,7 +437,7 @@ def test_a_step_that_is_made_of_others_leaves_none_after_it_as_it_was(order: Ord
 
 @pytest.mark.parametrize("order", CHOICES)
 def test_a_bound_that_was_refused_and_is_taken_anew_holds_for_undone_steps_too(order: Order) -> None:
-    sampler = Sampler(batch_size=1, max_lag=2, steps=10, positions=20, order=order)
+    sampler = BatchScheduler(batch_size=1, max_lag=2, steps=10, positions=20, order=order)
     sampler.restore(2, {0, 1}, {2: 2, 3: 2}, {4: [2], 5: [3]}, used=2, changes=True)
     assert sampler.passed(3, 1, 0) == {3: "TooOld"}
     assert sampler.take() == [2]
@@ -449,7 +449,7 @@ def test_a_bound_that_was_refused_and_is_taken_anew_holds_for_undone_steps_too(o
 @pytest.mark.parametrize("order", ["windowed", "ready_first"])
 def test_a_batch_that_was_refused_and_is_larger_anew_is_so_for_undone_steps_too(order: Order) -> None:
     """One of fewer would leave more groups than the batches after it can take in time."""
-    sampler = Sampler(batch_size=1, max_lag=1, steps=10, positions=20, order=order)
+    sampler = BatchScheduler(batch_size=1, max_lag=1, steps=10, positions=20, order=order)
     sampler.restore(2, {0, 1}, {2: 2, 3: 2}, {4: [2], 5: [3]}, used=2, changes=True)
     assert sampler.passed(3, 2, 1) == {}
     while (position := sampler.start()) is not None:

@@ -22,10 +22,10 @@ from headway_analysis.preflight.evidence import Script
 from headway_api.artifacts import Layout
 from headway_api.records import Judgement, UsageClass
 from headway_api.store import FileStore
+from headway_coordinator.adaptive_semaphore import AdaptiveSemaphore
 from headway_coordinator.judges import judge as asking
 from headway_coordinator.ledger.segments import Ledger
 from headway_coordinator.preflight.scripted import Player
-from headway_coordinator.room import Room
 from headway_coordinator.sandboxes import Broker
 
 GRADE = says('{"grade": 0.5}')
@@ -70,7 +70,7 @@ async def rig(folder: Path, service: Service, seconds: float = 40.0) -> AsyncIte
         def changed() -> None:
             one.waited += one.player.waiting.values()
 
-        one = Rig(Player(of, broker, Room(1), "script-0", judges, bill, changed), ledger)
+        one = Rig(Player(of, broker, AdaptiveSemaphore(1), "script-0", judges, bill, changed), ledger)
         yield one
 
 

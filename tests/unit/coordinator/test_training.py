@@ -27,7 +27,7 @@ from headway_coordinator.engines.router import Endpoint, Router
 from headway_coordinator.episode import Task
 from headway_coordinator.ledger.segments import Ledger
 from headway_coordinator.sampler.choice import CHOICES, Order
-from headway_coordinator.sampler.slots import Sampler
+from headway_coordinator.sampler.slots import BatchScheduler
 from headway_coordinator.spool import Spool, decode
 from headway_coordinator.stall import AFTER_SECONDS, LEARNER_SECONDS, culprit, training_watch
 from headway_coordinator.training import Conflict
@@ -273,7 +273,7 @@ def test_what_the_job_went_back_from_is_never_handed_out() -> None:
 
 @pytest.mark.parametrize(("rows", "steps"), [(5, 4), (1, 2), (0, 0)])
 def test_a_batch_is_never_smaller_than_its_size(rows: int, steps: int) -> None:
-    sampler = Sampler(batch_size=2, max_lag=1, steps=4, positions=4 * rows)
+    sampler = BatchScheduler(batch_size=2, max_lag=1, steps=4, positions=4 * rows)
     assert sampler.total == steps
 
 

@@ -18,7 +18,7 @@ from versions import CANARY, tensors, version, whole
 
 from headway_api.records import DirectSource, WeightsManifest
 from headway_api.weights_direct import DirectJoin
-from headway_rollout.weights.learner import HEADER_FILE, Learner
+from headway_rollout.weights.learner_client import HEADER_FILE, LearnerClient
 from headway_trainer.publish.sender import Offer, Sender, describe
 
 SHORT = 5.0
@@ -39,7 +39,7 @@ def sender() -> Iterator[Sender]:
 async def server(tmp_path: Path) -> AsyncIterator[Server]:
     async with aiohttp.ClientSession() as http:
         join = DirectJoin(workers=1, accelerated=False)
-        yield Server(tmp_path, Learner(http, TO_LEARNER, join))
+        yield Server(tmp_path, LearnerClient(http, TO_LEARNER, join))
 
 
 def manifest(sender: Sender, step: int, **more: Any) -> WeightsManifest:

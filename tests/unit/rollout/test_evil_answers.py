@@ -23,9 +23,9 @@ from headway_api.records import DirectSource
 from headway_api.weights_direct import DirectJoin
 from headway_rollout import engine
 from headway_rollout.engine import Engine, EngineRefused, NotJoined
-from headway_rollout.weights import learner
+from headway_rollout.weights import learner_client
 from headway_rollout.weights.checks import Unusable
-from headway_rollout.weights.learner import Learner
+from headway_rollout.weights.learner_client import LearnerClient
 
 pytestmark = pytest.mark.hostile
 
@@ -39,7 +39,7 @@ Ask = Callable[[aiohttp.ClientSession, str], Awaitable[Any]]
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(learner, "ASK_SECONDS", SECONDS)
+    monkeypatch.setattr(learner_client, "ASK_SECONDS", SECONDS)
     for name in ("HEALTH_SECONDS", "SHORT_SECONDS", "LOAD_SECONDS", "JOIN_SECONDS"):
         monkeypatch.setattr(engine, name, SECONDS)
 
@@ -54,7 +54,7 @@ class Client:
 async def met(http: aiohttp.ClientSession, url: str) -> None:
     host, port = url.removeprefix("http://").split(":")
     source = DirectSource(host=host, port=int(port), header="0" * 64)
-    who = Learner(http, TO_LEARNER, DirectJoin(workers=1, accelerated=False))
+    who = LearnerClient(http, TO_LEARNER, DirectJoin(workers=1, accelerated=False))
     await who.meet(source, Path("/nowhere"), Engine(http, url), {})
 
 

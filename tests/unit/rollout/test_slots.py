@@ -17,9 +17,9 @@ from headway_api.records import Canary, PolicyVersion, WeightsManifest
 from headway_api.store import FileStore, digest
 from headway_rollout.engine import Engine, EngineRefused
 from headway_rollout.weights import slots as slots_module
-from headway_rollout.weights.keeper import NOTHING, Keeper
 from headway_rollout.weights.loaders import BaseLoader, Loader, LoraLoader
 from headway_rollout.weights.slots import Failed, SlotRefused, Slots
+from headway_rollout.weights.updater import NOTHING, WeightUpdater
 
 CANARY = Canary(tokens=[5, 6, 7], logprobs=[-1.0, -2.0], tolerance=0.01)
 
@@ -74,12 +74,12 @@ Make = Callable[..., Awaitable[Slots]]
 @pytest.fixture
 async def make(engine: Adapters, tmp_path: Path) -> Make:
     async def made(adapters: int = 3, trained: str | None = None, lora: bool = True) -> Slots:
-        def keeper(slot: str, failed: Failed) -> Keeper:
+        def keeper(slot: str, failed: Failed) -> WeightUpdater:
             loader: Loader = (
                 LoraLoader(engine, 8, slot, 3 if slot == trained else 1) if lora else BaseLoader()
             )
             place, final = tmp_path / "cache" / slot, slot == trained
-            return Keeper(engine, loader, FileStore(), place, slot=slot, failed=failed, final=final)
+            return WeightUpdater(engine, loader, FileStore(), place, slot=slot, failed=failed, final=final)
 
         return Slots(keeper, adapters, trained)
 

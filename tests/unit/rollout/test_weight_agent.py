@@ -10,8 +10,8 @@ from role_keys import TO_ROLLOUT
 from headway_api.records import PolicyVersion, WeightsManifest, WeightsState
 from headway_api.sandbox_api import Problem
 from headway_rollout.agent import application
-from headway_rollout.weights.keeper import NOTHING
 from headway_rollout.weights.slots import SlotRefused
+from headway_rollout.weights.updater import NOTHING
 
 AUTHORIZED = {"Authorization": f"Bearer {TO_ROLLOUT}"}
 MANIFEST = {

@@ -15,7 +15,7 @@ from sandbox_server import Server
 
 from headway_api.sandbox_api import FinishReply, Problem
 from headway_sandbox.environment import Environment, Observation, Reward, Transcript, tool, user
-from headway_sandbox.http import Refusal
+from headway_sandbox.http import HttpError
 from headway_sandbox.session import Session
 
 FIELD = "spec.environment.entrypoint"
@@ -78,7 +78,7 @@ def judged(environment: Environment, turns: int = 2, **row: Any) -> dict[str, An
 
 
 def refused(environment: Environment, turns: int = 2) -> Problem:
-    with pytest.raises(Refusal) as caught:
+    with pytest.raises(HttpError) as caught:
         judged(environment, turns)
     return Problem.model_validate(caught.value.problem)
 

@@ -17,7 +17,7 @@ from headway_api.store import FileStore
 from headway_trainer import probes, ranks
 from headway_trainer.checkpoint import resize, state
 from headway_trainer.checkpoint.journal import Journal
-from headway_trainer.checkpoint.keeper import Keeper
+from headway_trainer.checkpoint.manager import CheckpointManager
 from headway_trainer.checkpoint.manifest import Checkpoint, CheckpointManifest
 from headway_trainer.engine import Engine
 from headway_trainer.ranks import Ranks
@@ -34,7 +34,7 @@ def manifest(*, world: int, file: FileDigest) -> CheckpointManifest:
 def restore(folder: Path, found: CheckpointManifest, scratch: Path) -> JobError:
     layout = cast(Layout, SimpleNamespace(checkpoint_of=lambda step, start: f"file://{folder}"))
     journal = cast(Journal, None)
-    keeper = Keeper(CheckpointsSpec(), UNTOUCHED, FileStore(), layout, journal, scratch, ONE)
+    keeper = CheckpointManager(CheckpointsSpec(), UNTOUCHED, FileStore(), layout, journal, scratch, ONE)
     with pytest.raises(JobError) as failed:
         keeper.restore(Checkpoint(report=rig.report(1), state=found))
     assert failed.value.termination.reason == "CheckpointUnusable"

@@ -18,8 +18,8 @@ from role_keys import TO_COORDINATOR
 from headway_api.exits import JobError
 from headway_api.names import STARTING
 from headway_api.records import Batch, Finished
-from headway_trainer import coordinator as client
-from headway_trainer.coordinator import AnnounceFirst, Coordinator, Unreachable
+from headway_trainer import coordinator_client as client
+from headway_trainer.coordinator_client import AnnounceFirst, CoordinatorClient, Unreachable
 
 Answer = TypeVar("Answer")
 
@@ -37,7 +37,7 @@ async def off_loop(call: Callable[[], Answer]) -> Answer:
 async def test_a_batch_arrives_compressed_and_whole() -> None:
     served = rig.ScriptedCoordinator([rig.batch(1)])
     async with served.serving() as url:
-        here = Coordinator(url, TO_COORDINATOR)
+        here = CoordinatorClient(url, TO_COORDINATOR)
         await off_loop(lambda: here.announce(rig.report(0)))
         assert await off_loop(lambda: here.poll(1)) == served.batches[0]
 
@@ -45,7 +45,7 @@ async def test_a_batch_arrives_compressed_and_whole() -> None:
 async def test_not_yet_and_no_more() -> None:
     served = rig.ScriptedCoordinator([], hold=1)
     async with served.serving() as url:
-        here = Coordinator(url, TO_COORDINATOR)
+        here = CoordinatorClient(url, TO_COORDINATOR)
         await off_loop(lambda: here.announce(rig.report(0)))
         assert await off_loop(lambda: here.poll(1)) is None
         assert await off_loop(lambda: here.poll(1)) == Finished(reason="MaxSteps")
@@ -53,7 +53,7 @@ async def test_not_yet_and_no_more() -> None:
 
 async def test_a_coordinator_that_forgot_asks_for_the_announcement() -> None:
     async with rig.ScriptedCoordinator([rig.batch(1)]).serving() as url:
-        here = Coordinator(url, TO_COORDINATOR)
+        here = CoordinatorClient(url, TO_COORDINATOR)
         with pytest.raises(AnnounceFirst):
             await off_loop(lambda: here.poll(1))
 
@@ -76,7 +76,7 @@ async def test_a_coordinator_that_says_that_it_is_starting_is_not_away() -> None
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
     try:
-        here = Coordinator(f"http://127.0.0.1:{runner.addresses[0][1]}", TO_COORDINATOR, patience=0.1)
+        here = CoordinatorClient(f"http://127.0.0.1:{runner.addresses[0][1]}", TO_COORDINATOR, patience=0.1)
         await off_loop(lambda: here.announce(rig.report(0)))
     finally:
         await runner.cleanup()
@@ -92,7 +92,7 @@ async def test_faults_are_outlasted(fault: str) -> None:
 
     served = rig.ScriptedCoordinator([rig.batch(1)], fault=fails_twice_of_three)
     async with served.serving() as url:
-        here = Coordinator(url, TO_COORDINATOR, patience=30)
+        here = CoordinatorClient(url, TO_COORDINATOR, patience=30)
         await off_loop(lambda: here.announce(rig.report(0)))
         answers = [await off_loop(lambda: here.poll(1)) for _ in range(6)]
     assert [a for a in answers if a is not None] == [served.batches[0]] * 2
@@ -100,7 +100,7 @@ async def test_faults_are_outlasted(fault: str) -> None:
 
 
 async def test_a_coordinator_that_stays_away_ends_the_process_retriably() -> None:
-    here = Coordinator(f"http://127.0.0.1:{rig.free_port()}", TO_COORDINATOR, patience=0.1)
+    here = CoordinatorClient(f"http://127.0.0.1:{rig.free_port()}", TO_COORDINATOR, patience=0.1)
     with pytest.raises(Unreachable) as gone:
         await off_loop(lambda: here.announce(rig.report(0)))
     with pytest.raises(Unreachable):  # at once: its patience is used up
@@ -115,7 +115,7 @@ async def test_a_request_that_is_swallowed_is_lost_soon_after_it_should_have_bee
     """A short poll does not wait as long as a long one: the learner may be told to stop meanwhile."""
     monkeypatch.setattr(client, "SILENCE", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as deaf:
-        here = Coordinator(f"http://127.0.0.1:{deaf.getsockname()[1]}", TO_COORDINATOR)
+        here = CoordinatorClient(f"http://127.0.0.1:{deaf.getsockname()[1]}", TO_COORDINATOR)
         for wait in (0.0, 0.5):
             started = time.monotonic()
             assert await off_loop(partial(here.poll, 1, wait)) is None
@@ -126,7 +126,7 @@ async def test_an_answer_ends_the_silence() -> None:
     turn = itertools.count()
     served = rig.ScriptedCoordinator([], fault=lambda request: "503" if next(turn) % 2 else None, hold=100)
     async with served.serving() as url:
-        here = Coordinator(url, TO_COORDINATOR, patience=0.05)
+        here = CoordinatorClient(url, TO_COORDINATOR, patience=0.05)
         await off_loop(lambda: here.announce(rig.report(0)))
         for _ in range(30):  # half of them unanswered, for longer in all than the patience
             assert await off_loop(lambda: here.poll(1)) is None
@@ -134,7 +134,7 @@ async def test_an_answer_ends_the_silence() -> None:
 
 async def test_a_wrong_key_is_not_tried_for_ever() -> None:
     async with rig.ScriptedCoordinator([]).serving() as url:
-        here = Coordinator(url, "another job's key")
+        here = CoordinatorClient(url, "another job's key")
         with pytest.raises(JobError, match="401") as refused:
             await off_loop(lambda: here.announce(rig.report(0)))
     assert refused.value.termination.reason == "CoordinatorRefused"
@@ -153,7 +153,7 @@ async def test_an_unreadable_batch_is_a_contract_mismatch() -> None:
     await web.TCPSite(runner, "127.0.0.1", port).start()
     try:
         with pytest.raises(JobError) as mismatch:
-            await off_loop(lambda: Coordinator(f"http://127.0.0.1:{port}", TO_COORDINATOR).poll(1))
+            await off_loop(lambda: CoordinatorClient(f"http://127.0.0.1:{port}", TO_COORDINATOR).poll(1))
     finally:
         await runner.cleanup()
     assert mismatch.value.termination.reason == "ContractMismatch"

@@ -18,8 +18,8 @@ from memory import flat, kept
 from role_keys import TO_COORDINATOR
 
 from headway_api.exits import JobError
-from headway_trainer import coordinator as client
-from headway_trainer.coordinator import AnnounceFirst, Coordinator
+from headway_trainer import coordinator_client as client
+from headway_trainer.coordinator_client import AnnounceFirst, CoordinatorClient
 
 pytestmark = pytest.mark.hostile
 
@@ -39,7 +39,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 async def polled(server: Server, evil: Evil) -> None:
     """Ask for a batch once: it is one, none or a typed fault."""
     server.evil = evil
-    here = Coordinator(server.url, TO_COORDINATOR)
+    here = CoordinatorClient(server.url, TO_COORDINATOR)
     said = ""
     try:
         async with asyncio.timeout(HANGS):
@@ -91,14 +91,14 @@ async def test_a_batch_that_grows_a_thousandfold_is_none() -> None:
             await polled(server, whole("a bomb", bomb(128 * MIB), "200 OK", "Content-Encoding: gzip"))
         server.evil = whole("a bomb", bomb(128 * MIB), "200 OK", "Content-Encoding: gzip")
         with pytest.raises(JobError, match=r"cannot be read: more than [0-9]+ bytes, decompressed"):
-            await asyncio.to_thread(Coordinator(server.url, TO_COORDINATOR).poll, 1, 0.1)
+            await asyncio.to_thread(CoordinatorClient(server.url, TO_COORDINATOR).poll, 1, 0.1)
 
 
 async def test_a_batch_that_compresses_well_is_read() -> None:
     packed = gzip.compress(rig.batch(1).model_dump_json().encode() + b" " * MIB)
     async with evil_server() as server:
         server.evil = whole("good", packed, "200 OK", "Content-Encoding: gzip")
-        found = await asyncio.to_thread(Coordinator(server.url, TO_COORDINATOR).poll, 1, 0.1)
+        found = await asyncio.to_thread(CoordinatorClient(server.url, TO_COORDINATOR).poll, 1, 0.1)
     assert found == rig.batch(1)
 
 
@@ -107,5 +107,5 @@ async def test_a_redirect_is_not_followed() -> None:
     async with evil_server() as server, evil_server() as other:
         server.evil = whole("a redirect", b"", "302 There", f"Location: {other.url}/v1/batch")
         with pytest.raises(JobError, match="was answered 302"):
-            await asyncio.to_thread(Coordinator(server.url, TO_COORDINATOR).poll, 1, 0.1)
+            await asyncio.to_thread(CoordinatorClient(server.url, TO_COORDINATOR).poll, 1, 0.1)
         assert other.heads == []

@@ -14,20 +14,20 @@ from role_keys import TO_COORDINATOR
 from headway_api.exits import RETRIABLE, JobError
 from headway_api.in_force import Directive
 from headway_api.records import Batch, Finished, StepReport
-from headway_trainer import coordinator as client
+from headway_trainer import coordinator_client as client
 from headway_trainer import loop as module
 from headway_trainer.assembly import _require_one
-from headway_trainer.coordinator import Coordinator, Unreachable
+from headway_trainer.coordinator_client import CoordinatorClient, Unreachable
 from headway_trainer.learner import Learner
-from headway_trainer.loop import Stopwatch, Word, serve
+from headway_trainer.loop import RankMessage, Stopwatch, serve
 from headway_trainer.ranks import Ranks
-from headway_trainer.termination import Hold
+from headway_trainer.termination import ShutdownGuard
 
 
 @pytest.fixture(autouse=True)
-def hold(monkeypatch: pytest.MonkeyPatch) -> Hold:
+def hold(monkeypatch: pytest.MonkeyPatch) -> ShutdownGuard:
     """SIGTERM, as far as this process's loop is concerned; and pauses that a test can wait for."""
-    made = Hold()
+    made = ShutdownGuard()
     monkeypatch.setattr(module, "HOLD", made)
     monkeypatch.setattr(client, "FIRST_PAUSE", 0.01)
     monkeypatch.setattr(client, "LONGEST_PAUSE", 0.02)
@@ -110,7 +110,7 @@ class First:
     def __init__(self, learner: Scripted) -> None:
         self._learner = learner
 
-    def share(self, mine: Word) -> Word:
+    def share(self, mine: RankMessage) -> RankMessage:
         return mine
 
     def maximum(self, values: list[float]) -> list[float]:
@@ -122,10 +122,10 @@ class Told:
 
     first = False
 
-    def __init__(self, word: Word) -> None:
+    def __init__(self, word: RankMessage) -> None:
         self._word = pickle.dumps(word)
 
-    def share(self, mine: Word) -> Any:
+    def share(self, mine: RankMessage) -> Any:
         return pickle.loads(self._word)
 
     def maximum(self, values: list[float]) -> list[float]:
@@ -135,7 +135,9 @@ class Told:
         """Nobody is waited for."""
 
 
-async def served(learner: Scripted, coordinator: Coordinator | None, ranks: Any) -> BaseException | None:
+async def served(
+    learner: Scripted, coordinator: CoordinatorClient | None, ranks: Any
+) -> BaseException | None:
     """Run the loop; what it raised."""
     call = asyncio.to_thread(serve, cast(Learner, learner), coordinator, cast(Ranks, ranks), None)
     (ended,) = await asyncio.gather(asyncio.wait_for(call, 30), return_exceptions=True)
@@ -157,7 +159,9 @@ async def test_what_is_pruned_goes_by_the_validations_that_a_batch_tells_of() ->
     ]
     script = rig.ScriptedCoordinator(batches)
     async with script.serving() as url:
-        ended = await served(learner, Coordinator(url, TO_COORDINATOR, patience=5), Ranks(0, 0, 1, None))
+        ended = await served(
+            learner, CoordinatorClient(url, TO_COORDINATOR, patience=5), Ranks(0, 0, 1, None)
+        )
     assert isinstance(ended, Finished)
     assert pruned == [(1, (), (0,)), (2, (0,), (1,)), (2, (0,), ())]
 
@@ -175,7 +179,7 @@ async def test_a_coordinator_that_stays_away_is_left_with_all_that_was_trained_d
 
     script = rig.ScriptedCoordinator([rig.batch(1), rig.batch(2)], fault=fault)
     async with script.serving() as url:
-        coordinator = Coordinator(url, TO_COORDINATOR, patience=0.2)
+        coordinator = CoordinatorClient(url, TO_COORDINATOR, patience=0.2)
         ended = await served(learner, coordinator, Ranks(0, 0, 1, None))
     assert script.step == heard
     assert learner.durable == 1
@@ -185,23 +189,23 @@ async def test_a_coordinator_that_stays_away_is_left_with_all_that_was_trained_d
 
 async def test_the_other_ranks_save_with_the_first_one() -> None:
     learner = Scripted(step=4)
-    ended = await served(learner, None, Told(Word(Unreachable("no answer for 600 s"), durable=0)))
+    ended = await served(learner, None, Told(RankMessage(Unreachable("no answer for 600 s"), durable=0)))
     assert learner.durable == 4
     assert isinstance(ended, Unreachable)
     assert ended.termination.message == "no answer for 600 s"
 
 
-async def test_told_to_stop_while_the_coordinator_is_away_it_stops(hold: Hold) -> None:
+async def test_told_to_stop_while_the_coordinator_is_away_it_stops(hold: ShutdownGuard) -> None:
     learner = Scripted(step=4)
     hold.set(True)
     assert hold.defers()
-    ended = await served(learner, None, Told(Word(Unreachable("no answer for 600 s"), durable=0)))
+    ended = await served(learner, None, Told(RankMessage(Unreachable("no answer for 600 s"), durable=0)))
     assert learner.durable == 4
     assert ended is None
 
 
 @pytest.mark.parametrize("told", ["this rank", "another"])
-async def test_told_to_stop_while_it_trains_it_saves_and_asks_nobody(hold: Hold, told: str) -> None:
+async def test_told_to_stop_while_it_trains_it_saves_and_asks_nobody(hold: ShutdownGuard, told: str) -> None:
     """A coordinator that swallows requests would cost a minute each of the time there is for saving."""
 
     class Told(Scripted):
@@ -211,12 +215,12 @@ async def test_told_to_stop_while_it_trains_it_saves_and_asks_nobody(hold: Hold,
 
     learner, coordinator = Told(step=4), Silent()
     ranks = First(learner) if told == "another" else Ranks(0, 0, 1, None)
-    assert await served(learner, cast(Coordinator, coordinator), ranks) is None
+    assert await served(learner, cast(CoordinatorClient, coordinator), ranks) is None
     assert (learner.durable, learner.told) == (5, 4)
     assert coordinator.heard == ["announce 4", "poll 5"]
 
 
-async def test_told_to_stop_while_it_announces_it_does_not_ask_for_more(hold: Hold) -> None:
+async def test_told_to_stop_while_it_announces_it_does_not_ask_for_more(hold: ShutdownGuard) -> None:
     class Told(Silent):
         def announce(self, report: StepReport, give_up: Callable[[], bool] = lambda: False) -> None:
             super().announce(report)
@@ -224,12 +228,12 @@ async def test_told_to_stop_while_it_announces_it_does_not_ask_for_more(hold: Ho
             assert give_up() == (report.step == 5)
 
     learner, coordinator = Scripted(step=4), Told()
-    assert await served(learner, cast(Coordinator, coordinator), Ranks(0, 0, 1, None)) is None
+    assert await served(learner, cast(CoordinatorClient, coordinator), Ranks(0, 0, 1, None)) is None
     assert learner.durable == 5
     assert coordinator.heard == ["announce 4", "poll 5", "announce 5"]
 
 
-async def test_what_comes_after_a_step_is_timed_with_the_next(hold: Hold) -> None:
+async def test_what_comes_after_a_step_is_timed_with_the_next(hold: ShutdownGuard) -> None:
     timed: list[set[str]] = []
 
     class Timed(Scripted):
@@ -238,7 +242,7 @@ async def test_what_comes_after_a_step_is_timed_with_the_next(hold: Hold) -> Non
             assert self.step == 0 or hold.defers()
             return super().train(batch, incarnation, before)
 
-    assert await served(Timed(), cast(Coordinator, Silent()), Ranks(0, 0, 1, None)) is None
+    assert await served(Timed(), cast(CoordinatorClient, Silent()), Ranks(0, 0, 1, None)) is None
     assert timed == [{"wait_for_batch"}, {"wait_for_batch", "save_checkpoint", "prune"}]
 
 
@@ -254,7 +258,7 @@ async def test_no_rank_leaves_well_before_the_first_one_has_done_its_part() -> N
         def barrier(self) -> None:
             did.append("wait")
 
-    word = Word(Finished(reason="MaxSteps"), durable=4)
+    word = RankMessage(Finished(reason="MaxSteps"), durable=4)
     assert await served(Exporting(step=4), None, Waiting(word)) == Finished(reason="MaxSteps")
     assert did == ["export", "wait"]
 
@@ -267,19 +271,21 @@ async def test_a_directive_is_a_step_like_any_other_on_every_rank() -> None:
         [rig.batch(1), asked.model_copy(update={"validated": [0]}), rig.batch(3)]
     )
     async with script.serving() as url:
-        ended = await served(learner, Coordinator(url, TO_COORDINATOR, patience=5), Ranks(0, 0, 1, None))
+        ended = await served(
+            learner, CoordinatorClient(url, TO_COORDINATOR, patience=5), Ranks(0, 0, 1, None)
+        )
     assert isinstance(ended, Finished)
     assert [batch.step for batch in learner.done] == [2]
     assert [report.step for report in script.reports if report.directive] == [2]
     assert script.step == 3
 
     class Once(Told):
-        def share(self, mine: Word) -> Any:
-            word, self._word = self._word, pickle.dumps(Word(Finished(reason="MaxSteps"), durable=0))
+        def share(self, mine: RankMessage) -> Any:
+            word, self._word = self._word, pickle.dumps(RankMessage(Finished(reason="MaxSteps"), durable=0))
             return pickle.loads(word)
 
     other = Scripted(step=1)
-    assert isinstance(await served(other, None, Once(Word(asked, durable=0))), Finished)
+    assert isinstance(await served(other, None, Once(RankMessage(asked, durable=0))), Finished)
     assert other.done == [asked]
 
 
@@ -294,7 +300,7 @@ async def test_one_that_comes_back_in_time_is_told_again() -> None:
 
     script = rig.ScriptedCoordinator([rig.batch(1)], fault=fault)
     async with script.serving() as url:
-        coordinator = Coordinator(url, TO_COORDINATOR, patience=30)
+        coordinator = CoordinatorClient(url, TO_COORDINATOR, patience=30)
         call = asyncio.to_thread(serve, cast(Learner, learner), coordinator, Ranks(0, 0, 1, None), None)
         finished = await asyncio.wait_for(call, 30)
     assert finished is not None

@@ -22,7 +22,7 @@ from headway_api.keys import Key
 from headway_api.spec.learner import CheckpointsSpec
 from headway_api.store import FileStore
 from headway_trainer.checkpoint.journal import Journal
-from headway_trainer.checkpoint.keeper import Keeper
+from headway_trainer.checkpoint.manager import CheckpointManager
 from headway_trainer.checkpoint.manifest import NotWhole
 from headway_trainer.checkpoint.signer import Signer
 from headway_trainer.engine import TAG, Engine
@@ -54,7 +54,7 @@ class Process:
     def __init__(self, layout: Layout, scratch: Path, key: str = CHECKPOINTS) -> None:
         self.store, self.engine = FileStore(), Pickled()
         self.journal = Journal(self.store, layout, Signer.of(key, layout))
-        self.keeper = Keeper(
+        self.keeper = CheckpointManager(
             CheckpointsSpec(),
             cast(Engine, self.engine),
             self.store,

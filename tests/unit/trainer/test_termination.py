@@ -10,7 +10,7 @@ import pytest
 
 from headway_api.exits import ANEW, PERMANENT, RETRIABLE, JobError
 from headway_trainer import launch, learner
-from headway_trainer.termination import Hold, live
+from headway_trainer.termination import ShutdownGuard, live
 
 Captured = pytest.CaptureFixture[str]
 
@@ -110,7 +110,7 @@ def test_an_exit_that_is_asked_for_is_kept(capsys: Captured, asked: int | str | 
 
 
 def test_sigterm_waits_for_a_holder_and_is_then_the_holders_to_answer() -> None:
-    hold = Hold()
+    hold = ShutdownGuard()
     assert not hold.defers(), "nobody holds: the process ends"
     hold.set(True)
     assert hold.defers()

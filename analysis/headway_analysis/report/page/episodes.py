@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from headway_analysis.report import conversation
 from headway_analysis.report.page.choice import Shown
-from headway_api.records import EpisodeRecord, Row
+from headway_api.records import EpisodeRecord, TrainingSequence
 
 Decode = Callable[[Sequence[int]], str]
 """Token ids -> their text, special tokens included."""
@@ -142,7 +142,7 @@ def shortened(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[:most]} … ({len(text) - most} more characters)"
 
 
-def coloured(row: Row, decode: Decode) -> Iterator[Piece]:
+def coloured(row: TrainingSequence, decode: Decode) -> Iterator[Piece]:
     """A row's first tokens: those that were given in stretches, those that were sampled one by one."""
     numbered = zip(range(min(len(row.tokens), TOKENS)), row.mask, strict=False)
     for sampled, places in groupby(numbered, key=lambda each: each[1]):

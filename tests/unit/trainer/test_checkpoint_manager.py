@@ -16,7 +16,7 @@ from role_keys import CHECKPOINTS
 
 from headway_api.artifacts import Layout
 from headway_api.exits import RETRIABLE, JobError
-from headway_api.in_force import Directive, Refusal
+from headway_api.in_force import Directive, DirectiveRefusal
 from headway_api.records import PolicyVersion, StepReport
 from headway_api.spec.learner import CheckpointsSpec
 from headway_api.store import FileStore
@@ -24,7 +24,7 @@ from headway_api.store_away import StoreAway
 from headway_trainer import learner
 from headway_trainer.checkpoint import state
 from headway_trainer.checkpoint.journal import Journal
-from headway_trainer.checkpoint.keeper import Keeper
+from headway_trainer.checkpoint.manager import CheckpointManager
 from headway_trainer.checkpoint.manifest import NotWhole
 from headway_trainer.checkpoint.signer import Signer
 from headway_trainer.engine import TAG, Engine
@@ -82,7 +82,7 @@ class Process:
         self.store = Files()
         self.engine = Counting(name, ranks.rank)
         self.journal = Journal(self.store, layout, Signer.of(CHECKPOINTS, layout))
-        self.keeper = Keeper(
+        self.keeper = CheckpointManager(
             CheckpointsSpec(every_steps=EVERY, **spec),
             cast(Engine, self.engine),
             self.store,
@@ -304,7 +304,7 @@ def test_a_step_that_was_a_change_makes_a_checkpoint(start: Callable[..., Proces
     process = start("only")
     process.durable(5)
     directive = Directive(remedy="RollBack", restore=[5])
-    refused = Refusal(reason="NothingToRestore", message="step 5: it is gone")
+    refused = DirectiveRefusal(reason="NothingToRestore", message="step 5: it is gone")
     for step, said in ((6, {"refused": refused}), (7, {})):
         report = process.report(step).model_copy(update={"directive": directive, **said})
         process.journal.take(report)

@@ -32,7 +32,7 @@ class NoAnswer(Exception):
 
 
 @dataclass(frozen=True)
-class Learner:
+class LearnerClient:
     """Asks for weights on behalf of this server's engine."""
 
     http: aiohttp.ClientSession

@@ -59,7 +59,7 @@ class Unreachable(JobError):
         super().__init__("CoordinatorUnreachable", message, permanent=False)
 
 
-class Coordinator:
+class CoordinatorClient:
     """Client of the coordinator's learner API; blocking, used by rank 0 only."""
 
     def __init__(self, url: str, key: str, *, patience: float = PATIENCE) -> None:

@@ -23,7 +23,7 @@ class Stopped(InfraFault):
         super().__init__(f"cancelled with its group, {why.reason}: {why.message}")
 
 
-class Stop:
+class CancelToken:
     """One group's, and so that of each of its episodes. Used on the event loop only."""
 
     def __init__(self) -> None:

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from headway_coordinator.one_at_a_time import OneAtATime
+from headway_coordinator.serial_executor import SerialExecutor
 
 
 class Busy:
@@ -32,14 +32,14 @@ class Busy:
 
 
 async def test_calls_run_in_order_and_one_by_one() -> None:
-    busy, run = Busy(), OneAtATime()
+    busy, run = Busy(), SerialExecutor()
     assert await asyncio.gather(*(run(busy, n) for n in range(20))) == list(range(20))
     assert busy.made == list(range(20))
     assert not busy.overlapped
 
 
 async def test_a_call_that_was_given_up_still_has_the_thread_to_itself() -> None:
-    busy, run = Busy(), OneAtATime()
+    busy, run = Busy(), SerialExecutor()
     first = asyncio.create_task(run(busy, 1, wait=True))
     async with asyncio.timeout(20):
         while not busy.running:
@@ -56,7 +56,7 @@ async def test_a_call_that_was_given_up_still_has_the_thread_to_itself() -> None
 
 
 async def test_a_call_that_never_began_is_not_made_later() -> None:
-    busy, run = Busy(), OneAtATime()
+    busy, run = Busy(), SerialExecutor()
     waiting = [asyncio.create_task(run(busy, n, wait=True)) for n in (1, 2)]
     async with asyncio.timeout(20):
         while not busy.running:
@@ -70,7 +70,7 @@ async def test_a_call_that_never_began_is_not_made_later() -> None:
 
 
 async def test_it_says_for_how_long_a_call_has_run() -> None:
-    busy, run = Busy(), OneAtATime()
+    busy, run = Busy(), SerialExecutor()
     assert run.busy == 0
     running = asyncio.create_task(run(busy, 1, wait=True))
     async with asyncio.timeout(20):
@@ -86,4 +86,4 @@ async def test_what_a_call_raises_is_the_callers() -> None:
         raise KeyError("gone")
 
     with pytest.raises(KeyError, match="gone"):
-        await OneAtATime()(broken)
+        await SerialExecutor()(broken)

@@ -18,7 +18,7 @@ from types import TracebackType
 class Lane:
     """Callers of a room who share its places with those of its other lanes. Used as `async with lane`."""
 
-    def __init__(self, room: Room) -> None:
+    def __init__(self, room: AdaptiveSemaphore) -> None:
         self._room = room
         self.used = 0
         """Places that its callers hold now."""
@@ -40,7 +40,7 @@ class Lane:
         return sum(not turn.done() for turn in self.queue)
 
 
-class Room:
+class AdaptiveSemaphore:
     """Used as `async with room`. All of its state is changed on the event loop only."""
 
     def __init__(self, ceiling: int) -> None:
@@ -49,7 +49,7 @@ class Room:
         self.used = 0
         """Places held now; above `limit` for as long as it takes after the limit was lowered."""
         self._limit = ceiling
-        self._followers: list[Room] = []
+        self._followers: list[AdaptiveSemaphore] = []
         self._lanes = [Lane(self)]
         """The first is that of callers who name none."""
         self._given = 0
@@ -71,9 +71,9 @@ class Room:
         for follower in self._followers:
             follower.limit = places
 
-    def follower(self) -> Room:
+    def follower(self) -> AdaptiveSemaphore:
         """Another room of the same size, whose limit is always this one's."""
-        room = Room(self.ceiling)
+        room = AdaptiveSemaphore(self.ceiling)
         room.limit = self._limit
         self._followers.append(room)
         return room

@@ -9,8 +9,8 @@ import learner_rig as rig
 import pytest
 from torch.distributed import TCPStore
 
-from headway_trainer import companions as module
-from headway_trainer.companions import Companions
+from headway_trainer import peer_shutdown as module
+from headway_trainer.peer_shutdown import PeerShutdown
 
 
 @pytest.fixture(autouse=True)
@@ -20,30 +20,32 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def pod() -> Callable[[int], Companions]:
+def pod() -> Callable[[int], PeerShutdown]:
     port = rig.free_port()
-    return lambda node_rank: Companions(node_rank, "127.0.0.1", port)
+    return lambda node_rank: PeerShutdown(node_rank, "127.0.0.1", port)
 
 
-def met(*pods: Companions) -> tuple[Companions, ...]:
+def met(*pods: PeerShutdown) -> tuple[PeerShutdown, ...]:
     for one in pods:
         one.meet()
     return pods
 
 
 @pytest.mark.parametrize("goes", [0, 1, 2])
-def test_all_know_that_one_was_told_to_stop(pod: Callable[[int], Companions], goes: int) -> None:
+def test_all_know_that_one_was_told_to_stop(pod: Callable[[int], PeerShutdown], goes: int) -> None:
     pods = met(pod(0), pod(1), pod(2))
     pods[goes].stopping()
     assert [one.stopped() for one in pods] == [True] * 3
 
 
-def test_a_failure_that_nobody_was_told_of_is_one(pod: Callable[[int], Companions]) -> None:
+def test_a_failure_that_nobody_was_told_of_is_one(pod: Callable[[int], PeerShutdown]) -> None:
     assert [one.stopped() for one in met(pod(0), pod(1))] == [False] * 2
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["before it looks", "while it looks"])
-def test_where_the_first_pod_is_gone_its_own_end_counts(pod: Callable[[int], Companions], late: bool) -> None:
+def test_where_the_first_pod_is_gone_its_own_end_counts(
+    pod: Callable[[int], PeerShutdown], late: bool
+) -> None:
     """And no other: it is gone as a drained one is, as one that crashed, or as one that ran out of memory."""
     first, other = met(pod(0), pod(1))
     if late:
@@ -53,7 +55,7 @@ def test_where_the_first_pod_is_gone_its_own_end_counts(pod: Callable[[int], Com
 
 
 def test_the_first_pod_takes_nothing_but_a_note_for_one(
-    pod: Callable[[int], Companions], monkeypatch: pytest.MonkeyPatch
+    pod: Callable[[int], PeerShutdown], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Or two pods that lose each other for ever would restart for ever, and count no failure."""
     first, other = met(pod(0), pod(1))
@@ -63,14 +65,14 @@ def test_the_first_pod_takes_nothing_but_a_note_for_one(
     assert not first.stopped(), "whatever has become of the place"
 
 
-def test_one_that_is_told_before_the_pods_meet_has_nobody_to_tell(pod: Callable[[int], Companions]) -> None:
+def test_one_that_is_told_before_the_pods_meet_has_nobody_to_tell(pod: Callable[[int], PeerShutdown]) -> None:
     pod(1).stopping()
     (other,) = met(pod(1))
     other.stopping()
     assert other._held is None
 
 
-def test_torchs_agent_shares_the_place(pod: Callable[[int], Companions]) -> None:
+def test_torchs_agent_shares_the_place(pod: Callable[[int], PeerShutdown]) -> None:
     """It asks for a store at the same port, as the first pod's."""
     (first,) = met(pod(0))
     port = first._port

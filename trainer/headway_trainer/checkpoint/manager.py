@@ -25,7 +25,7 @@ from headway_trainer.logs import log
 from headway_trainer.ranks import Ranks
 
 
-class Keeper:
+class CheckpointManager:
     """Saves and restores one learner; methods are collective unless they say otherwise."""
 
     def __init__(

@@ -13,7 +13,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class OneAtATime:
+class SerialExecutor:
     """Runs calls in one thread, in the order they were made, each for as long as it takes.
 
     A caller that is cancelled does not end its call: the thread goes on, and what comes after waits for it.

@@ -87,7 +87,7 @@ async def nothing_known() -> str | None:
     return None
 
 
-class Keeper:
+class WeightUpdater:
     """Takes manifests one at a time and answers with what is true afterwards.
 
     Invariant: `state.ready` implies that the canary of `state.version`, where it has one, passed on this very

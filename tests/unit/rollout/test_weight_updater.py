@@ -13,7 +13,7 @@ from headway_api.records import Canary, PolicyVersion, WeightsManifest
 from headway_api.store import FileStore, Store, digest, download_folder
 from headway_rollout.engine import Engine, EngineRefused
 from headway_rollout.weights.checks import Unusable
-from headway_rollout.weights.keeper import Keeper
+from headway_rollout.weights.updater import WeightUpdater
 
 LOGPROBS = [-1.0, -2.0]
 
@@ -86,8 +86,8 @@ def loader() -> ScriptedLoader:
 
 
 @pytest.fixture
-async def keeper(engine: ScriptedEngine, loader: ScriptedLoader, tmp_path: Path) -> Keeper:
-    return Keeper(engine, loader, FileStore(), tmp_path / "cache")
+async def keeper(engine: ScriptedEngine, loader: ScriptedLoader, tmp_path: Path) -> WeightUpdater:
+    return WeightUpdater(engine, loader, FileStore(), tmp_path / "cache")
 
 
 def v(step: int) -> PolicyVersion:
@@ -108,7 +108,7 @@ def manifest(tmp_path: Path, step: int, **changes: Any) -> WeightsManifest:
     return WeightsManifest.model_validate(content | changes)
 
 
-async def test_weights_that_are_proven_are_held(keeper: Keeper, tmp_path: Path) -> None:
+async def test_weights_that_are_proven_are_held(keeper: WeightUpdater, tmp_path: Path) -> None:
     assert not keeper.state.ready
     state = await keeper.take(manifest(tmp_path, 1))
     assert (state.version, state.ready, state.error, state.canary_error) == (v(1), True, None, 0.0)
@@ -116,7 +116,7 @@ async def test_weights_that_are_proven_are_held(keeper: Keeper, tmp_path: Path) 
 
 
 async def test_asking_again_for_what_is_held_loads_nothing(
-    keeper: Keeper, loader: ScriptedLoader, tmp_path: Path
+    keeper: WeightUpdater, loader: ScriptedLoader, tmp_path: Path
 ) -> None:
     first = await keeper.take(manifest(tmp_path, 1))
     assert await keeper.take(manifest(tmp_path, 1)) == first
@@ -124,7 +124,7 @@ async def test_asking_again_for_what_is_held_loads_nothing(
 
 
 async def test_manifests_are_taken_one_at_a_time(
-    keeper: Keeper, loader: ScriptedLoader, tmp_path: Path
+    keeper: WeightUpdater, loader: ScriptedLoader, tmp_path: Path
 ) -> None:
     await asyncio.gather(*(keeper.take(manifest(tmp_path, step)) for step in range(1, 6)))
     assert sorted(loader.loaded) == [v(step) for step in range(1, 6)]
@@ -132,7 +132,7 @@ async def test_manifests_are_taken_one_at_a_time(
 
 @pytest.mark.parametrize("fault", ["digest", "missing", "unusable", "kind"])
 async def test_files_that_cannot_be_used_leave_the_engine_as_it_was(
-    keeper: Keeper, loader: ScriptedLoader, tmp_path: Path, fault: str
+    keeper: WeightUpdater, loader: ScriptedLoader, tmp_path: Path, fault: str
 ) -> None:
     before = await keeper.take(manifest(tmp_path, 1))
     bad = manifest(tmp_path, 2, **({"kind": "full"} if fault == "kind" else {}))
@@ -154,7 +154,7 @@ async def test_files_that_cannot_be_used_leave_the_engine_as_it_was(
 
 @pytest.mark.parametrize("answer", [-1.5, float("nan"), float("-inf"), -9999.0])
 async def test_a_canary_outside_its_tolerance_is_final(
-    keeper: Keeper, engine: ScriptedEngine, tmp_path: Path, answer: float
+    keeper: WeightUpdater, engine: ScriptedEngine, tmp_path: Path, answer: float
 ) -> None:
     await keeper.take(manifest(tmp_path, 1))
     engine.answers = lambda context: answer
@@ -172,7 +172,7 @@ async def test_a_canary_outside_its_tolerance_is_final(
 
 
 async def test_an_engine_that_refuses_is_final(
-    keeper: Keeper, loader: ScriptedLoader, tmp_path: Path
+    keeper: WeightUpdater, loader: ScriptedLoader, tmp_path: Path
 ) -> None:
     loader.refuses = True
     state = await keeper.take(manifest(tmp_path, 1))
@@ -192,7 +192,7 @@ async def test_the_answer_names_the_signal_that_an_engine_died_of(
 
     loader.refuses = refuses == "load"
     engine.answers = gone
-    keeper = Keeper(engine, loader, FileStore(), tmp_path / "cache", kill=kill)
+    keeper = WeightUpdater(engine, loader, FileStore(), tmp_path / "cache", kill=kill)
     state = await keeper.take(manifest(tmp_path, 1))
     assert (state.ready, state.version, state.reason) == (False, None, "UpdateFailed")
     why = "vLLM's EngineCore died of SIGILL; it was taking weights 0.1"
@@ -209,13 +209,17 @@ async def test_a_slot_besides_the_policy_never_ends_the_engine(
         raise AssertionError("other slots go on")
 
     loader.refuses = True
-    keeper = Keeper(engine, loader, FileStore(), tmp_path / "cache", slot="other", final=False, kill=kill)
+    keeper = WeightUpdater(
+        engine, loader, FileStore(), tmp_path / "cache", slot="other", final=False, kill=kill
+    )
     state = await keeper.take(manifest(tmp_path, 1))
     assert (state.ready, state.error) == (False, "EngineRefused: no")
     assert not keeper.failed.done()
 
 
-async def test_a_state_can_always_be_sent(keeper: Keeper, engine: ScriptedEngine, tmp_path: Path) -> None:
+async def test_a_state_can_always_be_sent(
+    keeper: WeightUpdater, engine: ScriptedEngine, tmp_path: Path
+) -> None:
     """JSON knows no infinity: a canary that could not be compared has no number."""
     engine.answers = lambda context: float("nan")
     state = await keeper.take(manifest(tmp_path, 1))
@@ -223,7 +227,9 @@ async def test_a_state_can_always_be_sent(keeper: Keeper, engine: ScriptedEngine
     assert "NaN" not in state.model_dump_json()
 
 
-async def test_while_it_loads_it_is_not_ready(keeper: Keeper, engine: ScriptedEngine, tmp_path: Path) -> None:
+async def test_while_it_loads_it_is_not_ready(
+    keeper: WeightUpdater, engine: ScriptedEngine, tmp_path: Path
+) -> None:
     await keeper.take(manifest(tmp_path, 1))
     seen = []
     engine.answers = lambda context: (seen.append(keeper.state), LOGPROBS[len(context) - 1])[1]

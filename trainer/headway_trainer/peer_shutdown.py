@@ -28,7 +28,7 @@ LOOK_SECONDS: Final = 5.0
 first pod looks for twice as long, as the store goes with it: others would take its end for a note."""
 
 
-class Companions:
+class PeerShutdown:
     """The pods of a learner, as one of them sees them."""
 
     def __init__(self, node_rank: int, master: str, port: int) -> None:

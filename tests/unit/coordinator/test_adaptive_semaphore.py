@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway_coordinator.room import Lane, Room
+from headway_coordinator.adaptive_semaphore import AdaptiveSemaphore, Lane
 
 
 class Guest:
     """Wants a place, and keeps it until told to go."""
 
-    def __init__(self, room: Room | Lane, order: list[Guest]) -> None:
+    def __init__(self, room: AdaptiveSemaphore | Lane, order: list[Guest]) -> None:
         self._room = room
         self._order = order
         self._go = asyncio.Event()
@@ -42,7 +42,7 @@ async def settle() -> None:
 
 
 async def test_first_come_first_served_and_a_higher_limit_lets_more_in() -> None:
-    room, order = Room(4), list[Guest]()
+    room, order = AdaptiveSemaphore(4), list[Guest]()
     room.limit = 1
     guests = [Guest(room, order) for _ in range(5)]
     await settle()
@@ -60,7 +60,7 @@ async def test_first_come_first_served_and_a_higher_limit_lets_more_in() -> None
 
 
 async def test_a_lower_limit_throws_nobody_out_and_lets_nobody_in_until_enough_have_left() -> None:
-    room, order = Room(3), list[Guest]()
+    room, order = AdaptiveSemaphore(3), list[Guest]()
     guests = [Guest(room, order) for _ in range(4)]
     await settle()
     room.limit = 1
@@ -77,7 +77,7 @@ async def test_a_lower_limit_throws_nobody_out_and_lets_nobody_in_until_enough_h
 
 
 async def test_who_is_cancelled_while_waiting_is_passed_over() -> None:
-    room, order = Room(1), list[Guest]()
+    room, order = AdaptiveSemaphore(1), list[Guest]()
     guests = [Guest(room, order) for _ in range(3)]
     await settle()
     guests[1].task.cancel()
@@ -92,7 +92,7 @@ async def test_who_is_cancelled_while_waiting_is_passed_over() -> None:
 
 
 async def test_a_place_given_to_one_cancelled_in_the_same_moment_goes_to_the_next() -> None:
-    room, order = Room(1), list[Guest]()
+    room, order = AdaptiveSemaphore(1), list[Guest]()
     guests = [Guest(room, order) for _ in range(3)]
     await settle()
     guests[0].leave()
@@ -107,7 +107,7 @@ async def test_a_place_given_to_one_cancelled_in_the_same_moment_goes_to_the_nex
 
 
 async def test_an_error_inside_returns_the_place() -> None:
-    room = Room(1)
+    room = AdaptiveSemaphore(1)
     with pytest.raises(KeyError):
         async with room:
             raise KeyError
@@ -115,7 +115,7 @@ async def test_an_error_inside_returns_the_place() -> None:
 
 
 async def test_demand_is_the_most_since_it_was_asked() -> None:
-    room, order = Room(2), list[Guest]()
+    room, order = AdaptiveSemaphore(2), list[Guest]()
     guests = [Guest(room, order) for _ in range(3)]
     await settle()
     for guest in guests:
@@ -126,7 +126,7 @@ async def test_demand_is_the_most_since_it_was_asked() -> None:
 
 
 async def test_demand_of_a_follower_is_demand_of_its_leader() -> None:
-    room = Room(4)
+    room = AdaptiveSemaphore(4)
     follower, order = room.follower(), list[Guest]()
     guests = [Guest(follower, order) for _ in range(5)]
     await settle()
@@ -139,7 +139,7 @@ async def test_demand_of_a_follower_is_demand_of_its_leader() -> None:
 
 
 async def test_lanes_share_a_room_and_one_alone_may_fill_it() -> None:
-    room, order = Room(4), list[Guest]()
+    room, order = AdaptiveSemaphore(4), list[Guest]()
     trains, lane = [Guest(room, order) for _ in range(8)], room.lane()
     await settle()
     assert [guest.inside for guest in trains] == [True] * 4 + [False] * 4
@@ -162,7 +162,7 @@ async def test_lanes_share_a_room_and_one_alone_may_fill_it() -> None:
 
 
 async def test_lanes_take_turns_in_a_room_for_one() -> None:
-    room, order = Room(1), list[Guest]()
+    room, order = AdaptiveSemaphore(1), list[Guest]()
     lane = room.lane()
     trains = [Guest(room, order) for _ in range(3)]
     validates = [Guest(lane, order) for _ in range(3)]
@@ -177,7 +177,7 @@ async def test_lanes_take_turns_in_a_room_for_one() -> None:
 @pytest.mark.parametrize("places", [0, 5])
 def test_a_limit_is_between_one_and_the_ceiling(places: int) -> None:
     with pytest.raises(ValueError, match="at most 4"):
-        Room(4).limit = places
+        AdaptiveSemaphore(4).limit = places
 
 
 @given(seed=st.integers(0, 10**6), ceiling=st.integers(1, 5))
@@ -186,7 +186,7 @@ def test_whatever_happens_no_place_is_lost_or_given_twice(seed: int, ceiling: in
 
 
 async def _whatever_happens(chance: random.Random, ceiling: int) -> None:
-    room, order, guests = Room(ceiling), list[Guest](), list[Guest]()
+    room, order, guests = AdaptiveSemaphore(ceiling), list[Guest](), list[Guest]()
     for _ in range(60):
         match chance.randrange(5):
             case 0 | 1:
