@@ -1,10 +1,10 @@
-"""Places for episodes: a semaphore whose limit may move while it is held.
+"""A semaphore whose limit may change while it is held. It bounds the episodes and turns in flight.
 
-Whoever has a place keeps it: a lower limit only lets nobody in until enough have left. Places are given in
-the order they were asked for; one given to a caller who was cancelled meanwhile goes to the next.
+A holder keeps its place when the limit falls; nobody enters until enough have left. Callers get places in the
+order they asked. A place given to a caller that was cancelled meanwhile goes to the next.
 
-A room may have several lanes. One lane alone may fill the room. While several wait, each place that becomes
-free goes to the lane that holds the fewest, so that each comes to an equal share and none starves.
+A semaphore may have several lanes. One lane alone may take every place. While several lanes wait, each free
+place goes to the lane that holds the fewest, so shares are equal and no lane starves.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from types import TracebackType
 
 
 class Lane:
-    """Callers of a room who share its places with those of its other lanes. Used as `async with lane`."""
+    """Callers that share the places with those of the other lanes. Used as `async with lane`."""
 
-    def __init__(self, room: AdaptiveSemaphore) -> None:
-        self._room = room
+    def __init__(self, limiter: AdaptiveSemaphore) -> None:
+        self._limiter = limiter
         self.used = 0
         """Places that its callers hold now."""
         self.last = 0
-        """Number of the last place that was given to it, over all of the room's lanes."""
+        """Number of the last place that it got, counted over all lanes."""
         self.queue: deque[asyncio.Future[None]] = deque()
 
     async def __aenter__(self) -> None:
-        await self._room.enter(self)
+        await self._limiter.enter(self)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._room.leave(self)
+        self._limiter.leave(self)
 
     @property
     def waiting(self) -> int:
@@ -41,17 +41,17 @@ class Lane:
 
 
 class AdaptiveSemaphore:
-    """Used as `async with room`. All of its state is changed on the event loop only."""
+    """Used as `async with limiter`. Only the event loop changes its state."""
 
     def __init__(self, ceiling: int) -> None:
         self.ceiling = ceiling
-        """Most places there ever are."""
+        """Upper bound of `limit`."""
         self.used = 0
-        """Places held now; above `limit` for as long as it takes after the limit was lowered."""
+        """Places held now; above `limit` until enough holders have left after the limit fell."""
         self._limit = ceiling
         self._followers: list[AdaptiveSemaphore] = []
         self._lanes = [Lane(self)]
-        """The first is that of callers who name none."""
+        """The first is for callers that name no lane."""
         self._given = 0
         """Places given since the start."""
         self._most = 0
@@ -72,11 +72,11 @@ class AdaptiveSemaphore:
             follower.limit = places
 
     def follower(self) -> AdaptiveSemaphore:
-        """Another room of the same size, whose limit is always this one's."""
-        room = AdaptiveSemaphore(self.ceiling)
-        room.limit = self._limit
-        self._followers.append(room)
-        return room
+        """Another semaphore of the same ceiling, whose limit always equals this one's."""
+        limiter = AdaptiveSemaphore(self.ceiling)
+        limiter.limit = self._limit
+        self._followers.append(limiter)
+        return limiter
 
     def lane(self) -> Lane:
         """Another lane."""
@@ -89,8 +89,7 @@ class AdaptiveSemaphore:
         return sum(lane.waiting for lane in self._lanes)
 
     def demand(self) -> tuple[int, bool]:
-        """Since the last call: the most places held at once, and whether anybody had to wait for one; here
-        or in a follower."""
+        """Most places held at once since the last call, and whether any caller waited; followers count."""
         most, wanted = max(self._most, self.used), self._queued or self.waiting > 0
         self._most, self._queued = self.used, False
         for follower in self._followers:
@@ -107,8 +106,8 @@ class AdaptiveSemaphore:
         self.leave(self._lanes[0])
 
     async def enter(self, lane: Lane) -> None:
-        """Return once a caller of one of its lanes has a place."""
-        if self.used < self._limit:  # then nobody waits: whoever could be let in has been
+        """Wait until the caller has a place."""
+        if self.used < self._limit:  # then nobody waits
             self._take(lane)
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -120,12 +119,12 @@ class AdaptiveSemaphore:
             if turn.cancelled():
                 with suppress(ValueError):  # `_admit` may have passed over it
                     lane.queue.remove(turn)
-            else:  # it had been given the place, and cannot come any more
+            else:  # it already has the place, and cannot use it
                 self.leave(lane)
             raise
 
     def leave(self, lane: Lane) -> None:
-        """A caller of one of its lanes gives its place back."""
+        """Give a place back."""
         self.used -= 1
         lane.used -= 1
         self._admit()
@@ -137,14 +136,12 @@ class AdaptiveSemaphore:
         self._most = max(self._most, self.used)
 
     def _admit(self) -> None:
-        """Give the free places to who waits longest in the lane that has the fewest, past those who were
-        cancelled."""
+        """Give free places to the lane that holds the fewest, its longest waiting live caller first."""
         while self.used < self._limit:
             queued = [lane for lane in self._lanes if lane.queue]
             if not queued:
                 return
-            # Of lanes that have equally many, the one that got its last place first: with one place in all,
-            # they take turns.
+            # On a tie the lane whose last place is oldest wins, so that lanes alternate even with one place.
             lane = min(queued, key=lambda lane: (lane.used, lane.last))
             turn = lane.queue.popleft()
             if not turn.done():

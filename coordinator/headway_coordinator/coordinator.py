@@ -1,4 +1,4 @@
-"""The coordinator of a training job: wires the rooms and decides nothing."""
+"""The coordinator of a training job: connects the parts, and holds no logic."""
 
 from __future__ import annotations
 
@@ -192,11 +192,11 @@ class Coordinator(Process):
         assert self._watch is not None
         self._background(stack, self._fleet.run())
         key = self._keys[Key.COORDINATOR_TO_ROLLOUT]
-        self._background(stack, Concurrency(http, key, self._fleet.router, training.room).run())
+        self._background(stack, Concurrency(http, key, self._fleet.router, training.limiter).run())
         if (beside := self._beside) is not None:
             self._background(stack, beside.fleet.run())
-            if beside.room is not None:
-                self._background(stack, Concurrency(http, key, beside.fleet.router, beside.room).run())
+            if beside.limiter is not None:
+                self._background(stack, Concurrency(http, key, beside.fleet.router, beside.limiter).run())
         self._background(stack, self._watch.run())
         self._background(stack, self._keep_figures())
         await training.run()
@@ -248,9 +248,9 @@ class Coordinator(Process):
         key = self._keys[Key.COORDINATOR_TO_ROLLOUT]
         fleet = self._fleet = Fleet(http, key, self._discover, on_load, self._synced)
         fleet.router.replicas = self._replicas
-        room = AdaptiveSemaphore(rollout.max_concurrency)
+        limiter = AdaptiveSemaphore(rollout.max_concurrency)
         players.places.clear()  # those of the preflight, which is over
-        episode = players.on(fleet, room)
+        episode = players.on(fleet, limiter)
         if spec.has_validation_server:
             own = Fleet(http, key, self._discover_validation, unannounced=NOT_VALIDATING)
             own_room = AdaptiveSemaphore(spec.validation_episodes)
@@ -268,7 +268,7 @@ class Coordinator(Process):
             self._ledger,
             episode,
             incarnation,
-            room,
+            limiter,
             on_change=self._moved,
             on_validation=self._validated,
             on_test=self._tested,
@@ -418,7 +418,7 @@ class Coordinator(Process):
         self._replicas = heard.replicas
         if self._fleet is not None:
             self._fleet.router.replicas = heard.replicas
-        if self._beside is not None and self._beside.room is None:
+        if self._beside is not None and self._beside.limiter is None:
             self._beside.fleet.router.replicas = heard.replicas
 
     def _dedicated(self) -> Router | None:
@@ -477,7 +477,7 @@ class Coordinator(Process):
         # Counters that began at 0 again would have Prometheus count a predecessor's bill twice.
         days = None if self._restoring else self._ledger.days
         fleets = {} if self._fleet is None else {Purpose.TRAIN: self._fleet}
-        if self._beside is not None and self._beside.room is not None:
+        if self._beside is not None and self._beside.limiter is not None:
             fleets[Purpose.VALIDATION] = self._beside.fleet
         places = [] if self._players is None else self._players.places
         yield from view.samples(self._figures.shown(), self._training, days, cost, fleets, places)

@@ -99,21 +99,21 @@ class Relative(Protocol):
         """
 
 
-Places = AbstractAsyncContextManager[None]
-"""Where each episode of a group takes a place: a room, or a lane of one. It is entered once an episode."""
+Limiter = AbstractAsyncContextManager[None]
+"""Bounds episodes: an `AdaptiveSemaphore` or one of its lanes. It is entered once an episode."""
 
 
 async def run(
     plan: Plan,
     episode: Run,
-    room: Places,
+    limiter: Limiter,
     *,
     incarnation: int,
     max_retries: int,
     settled: Container[str] = (),
     relative: Relative | None = None,
 ) -> GroupRecord:
-    """Run every episode of a group, `room` at a time over all groups, and seal it.
+    """Run every episode of a group, `limiter` at a time over all groups, and seal it.
 
     A training group that is doomed by what it has lost stops there and then, as it does by `plan.stop`. An
     episode whose id is in `settled` when it has ended is not retried: another attempt would end alike.
@@ -131,7 +131,7 @@ async def run(
             async with AsyncExitStack() as place:
                 try:
                     async with plan.stop.guard():
-                        await place.enter_async_context(room)
+                        await place.enter_async_context(limiter)
                 except Stopped:
                     return records
                 records.append(await episode(plan.task(index, attempt)))

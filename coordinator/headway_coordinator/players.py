@@ -63,14 +63,14 @@ class Players:
         self.relative = Relative(self._rules, self.broker, self.judges, self.faults)
 
     def on(
-        self, fleet: Fleet, room: AdaptiveSemaphore, witness: Callable[[str], Witness] | None = None
+        self, fleet: Fleet, limiter: AdaptiveSemaphore, witness: Callable[[str], Witness] | None = None
     ) -> Run:
-        """What lives episodes that `fleet` samples, whose turns find place as `room` has it.
+        """What lives episodes that `fleet` samples, whose turns find place as `limiter` has it.
 
         Args:
             witness: who notes what the sandbox of an episode answers, by the episode's id.
         """
-        self.places.append(TurnLimiter(room.follower()))
+        self.places.append(TurnLimiter(limiter.follower()))
         return self.sharing(fleet, witness)
 
     def sharing(self, fleet: Fleet, witness: Callable[[str], Witness] | None = None) -> Run:

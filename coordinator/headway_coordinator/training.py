@@ -83,7 +83,7 @@ class Training:
         ledger: Ledger,
         episode: groups.Run,
         incarnation: int,
-        room: AdaptiveSemaphore,
+        limiter: AdaptiveSemaphore,
         on_change: Callable[[], None] = lambda: None,
         on_episode: Callable[[EpisodeRecord], None] = lambda record: None,
         on_validation: Callable[[int, Figures], None] = lambda step, figures: None,
@@ -126,8 +126,8 @@ class Training:
             spec.seed,
             spec.data.shuffle,
         )
-        self.room = room
-        self._validation_room = beside.room if beside and beside.room else room.lane()
+        self.limiter = limiter
+        self._validation_limiter = beside.limiter if beside and beside.limiter else limiter.lane()
         self._store = SerialExecutor()
         self._reporting = asyncio.Lock()
         self._changed = asyncio.Condition()
@@ -613,7 +613,7 @@ class Training:
             group = await groups.run(
                 replace(plan, spending=held),
                 held.watched(self._counted),
-                self.room if plan.purpose is Purpose.TRAIN else self._validation_room,
+                self.limiter if plan.purpose is Purpose.TRAIN else self._validation_limiter,
                 incarnation=self._incarnation,
                 max_retries=self._spec.rollout.max_retries,
                 relative=self._relative,

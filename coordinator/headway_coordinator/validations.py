@@ -44,13 +44,13 @@ class Beside:
 
     fleet: Fleet
     episode: groups.Run
-    room: AdaptiveSemaphore | None = None
+    limiter: AdaptiveSemaphore | None = None
     """Where its episodes take their places; None: beside those of training, on the same servers."""
 
     @property
     def dedicated(self) -> Router | None:
         """Of a server of its own: what is known of it."""
-        return None if self.room is None else self.fleet.router
+        return None if self.limiter is None else self.fleet.router
 
 
 class Validations:

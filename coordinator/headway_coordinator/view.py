@@ -327,7 +327,7 @@ def _lost(fleets: Sequence[Fleet]) -> Iterator[Sample]:
 def _episodes(training: Training) -> Iterator[Sample]:
     yield Sample("spool/groups", training.spooled)
     yield Sample("store/busy_seconds", training.store_busy)
-    yield Sample("rollout/concurrency_limit", training.room.limit)
+    yield Sample("rollout/concurrency_limit", training.limiter.limit)
     for reason in get_args(AbandonReason):
         yield Sample("rollout/abandoned_groups", training.state.abandoned[reason], {"reason": reason})
     for why in DISCARDS:

@@ -165,8 +165,8 @@ class Job:
     @asynccontextmanager
     async def coordinator(self) -> AsyncIterator[tuple[Training, ScriptedLearner, asyncio.Task[None]]]:
         self.rotation, self.slot = Rotation(), Rotation()
-        room = None if self.dedicated is None else AdaptiveSemaphore(self.dedicated)
-        beside = Beside(self.slot, self.episode, room)  # type: ignore[arg-type]
+        limiter = None if self.dedicated is None else AdaptiveSemaphore(self.dedicated)
+        beside = Beside(self.slot, self.episode, limiter)  # type: ignore[arg-type]
         spool, ledger = Spool(self.store, self.layout), Ledger(self.store, self.layout)
         ledger.load()
         self.ledger = ledger

@@ -67,7 +67,7 @@ class EvalJob:
         reward = None if self.fails(task) else float(random.Random(task.sampling_seed).random() < 0.5)
         return sealed(task.group_id, task.index, reward=reward, attempt=task.attempt)
 
-    def unit(self, *names: str, server_set: int | None = None, room: int = 4) -> Unit:
+    def unit(self, *names: str, server_set: int | None = None, places: int = 4) -> Unit:
         """Candidates that are measured side by side."""
 
         @asynccontextmanager
@@ -84,7 +84,7 @@ class EvalJob:
             names,
             "servers" if server_set is not None else "endpoint",
             opened,
-            AdaptiveSemaphore(room),
+            AdaptiveSemaphore(places),
             server_set,
         )
 

@@ -108,16 +108,16 @@ def read(text: str) -> tuple[float, float, float] | None:
 
 
 class Concurrency:
-    """Looks at the servers in rotation every few seconds and moves the limit of `room`."""
+    """Looks at the servers in rotation every few seconds and moves the limit of `limiter`."""
 
     def __init__(
-        self, http: aiohttp.ClientSession, key: str, router: Router, room: AdaptiveSemaphore
+        self, http: aiohttp.ClientSession, key: str, router: Router, limiter: AdaptiveSemaphore
     ) -> None:
         """Of `router`'s servers; `key`: what their ports ask for."""
         self._http = http
         self._headers = {"Authorization": f"Bearer {key}"}
         self._router = router
-        self._room = room
+        self._limiter = limiter
 
     async def run(self) -> None:
         """Look again and again, until cancelled."""
@@ -136,18 +136,18 @@ class Concurrency:
         for server, now in heard:
             server.reading = now
         self._router.preemptions += round(sum(look.preempted for look in looks))
-        room, (most, wanted) = self._room, self._room.demand()
-        limit = adapt(room.limit, room.ceiling, most, wanted, looks)
-        if limit < room.limit:
+        limiter, (most, wanted) = self._limiter, self._limiter.demand()
+        limit = adapt(limiter.limit, limiter.ceiling, most, wanted, looks)
+        if limit < limiter.limit:
             logs.event(
                 _log,
                 "concurrency-cut",
                 limit=limit,
-                was=room.limit,
+                was=limiter.limit,
                 kv_use=max(look.now.kv_use for look in looks),
                 preempted=sum(look.preempted for look in looks),
             )
-        room.limit = limit
+        limiter.limit = limit
 
     async def _read(self, server: Server) -> Reading | None:
         """How full a server is; None where it does not say, or is taking new weights."""

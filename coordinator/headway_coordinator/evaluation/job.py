@@ -1,4 +1,4 @@
-"""The coordinator of an evaluation: wires the rooms and decides nothing."""
+"""The coordinator of an evaluation: connects the parts, and holds no logic."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class Unit:
     open: Callable[[], AbstractAsyncContextManager[Players]]
     """Brings up what the candidates need. Candidates that cannot be measured are absent from what it yields,
     and have failed."""
-    room: AdaptiveSemaphore
+    limiter: AdaptiveSemaphore
     server_set: int | None = None
     """The set of rollout servers that it needs."""
     settled: Container[str] = ()
@@ -202,7 +202,7 @@ class Evaluation:
                     self.state.candidates[name].stage = "Running"
             self._moved()
             left = self._left([*players])
-            places = max(1, unit.room.ceiling)
+            places = max(1, unit.limiter.ceiling)
             sampling = asyncio.Semaphore(places)
             async with asyncio.TaskGroup() as workers:
                 for _ in range(places + WRITING):
@@ -275,7 +275,7 @@ class Evaluation:
         return await groups.run(
             replace(plan, spending=held),
             held.watched(lambda task: self._counted(name, player, task), unit.settled),
-            unit.room,
+            unit.limiter,
             incarnation=self._incarnation,
             max_retries=self._spec.rollout.max_retries,
             settled=unit.settled,

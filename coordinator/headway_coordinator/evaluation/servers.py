@@ -43,7 +43,7 @@ async def served(
     key: str,
     discover: Discover,
     candidates: Mapping[str, tuple[Readable, WeightsManifest]],
-    room: AdaptiveSemaphore,
+    limiter: AdaptiveSemaphore,
     timeout_seconds: float,
 ) -> AsyncIterator[dict[str, Served]]:
     """Look after the slots of `candidates` on the servers that `discover` finds, until the block ends."""
@@ -55,9 +55,11 @@ async def served(
             await fleet.want(manifest)
             running.append(tasks.create_task(fleet.run()))
             gateway = Gateway(model.renderer, fleet, model.context_length, timeout_seconds)
-            found[name] = Served(fleet, Backend(gateway, TurnLimiter(room.follower()), model.context_length))
+            found[name] = Served(
+                fleet, Backend(gateway, TurnLimiter(limiter.follower()), model.context_length)
+            )
         for one in [*found.values()][:1]:  # the same servers: one look says how full they are
-            running.append(tasks.create_task(Concurrency(http, key, one.fleet.router, room).run()))
+            running.append(tasks.create_task(Concurrency(http, key, one.fleet.router, limiter).run()))
         try:
             yield found
         finally:

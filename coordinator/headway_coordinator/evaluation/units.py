@@ -111,16 +111,19 @@ class Units:
         """Every unit: a set of servers each, and each other candidate by itself."""
         most = self._spec.rollout.max_concurrency
         for number, members in sorted(self.job.server_sets.items()):
-            room = AdaptiveSemaphore(most)
+            limiter = AdaptiveSemaphore(most)
             names = tuple(candidate.name for candidate in members)
-            bring_up, model = partial(self._on_servers, number, members, room), self.job.priced_as(members[0])
-            yield Unit(names, "servers", bring_up, room, number, model=model, limits=self._limits)
+            bring_up, model = (
+                partial(self._on_servers, number, members, limiter),
+                self.job.priced_as(members[0]),
+            )
+            yield Unit(names, "servers", bring_up, limiter, number, model=model, limits=self._limits)
         for resolved in self.job.candidates:
             asked = self._spec.asked(resolved.name)
             if asked.endpoint is not None:
-                room = AdaptiveSemaphore(min(most, episodes_at_once(self.job, asked.endpoint)))
-                bring_up, model = partial(self._at_endpoint, asked, room), asked.endpoint.model
-                yield Unit((asked.name,), "endpoint", bring_up, room, model=model, limits=self._limits)
+                limiter = AdaptiveSemaphore(min(most, episodes_at_once(self.job, asked.endpoint)))
+                bring_up, model = partial(self._at_endpoint, asked, limiter), asked.endpoint.model
+                yield Unit((asked.name,), "endpoint", bring_up, limiter, model=model, limits=self._limits)
             if asked.rescore is not None:
                 lost = set[str]()
                 opened = partial(self._again, asked, lost)
@@ -175,7 +178,7 @@ class Units:
 
     @asynccontextmanager
     async def _on_servers(
-        self, number: int, members: tuple[ResolvedCandidate, ...], room: AdaptiveSemaphore
+        self, number: int, members: tuple[ResolvedCandidate, ...], limiter: AdaptiveSemaphore
     ) -> AsyncIterator[Players]:
         ready: dict[str, tuple[Readable, WeightsManifest]] = {}
         for candidate in members:
@@ -188,7 +191,7 @@ class Units:
             return
         seconds = self._spec.rollout.timeout_seconds
         discover = self.discover(number)
-        async with served(self.http, self.key, discover, ready, room, seconds) as found:
+        async with served(self.http, self.key, discover, ready, limiter, seconds) as found:
             self.fleets.update({name: one.fleet for name, one in found.items()})
             try:
                 usable = await self._proven(found)
@@ -234,7 +237,7 @@ class Units:
         return {name: one for name, one in found.items() if self._is_wanted(name)}
 
     @asynccontextmanager
-    async def _at_endpoint(self, asked: Candidate, room: AdaptiveSemaphore) -> AsyncIterator[Players]:
+    async def _at_endpoint(self, asked: Candidate, limiter: AdaptiveSemaphore) -> AsyncIterator[Players]:
         async with AsyncExitStack() as stack:
             chat: EndpointChat | None = None
             with self._fault_of(asked.name):
@@ -246,7 +249,7 @@ class Units:
                 yield {}
                 return
             self.state.candidates[asked.name].notes = chat.notes
-            play = self._player(Backend(chat, TurnLimiter(room.follower())), chat)
+            play = self._player(Backend(chat, TurnLimiter(limiter.follower())), chat)
             yield {asked.name: partial(_once_ready, chat, play)}
 
     async def _token(self, asked: Candidate) -> str | None:

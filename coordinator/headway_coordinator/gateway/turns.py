@@ -41,15 +41,15 @@ INLINE_BYTES = 1024 * 1024
 class TurnLimiter:
     """Turns that may be in flight, over all episodes: as many as the servers take episodes now."""
 
-    def __init__(self, room: AdaptiveSemaphore) -> None:
-        self._room = room
+    def __init__(self, limiter: AdaptiveSemaphore) -> None:
+        self._limiter = limiter
         self.refused = 0
         """Turns whose agent was told to come back."""
 
     @property
     def taken(self) -> int:
         """Turns in flight."""
-        return self._room.used
+        return self._limiter.used
 
     @asynccontextmanager
     async def place(self) -> AsyncIterator[None]:
@@ -61,7 +61,7 @@ class TurnLimiter:
         async with AsyncExitStack() as held:
             try:
                 async with asyncio.timeout(QUEUE_SECONDS):
-                    await held.enter_async_context(self._room)
+                    await held.enter_async_context(self._limiter)
             except TimeoutError as error:
                 self.refused += 1
                 why = f"{self.taken} turns are in flight, as many as the rollout servers take now"

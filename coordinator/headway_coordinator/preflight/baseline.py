@@ -69,7 +69,7 @@ class BaselineSampler:
     spool: Spool
     ledger: Ledger
     incarnation: int
-    room: AdaptiveSemaphore
+    limiter: AdaptiveSemaphore
     episode: groups.Run
     notebook: Notebook
     faults: Recurring
@@ -112,7 +112,7 @@ class BaselineSampler:
         found = [one for _, members in sorted(self.finished.items()) for one in members]
         begun = min((one.record.started_at for one in found), default=0.0)
         over = max((one.record.finished_at for one in found), default=0.0)
-        at_once = min(self.wanted, self.room.ceiling)
+        at_once = min(self.wanted, self.limiter.ceiling)
         return Baseline(self.facts, found, self.wanted, (), over - begun, at_once)
 
     async def restore(self) -> None:
@@ -177,7 +177,7 @@ class BaselineSampler:
             group = await groups.run(
                 replace(plan, spending=held),
                 held.watched(self._counted),
-                self.room,
+                self.limiter,
                 incarnation=self.incarnation,
                 max_retries=self.spec.rollout.max_retries,
                 relative=self.relative,

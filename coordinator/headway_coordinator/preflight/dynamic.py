@@ -148,10 +148,10 @@ class Dynamic:
         manifest, note = await asyncio.to_thread(start.manifest, self.spec.model, self.store)
         fleet = Fleet(self.http, self.key, self.discover, unannounced=NOT_ASKED)
         await fleet.want(manifest)
-        room, notebook = AdaptiveSemaphore(self.spec.validation_episodes), Notebook()  # one server's share
+        limiter, notebook = AdaptiveSemaphore(self.spec.validation_episodes), Notebook()  # one server's share
         sampler = self.sampler = BaselineSampler(
             self.spec, self.ready.data, self._facts, self.ready.renderer, self.layout, self.store, self.spool,
-            self.ledger, self.incarnation, room, self.players.on(fleet, room, notebook.of), notebook,
+            self.ledger, self.incarnation, limiter, self.players.on(fleet, limiter, notebook.of), notebook,
             self.faults, self.players.budget, self.players.limits, self._certain, self._moved,
             self.on_episode,
             self.players.relative.witnessed(notebook.of),
@@ -161,11 +161,11 @@ class Dynamic:
         await self._bill.restore()
         self.opened()
         self._moved()
-        async with self._served(fleet, room):
+        async with self._served(fleet, limiter):
             cut = await sampler.run()
         baseline = dataclasses.replace(await self._read_again(sampler.baseline), probes=tried)
         if cut is None:
-            findings = await self._judged(baseline, room)
+            findings = await self._judged(baseline, limiter)
         else:
             logs.event(_log, "preflight-certain", check=cut.check, episodes=sampler.ended)
             note = "; ".join(filter(None, [note, CUT_SHORT]))
@@ -185,12 +185,12 @@ class Dynamic:
         )
 
     @asynccontextmanager
-    async def _served(self, fleet: Fleet, room: AdaptiveSemaphore) -> AsyncIterator[None]:
+    async def _served(self, fleet: Fleet, limiter: AdaptiveSemaphore) -> AsyncIterator[None]:
         """While the block runs, the server is looked after; it begins once one holds the weights."""
         self._watch = self._watched(fleet.router)
         running = [
             asyncio.create_task(fleet.run()),
-            asyncio.create_task(Concurrency(self.http, self.key, fleet.router, room).run()),
+            asyncio.create_task(Concurrency(self.http, self.key, fleet.router, limiter).run()),
             asyncio.create_task(self._watch.run()),
         ]
         try:
@@ -218,14 +218,14 @@ class Dynamic:
 
         return Watch(idle, blame, self.broker.pool, self._moved)
 
-    async def _judged(self, baseline: Baseline, room: AdaptiveSemaphore) -> list[Finding]:
+    async def _judged(self, baseline: Baseline, limiter: AdaptiveSemaphore) -> list[Finding]:
         own = self.spec.preflight.checks
         tried = [*baseline.probes, *await self._probed("before")]
         scripts = await asyncio.to_thread(run.scripts_of, baseline, own)
         logs.event(_log, "preflight-scripts", scripts=len(scripts))
         name, judges = f"preflight-script-{self.incarnation}", self.players.judges
         bill = self._bill.add
-        self._player = Player(self.spec, self.broker, room, name, judges, bill, self._moved)
+        self._player = Player(self.spec, self.broker, limiter, name, judges, bill, self._moved)
         played = await self._player.play(scripts)
         tried += await self._probed("after")  # of a sandbox that was started in the place of a script's
         self._asker = Asker(judges, bill, f"preflight-judge-{self.incarnation}", self._moved)

@@ -80,7 +80,7 @@ class Player:
 
     spec: RLTrainingJobSpec
     broker: Broker
-    room: AdaptiveSemaphore
+    limiter: AdaptiveSemaphore
     """Where each script takes a place."""
     lease: str
     """What the names of its leases begin with."""
@@ -116,7 +116,7 @@ class Player:
         if before is not None and script.after != script.label:
             await before.wait()
         try:
-            async with self.room:
+            async with self.limiter:
                 return await self._once_more(f"{self.lease}-{number}", script)
         finally:
             over[script.check, script.label].set()

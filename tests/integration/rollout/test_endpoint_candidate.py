@@ -100,9 +100,9 @@ def plan(position: int, temperature: float = 1.0) -> groups.Plan:
 
 
 async def measured(chat: EndpointChat, *plans: groups.Plan) -> list[GroupRecord]:
-    room = AdaptiveSemaphore(8)
+    limiter = AdaptiveSemaphore(8)
     async with episodes(chat) as found:
-        runs = (groups.run(wanted, found.run, room, incarnation=0, max_retries=0) for wanted in plans)
+        runs = (groups.run(wanted, found.run, limiter, incarnation=0, max_retries=0) for wanted in plans)
         return list(await asyncio.gather(*runs))
 
 

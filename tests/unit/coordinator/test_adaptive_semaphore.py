@@ -15,15 +15,15 @@ from headway_coordinator.adaptive_semaphore import AdaptiveSemaphore, Lane
 class Guest:
     """Wants a place, and keeps it until told to go."""
 
-    def __init__(self, room: AdaptiveSemaphore | Lane, order: list[Guest]) -> None:
-        self._room = room
+    def __init__(self, limiter: AdaptiveSemaphore | Lane, order: list[Guest]) -> None:
+        self._limiter = limiter
         self._order = order
         self._go = asyncio.Event()
         self.inside = False
         self.task = asyncio.create_task(self._stay())
 
     async def _stay(self) -> None:
-        async with self._room:
+        async with self._limiter:
             self.inside = True
             self._order.append(self)
             try:
@@ -42,28 +42,28 @@ async def settle() -> None:
 
 
 async def test_first_come_first_served_and_a_higher_limit_lets_more_in() -> None:
-    room, order = AdaptiveSemaphore(4), list[Guest]()
-    room.limit = 1
-    guests = [Guest(room, order) for _ in range(5)]
+    limiter, order = AdaptiveSemaphore(4), list[Guest]()
+    limiter.limit = 1
+    guests = [Guest(limiter, order) for _ in range(5)]
     await settle()
-    assert (order, room.used, room.waiting) == (guests[:1], 1, 4)
-    room.limit = 3
+    assert (order, limiter.used, limiter.waiting) == (guests[:1], 1, 4)
+    limiter.limit = 3
     await settle()
-    assert (order, room.used, room.waiting) == (guests[:3], 3, 2)
+    assert (order, limiter.used, limiter.waiting) == (guests[:3], 3, 2)
     guests[1].leave()
     await settle()
     assert order == guests[:4]
     for guest in guests:
         guest.leave()
     await settle()
-    assert (order, room.used, room.waiting) == (guests, 0, 0)
+    assert (order, limiter.used, limiter.waiting) == (guests, 0, 0)
 
 
 async def test_a_lower_limit_throws_nobody_out_and_lets_nobody_in_until_enough_have_left() -> None:
-    room, order = AdaptiveSemaphore(3), list[Guest]()
-    guests = [Guest(room, order) for _ in range(4)]
+    limiter, order = AdaptiveSemaphore(3), list[Guest]()
+    guests = [Guest(limiter, order) for _ in range(4)]
     await settle()
-    room.limit = 1
+    limiter.limit = 1
     await settle()
     assert [guest.inside for guest in guests] == [True, True, True, False]
     for gone in (0, 1):
@@ -77,70 +77,70 @@ async def test_a_lower_limit_throws_nobody_out_and_lets_nobody_in_until_enough_h
 
 
 async def test_who_is_cancelled_while_waiting_is_passed_over() -> None:
-    room, order = AdaptiveSemaphore(1), list[Guest]()
-    guests = [Guest(room, order) for _ in range(3)]
+    limiter, order = AdaptiveSemaphore(1), list[Guest]()
+    guests = [Guest(limiter, order) for _ in range(3)]
     await settle()
     guests[1].task.cancel()
     await settle()
-    assert room.waiting == 1
+    assert limiter.waiting == 1
     guests[0].leave()
     await settle()
     assert order == [guests[0], guests[2]]
     guests[2].leave()
     await settle()
-    assert room.used == 0
+    assert limiter.used == 0
 
 
 async def test_a_place_given_to_one_cancelled_in_the_same_moment_goes_to_the_next() -> None:
-    room, order = AdaptiveSemaphore(1), list[Guest]()
-    guests = [Guest(room, order) for _ in range(3)]
+    limiter, order = AdaptiveSemaphore(1), list[Guest]()
+    guests = [Guest(limiter, order) for _ in range(3)]
     await settle()
     guests[0].leave()
-    while room.waiting == 2:
+    while limiter.waiting == 2:
         await asyncio.sleep(0)
     assert not guests[1].inside, "it has the place and has not run yet"
     guests[1].task.cancel()
     await settle()
     assert guests[1].task.cancelled()
-    assert (order, room.used) == ([guests[0], guests[2]], 1)
+    assert (order, limiter.used) == ([guests[0], guests[2]], 1)
     guests[2].leave()
 
 
 async def test_an_error_inside_returns_the_place() -> None:
-    room = AdaptiveSemaphore(1)
+    limiter = AdaptiveSemaphore(1)
     with pytest.raises(KeyError):
-        async with room:
+        async with limiter:
             raise KeyError
-    assert room.used == 0
+    assert limiter.used == 0
 
 
 async def test_demand_is_the_most_since_it_was_asked() -> None:
-    room, order = AdaptiveSemaphore(2), list[Guest]()
-    guests = [Guest(room, order) for _ in range(3)]
+    limiter, order = AdaptiveSemaphore(2), list[Guest]()
+    guests = [Guest(limiter, order) for _ in range(3)]
     await settle()
     for guest in guests:
         guest.leave()
     await settle()
-    assert room.demand() == (2, True)
-    assert room.demand() == (0, False)
+    assert limiter.demand() == (2, True)
+    assert limiter.demand() == (0, False)
 
 
 async def test_demand_of_a_follower_is_demand_of_its_leader() -> None:
-    room = AdaptiveSemaphore(4)
-    follower, order = room.follower(), list[Guest]()
+    limiter = AdaptiveSemaphore(4)
+    follower, order = limiter.follower(), list[Guest]()
     guests = [Guest(follower, order) for _ in range(5)]
     await settle()
-    assert room.demand() == (4, True)
+    assert limiter.demand() == (4, True)
     for guest in guests:
         guest.leave()
     await settle()
-    room.demand()
-    assert room.demand() == (0, False)
+    limiter.demand()
+    assert limiter.demand() == (0, False)
 
 
 async def test_lanes_share_a_room_and_one_alone_may_fill_it() -> None:
-    room, order = AdaptiveSemaphore(4), list[Guest]()
-    trains, lane = [Guest(room, order) for _ in range(8)], room.lane()
+    limiter, order = AdaptiveSemaphore(4), list[Guest]()
+    trains, lane = [Guest(limiter, order) for _ in range(8)], limiter.lane()
     await settle()
     assert [guest.inside for guest in trains] == [True] * 4 + [False] * 4
     validates = [Guest(lane, order) for _ in range(8)]
@@ -158,13 +158,13 @@ async def test_lanes_share_a_room_and_one_alone_may_fill_it() -> None:
     for guest in validates:
         guest.leave()
     await settle()
-    assert (room.used, room.waiting, lane.used) == (0, 0, 0)
+    assert (limiter.used, limiter.waiting, lane.used) == (0, 0, 0)
 
 
 async def test_lanes_take_turns_in_a_room_for_one() -> None:
-    room, order = AdaptiveSemaphore(1), list[Guest]()
-    lane = room.lane()
-    trains = [Guest(room, order) for _ in range(3)]
+    limiter, order = AdaptiveSemaphore(1), list[Guest]()
+    lane = limiter.lane()
+    trains = [Guest(limiter, order) for _ in range(3)]
     validates = [Guest(lane, order) for _ in range(3)]
     await settle()
     for guest in (*trains, *validates):
@@ -186,29 +186,29 @@ def test_whatever_happens_no_place_is_lost_or_given_twice(seed: int, ceiling: in
 
 
 async def _whatever_happens(chance: random.Random, ceiling: int) -> None:
-    room, order, guests = AdaptiveSemaphore(ceiling), list[Guest](), list[Guest]()
+    limiter, order, guests = AdaptiveSemaphore(ceiling), list[Guest](), list[Guest]()
     for _ in range(60):
         match chance.randrange(5):
             case 0 | 1:
-                guests.append(Guest(room, order))
+                guests.append(Guest(limiter, order))
             case 2 if guests:
                 chance.choice(guests).leave()
             case 3 if guests:
                 chance.choice(guests).task.cancel()
             case 4:
-                room.limit = chance.randint(1, ceiling)
+                limiter.limit = chance.randint(1, ceiling)
         if chance.random() < 0.5:
-            before = room.used
+            before = limiter.used
             await asyncio.sleep(0)
-            assert room.used <= max(room.limit, before)
+            assert limiter.used <= max(limiter.limit, before)
         if chance.random() < 0.3:
             await settle()
-            assert room.used == sum(guest.inside for guest in guests)
-            assert room.waiting == 0 or room.used >= room.limit
+            assert limiter.used == sum(guest.inside for guest in guests)
+            assert limiter.waiting == 0 or limiter.used >= limiter.limit
             queued = [g for g in guests if g not in order and not g.task.done()]
             assert all(guests.index(one) < guests.index(other) for one in order for other in queued)
     for guest in guests:
         guest.leave()
     async with asyncio.timeout(5):
         await asyncio.gather(*(guest.task for guest in guests), return_exceptions=True)
-    assert (room.used, room.waiting) == (0, 0)
+    assert (limiter.used, limiter.waiting) == (0, 0)

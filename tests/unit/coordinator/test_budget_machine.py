@@ -274,8 +274,8 @@ class JobUnderABudget(RuleBasedStateMachine):
         most = {name: max(1, int(much * Decimal(tokens[name]))) for name, much in named}
         if usd is None and not tokens:
             return None
-        room = None if usd is None else f"{(money * Decimal(usd)).quantize(Decimal('0.00000001')):f}"
-        return BudgetSpec.model_validate({"usd": room, "tokens": most or None})
+        limiter = None if usd is None else f"{(money * Decimal(usd)).quantize(Decimal('0.00000001')):f}"
+        return BudgetSpec.model_validate({"usd": limiter, "tokens": most or None})
 
     def _start(self) -> None:
         """A coordinator begins: it reads the ledger, and takes up what is finished."""

@@ -101,7 +101,7 @@ async def test_256_episodes_at_once_stay_within_the_budget(tmp_path: Path) -> No
     """Each ends at its own time, and one of eight is lost; the ledger is looked at whenever it has grown."""
     size, chance, ended = 8, random.Random(1), 0
     ledger = Ledger(FileStore(), Layout(f"file://{tmp_path}", "ns", "job", "uid"))
-    limits, room, most_at_once, running = Limits(50, 2, 10, 1), AdaptiveSemaphore(256), 0, 0
+    limits, limiter, most_at_once, running = Limits(50, 2, 10, 1), AdaptiveSemaphore(256), 0, 0
     full, worst_group = asyncio.Event(), size * 2 * (SAMPLED + 1)
     budget = Budget(most(33 * worst_group), Priced(ledger, lambda: DEFAULT))
 
@@ -109,7 +109,7 @@ async def test_256_episodes_at_once_stay_within_the_budget(tmp_path: Path) -> No
         nonlocal running, most_at_once
         running += 1
         most_at_once = max(most_at_once, running)
-        if running == room.ceiling:
+        if running == limiter.ceiling:
             full.set()
         await full.wait()
         for _ in range(chance.randrange(20)):
@@ -123,7 +123,7 @@ async def test_256_episodes_at_once_stay_within_the_budget(tmp_path: Path) -> No
         slot = Slot(position=number, epoch=0, row=number)
         plan = groups.Plan(slot, Purpose.TRAIN, 0, {}, size, Sampling(1.0, 1.0, SAMPLED + 1), 1)
         async with budget.group(plan, Bill(Purpose.TRAIN), limits, 2 * (SAMPLED + 1)) as held:
-            group = await groups.run(plan, held.watched(episode), room, incarnation=0, max_retries=1)
+            group = await groups.run(plan, held.watched(episode), limiter, incarnation=0, max_retries=1)
             ledger.group(group)
             (limit,) = budget.account.standings()
             assert limit.spent <= limit.limit.most

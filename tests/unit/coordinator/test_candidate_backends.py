@@ -103,7 +103,7 @@ async def test_a_full_candidate_keeps_no_other_waiting(tok: Any, monkeypatch: py
     monkeypatch.setattr("headway_coordinator.gateway.turns.QUEUE_SECONDS", 0.1)
     full = backend(Gone())
     for _ in range(4):
-        await full.places._room.__aenter__()
+        await full.places._limiter.__aenter__()
     async with rig(tok) as r, r.server.open(a_rollout("e-full-000000-0-0"), full) as other:
         url = f"{r.url}/e/{other.token}/v1/chat/completions"
         async with r.http.post(url, json={"messages": [USER]}) as answer:

@@ -159,7 +159,7 @@ def test_nonsense_is_not_known_and_breaks_nothing(text: str) -> None:
 
 @dataclass
 class Rig:
-    room: AdaptiveSemaphore
+    limiter: AdaptiveSemaphore
     router: Router
     looking: Concurrency
     engines: list[Scripted]
@@ -168,24 +168,24 @@ class Rig:
     async def look(self, limit: int | None = None) -> int:
         """One look with `limit` episodes running and one waiting."""
         async with AsyncExitStack() as stack:
-            for _ in range(limit or self.room.limit):
-                await stack.enter_async_context(self.room)
-            waiting = asyncio.create_task(self.room.__aenter__())
+            for _ in range(limit or self.limiter.limit):
+                await stack.enter_async_context(self.limiter)
+            waiting = asyncio.create_task(self.limiter.__aenter__())
             await asyncio.sleep(0)
             await self.looking.look()
             waiting.cancel()
             if not (await asyncio.gather(waiting, return_exceptions=True))[0]:
-                await self.room.__aexit__(None, None, None)
-        self.room.demand()
-        return self.room.limit
+                await self.limiter.__aexit__(None, None, None)
+        self.limiter.demand()
+        return self.limiter.limit
 
 
 @asynccontextmanager
 async def rig(servers: int = 2, ceiling: int = 8) -> AsyncIterator[Rig]:
-    router, room = Router(wanted=version(1)), AdaptiveSemaphore(ceiling)
+    router, limiter = Router(wanted=version(1)), AdaptiveSemaphore(ceiling)
     async with AsyncExitStack() as stack:
         http = await stack.enter_async_context(aiohttp.ClientSession())
-        found = Rig(room, router, Concurrency(http, TO_ROLLOUT, router, room), [])
+        found = Rig(limiter, router, Concurrency(http, TO_ROLLOUT, router, limiter), [])
 
         def saying(scripted: Scripted) -> Fault:
             async def answer(request: web.Request) -> web.StreamResponse:
@@ -277,4 +277,4 @@ async def test_it_looks_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None
             while r.engines[0].count("GET /metrics") < 3:
                 await asyncio.sleep(0.01)
         running.cancel()
-        assert r.room.limit == 8
+        assert r.limiter.limit == 8

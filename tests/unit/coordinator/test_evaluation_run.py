@@ -51,7 +51,7 @@ async def test_rows_are_measured_side_by_side(tmp_path: Path) -> None:
     """A row that one candidate has, the other soon has too: pairs exist early."""
     job = EvalJob(tmp_path, rows=8)
     evaluation = await job.coordinator()
-    await evaluation.run([job.unit("base", "tuned", server_set=0, room=2)])
+    await evaluation.run([job.unit("base", "tuned", server_set=0, places=2)])
     begun = [int(task.group_id.rpartition("-")[2]) for task in job.tasks]
     assert all(abs(a - b) <= 2 for a, b in zip(begun, sorted(begun), strict=True))
 
@@ -257,7 +257,7 @@ async def test_a_slow_store_leaves_no_place_empty(tmp_path: Path) -> None:
         return put(group)
 
     evaluation._put = slow  # type: ignore[method-assign]
-    running = asyncio.create_task(evaluation.run([job.unit("base", server_set=0, room=2)]))
+    running = asyncio.create_task(evaluation.run([job.unit("base", server_set=0, places=2)]))
     try:
         async with asyncio.timeout(30):
             while len(job.tasks) < 2 + WRITING:

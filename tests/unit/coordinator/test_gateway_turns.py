@@ -237,9 +237,9 @@ async def test_a_stream_is_told_to_come_back_before_it_begins(
 
 
 async def test_a_limit_that_rises_lets_in_who_waits(tok: Any) -> None:
-    room = AdaptiveSemaphore(8)
-    places = TurnLimiter(room.follower())
-    room.limit = 1
+    limiter = AdaptiveSemaphore(8)
+    places = TurnLimiter(limiter.follower())
+    limiter.limit = 1
     holding = asyncio.Event()
 
     async def hold() -> None:
@@ -248,7 +248,7 @@ async def test_a_limit_that_rises_lets_in_who_waits(tok: Any) -> None:
 
     tasks = [asyncio.create_task(hold()) for _ in range(8)]
     await until(lambda: places.taken == 1)
-    room.limit = 8
+    limiter.limit = 8
     await until(lambda: places.taken == 8)
     holding.set()
     await asyncio.gather(*tasks)

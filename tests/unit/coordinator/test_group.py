@@ -128,9 +128,9 @@ def test_a_group_is_sampled_on_exactly_as_long_as_it_can_be_trained(
 async def _is_sampled_as_long(
     episodes: Episodes, wanted: groups.Plan, places: int, ended: int | None
 ) -> None:
-    room = AdaptiveSemaphore(places)
+    limiter = AdaptiveSemaphore(places)
     async with asyncio.timeout(10):
-        running = asyncio.create_task(groups.run(wanted, episodes.run, room, incarnation=0, max_retries=1))
+        running = asyncio.create_task(groups.run(wanted, episodes.run, limiter, incarnation=0, max_retries=1))
         if ended is not None:
             for _ in range(ended):
                 await asyncio.sleep(0)
@@ -140,7 +140,7 @@ async def _is_sampled_as_long(
     assert {e.episode_id: len(e.turns) for e in kept} == dict(episodes.turns), "each attempt, once"
     assert len({e.index for e in group.episodes}) == len(group.episodes)
     assert set(episodes.late.values()) <= {1}, "a cancellation takes a moment, in which a turn may end"
-    assert (room.used, room.waiting) == (0, 0)
+    assert (limiter.used, limiter.waiting) == (0, 0)
     if ended is None and wanted.purpose is Purpose.TRAIN:
         assert (group.abandoned is not None) == (len(group.scored) < MIN_SCORED)
         assert group.abandoned is None or group.abandoned.reason == "TooFewScored"
@@ -188,17 +188,17 @@ async def test_a_validation_group_has_nothing_to_compare_and_goes_on() -> None:
 
 
 async def test_who_waits_for_a_place_is_not_begun_any_more() -> None:
-    wanted, room = plan(2), AdaptiveSemaphore(1)
-    async with room:
+    wanted, limiter = plan(2), AdaptiveSemaphore(1)
+    async with limiter:
         running = asyncio.create_task(
-            groups.run(wanted, Episodes(0, 0.0).run, room, incarnation=0, max_retries=0)
+            groups.run(wanted, Episodes(0, 0.0).run, limiter, incarnation=0, max_retries=0)
         )
         await asyncio.sleep(0.01)
         wanted.stop.now(NO_STEP_LEFT)
         async with asyncio.timeout(5):
             group = await running
     assert (group.episodes, group.abandoned) == ([], NO_STEP_LEFT)
-    assert room.used == 0
+    assert limiter.used == 0
 
 
 async def test_a_guard_raises_what_it_was_stopped_for_and_the_first_reason_stands() -> None:

@@ -56,7 +56,7 @@ def test_samples_come_after_the_rows() -> None:
 async def test_every_candidate_is_measured_on_them_by_the_same_seeds(tmp_path: Path) -> None:
     one = job(tmp_path)
     evaluation = await one.coordinator()
-    await evaluation.run([one.unit("base", "tuned", server_set=0, room=1)])
+    await evaluation.run([one.unit("base", "tuned", server_set=0, places=1)])
     drawn: dict[str, set[Any]] = {"base": set(), "tuned": set()}
     for task in one.tasks:
         place = position_of(task.group_id), task.index
@@ -90,7 +90,7 @@ async def test_a_restart_samples_no_sample_twice(tmp_path: Path) -> None:
 
     one.before = dies
     with pytest.raises(BaseExceptionGroup):
-        await (await one.coordinator()).run([one.unit("base", "tuned", server_set=0, room=1)])
+        await (await one.coordinator()).run([one.unit("base", "tuned", server_set=0, places=1)])
     before = durable()
     one.before, one.tasks = lambda task: None, []
     again = await one.coordinator()
