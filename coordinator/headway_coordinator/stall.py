@@ -30,7 +30,7 @@ class Culprit(NamedTuple):
     """Seconds for which it may keep the job waiting before anything is wrong."""
 
 
-def culprit(training: Training, router: Router, pool: PoolState | str, episode_seconds: float) -> Culprit:
+def blocker(training: Training, router: Router, pool: PoolState | str, episode_seconds: float) -> Culprit:
     """The part that has to move next, in its own words.
 
     Args:
@@ -60,7 +60,7 @@ def culprit(training: Training, router: Router, pool: PoolState | str, episode_s
 def of_episodes(
     router: Router, pool: PoolState | str, faults: Recurring, running: int, episode_seconds: float
 ) -> Culprit:
-    """What has to move where episodes run and none ends; arguments as of `culprit`.
+    """What has to move where episodes run and none ends; arguments as of `blocker`.
 
     Args:
         faults: why episodes failed.
@@ -135,4 +135,4 @@ def training_watch(
         state = training.state
         return None if state.finished is not None else time.monotonic() - state.moved_at
 
-    return Watch(idle, lambda said: culprit(training, router, said, episode_seconds), pool, changed)
+    return Watch(idle, lambda said: blocker(training, router, said, episode_seconds), pool, changed)

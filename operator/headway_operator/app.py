@@ -90,7 +90,7 @@ def run(platform: OperatorConfig) -> None:
     api = kube.connect()
     telemetry = Telemetry()
     controller = Controller(api, platform, telemetry)
-    serve(platform.port, telemetry, controller.trouble, lambda: "")
+    serve(platform.port, telemetry, controller.issue, lambda: "")
     if platform.lease_namespace is None:
         _lead(controller, platform, telemetry)
         return

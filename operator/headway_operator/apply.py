@@ -36,11 +36,11 @@ CONTEST_SECONDS: Final = 60.0
 
 
 class Blocked(Exception):
-    """The plan cannot be carried out now; `trouble` is for the job's status."""
+    """The plan cannot be carried out now; `issue` is for the job's status."""
 
-    def __init__(self, trouble: Issue) -> None:
-        super().__init__(trouble.message)
-        self.trouble = trouble
+    def __init__(self, issue: Issue) -> None:
+        super().__init__(issue.message)
+        self.issue = issue
 
 
 class Outdated(Exception):
@@ -101,13 +101,13 @@ class Applier:
         self._count(raw["kind"], "changed")
         return made
 
-    def carry_out(self, uid: str, wanted: tuple[Wanted, ...], doomed: tuple[Json, ...]) -> int:
+    def carry_out(self, uid: str, wanted: tuple[Wanted, ...], to_delete: tuple[Json, ...]) -> int:
         """Make it so; returns the number of requests that changed something.
 
         Raises:
             Blocked: an object is in the way, or the API server refuses one.
         """
-        writes = sum(self._delete(body) for body in doomed)
+        writes = sum(self._delete(body) for body in to_delete)
         for item in wanted:
             try:
                 writes += self._bring_about(uid, item)

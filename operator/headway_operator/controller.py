@@ -119,7 +119,7 @@ class Controller:
         if ref != budget and self._jobs.is_known(budget):
             self.queue.add(budget, SHARE_PAUSE)
 
-    def trouble(self) -> str:
+    def issue(self) -> str:
         """What is wrong with this process so that starting it again would help, or nothing."""
         if not self._threads:
             return ""
@@ -170,11 +170,11 @@ class Controller:
             known = self.cache.get(*key)
             return again, UNREADABLE if known is not None and UNREAD in known else SUCCESS
         except Blocked as blocked:
-            reason, words = blocked.trouble.reason, str(blocked)
+            reason, words = blocked.issue.reason, str(blocked)
             logs.event(
                 log, "reconcile-blocked", logging.WARNING, **particulars(key), reason=reason, error=words
             )
-            return None, blocked.trouble.reason
+            return None, blocked.issue.reason
         except (ApiError, urllib3.exceptions.HTTPError) as error:
             words = f"{type(error).__name__}: {error}"
             logs.event(log, "reconcile-failed", logging.WARNING, **particulars(key), error=words)

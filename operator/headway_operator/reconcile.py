@@ -72,11 +72,11 @@ class Reconciler:
             raw, made = fresh, self._plan(fresh)
         try:
             raw = self._hold(raw, made.held)
-            writes = self._applier.carry_out(raw["metadata"]["uid"], made.wanted, made.doomed)
+            writes = self._applier.carry_out(raw["metadata"]["uid"], made.wanted, made.to_delete)
         except Outdated:
             return None if self._look_again(raw) is None else 0.0
         except Blocked as blocked:
-            told = plan.make(raw, self._platform, self._observed(raw), blocked.trouble)
+            told = plan.make(raw, self._platform, self._observed(raw), blocked.issue)
             self._report(raw, told.status)
             raise
         if made.delete_job:
@@ -86,7 +86,7 @@ class Reconciler:
         if writes:
             logs.event(log, "reconciled", logging.INFO, **particulars(key), writes=writes)
         self._report(raw, made.status)
-        return made.again_seconds
+        return made.requeue_after
 
     def _hold(self, raw: Json, held: bool | None) -> Json:
         """The job with its finalizer as planned: on before the first object, off after the last."""

@@ -158,15 +158,15 @@ def job(raw: bytes) -> Json:
         for key, text in json_members(parts.get("metadata", b"{}"), OBJECT_BYTES).items()
         if key != "managedFields"
     }
-    spec, troubles = _spec(parts.get("spec", b"{}"))
+    spec, issues = _spec(parts.get("spec", b"{}"))
     body: Json = {key: _word(parts[key]) for key in ("apiVersion", "kind") if key in parts}
     body |= {"metadata": metadata, "spec": spec}
     try:
         body["status"] = json_within(parts.get("status", b"{}"), STATUS_BYTES, values=STATUS_VALUES)
     except OutOfBounds as error:
         body["status"] = {}
-        troubles.append(f"status: {error}; delete the job and make it again")
-    return body | ({UNREAD: "; ".join(troubles)} if troubles else {})
+        issues.append(f"status: {error}; delete the job and make it again")
+    return body | ({UNREAD: "; ".join(issues)} if issues else {})
 
 
 def _spec(raw: bytes) -> tuple[Json, list[str]]:
@@ -179,13 +179,13 @@ def _spec(raw: bytes) -> tuple[Json, list[str]]:
 
 def _blocks(raw: bytes) -> tuple[Json, list[str]]:
     spec: Json = {}
-    troubles = []
+    issues = []
     for name, text in json_members(raw, OBJECT_BYTES).items():
         try:
             spec[name] = json_within(text, BLOCK_BYTES, values=BLOCK_VALUES)
         except OutOfBounds as error:
-            troubles.append(f"{_culprit(f'spec.{name}', text)}: {error}; {SMALLER}")
-    return spec, troubles
+            issues.append(f"{_culprit(f'spec.{name}', text)}: {error}; {SMALLER}")
+    return spec, issues
 
 
 def _culprit(field: str, raw: bytes) -> str:

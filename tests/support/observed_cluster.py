@@ -110,8 +110,8 @@ class World:
         made = self.plan()
         if made.held is not None:
             self.body["metadata"]["finalizers"] = [names.FINALIZER_TEARDOWN] if made.held else []
-        for doomed in made.doomed:
-            self.objects.pop((doomed["kind"], doomed["metadata"]["name"]), None)
+        for to_delete in made.to_delete:
+            self.objects.pop((to_delete["kind"], to_delete["metadata"]["name"]), None)
         for item in made.wanted:
             if item.ref[0] != "Secret":
                 self._put(item.body)

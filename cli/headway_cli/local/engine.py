@@ -58,16 +58,16 @@ class Engine:
             while True:
                 raw = self.folder.whole()
                 made = plan.make(raw, self.platform, machine.observed(self._sources(raw)))
-                await machine.carry_out(made.wanted, made.doomed)
+                await machine.carry_out(made.wanted, made.to_delete)
                 if made.status is not None:
                     self.folder.write_status(names.FIELD_MANAGER_OPERATOR, made.status.as_object())
                 raw = self.folder.whole()
                 show(raw)
                 if is_over(raw) and machine.is_empty():
                     return raw
-                if is_held(raw) and machine.is_still() and made.again_seconds != 0:
+                if is_held(raw) and machine.is_still() and made.requeue_after != 0:
                     return raw
-                again = LOOK_SECONDS if made.again_seconds is None else made.again_seconds
+                again = LOOK_SECONDS if made.requeue_after is None else made.requeue_after
                 await asyncio.sleep(min(LOOK_SECONDS, max(0.0, again)))
 
     def _count_rest(self) -> None:

@@ -117,9 +117,9 @@ class Machine:
 
     # what the plan is carried out by
 
-    async def carry_out(self, wanted: Iterable[Wanted], doomed: Iterable[Json]) -> None:
+    async def carry_out(self, wanted: Iterable[Wanted], to_delete: Iterable[Json]) -> None:
         """Bring objects about, delete others, and let each workload have its pods."""
-        for body in doomed:
+        for body in to_delete:
             self._delete(body)
         for item in wanted:
             self._bring_about(item)

@@ -37,7 +37,7 @@ from headway_coordinator.evaluation import results, view
 from headway_coordinator.evaluation.bounds import fits
 from headway_coordinator.evaluation.candidates import at_hand
 from headway_coordinator.evaluation.run import Evaluation, Unit
-from headway_coordinator.evaluation.stall import culprit, idle
+from headway_coordinator.evaluation.stall import blocker, idle
 from headway_coordinator.evaluation.units import Units
 from headway_coordinator.gateway.server import GatewayServer
 from headway_coordinator.judges.connected import of_job
@@ -217,7 +217,7 @@ class EvalCoordinator(Process):
         self._api.ready = True
         self._watch = stall.Watch(
             idle(evaluation),
-            lambda pool: culprit(evaluation, units.fleets, pool, self.spec.rollout.timeout_seconds),
+            lambda pool: blocker(evaluation, units.fleets, pool, self.spec.rollout.timeout_seconds),
             partial(pool_of, [broker, *suites.values()]),
             self._status.changed,
         )

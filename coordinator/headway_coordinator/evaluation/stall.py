@@ -12,7 +12,7 @@ from headway_coordinator.recurring import told
 from headway_coordinator.stall import AFTER_SECONDS, STORE_SECONDS, Culprit
 
 
-def culprit(
+def blocker(
     evaluation: Evaluation, fleets: Mapping[str, Fleet], pool: PoolState | str, episode_seconds: float
 ) -> Culprit:
     """The part that has to move next, in its own words.

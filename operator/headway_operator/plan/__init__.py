@@ -47,7 +47,7 @@ from headway_operator.plan.health import (
     checks_wait,
     failure,
     is_complete,
-    pod_trouble,
+    pod_issue,
     role_health,
     together,
 )
@@ -74,14 +74,14 @@ class Plan:
     """What to do about a job now."""
 
     wanted: tuple[Wanted, ...] = ()
-    doomed: tuple[Json, ...] = ()
+    to_delete: tuple[Json, ...] = ()
     """Objects to delete."""
     status: JobStatus | None = None
     """The operator's part; None leaves it as it is."""
     held: bool | None = None
     """Whether the job has to carry the teardown finalizer; None leaves it as it is."""
     delete_job: bool = False
-    again_seconds: float | None = None
+    requeue_after: float | None = None
     """When time alone will change the plan."""
     ending: bool = False
     """The status becomes terminal with this plan: it should be made from a fresh view."""
@@ -113,7 +113,7 @@ def _granted(made: Plan, subject: Subject, raw: Json, before: JobStatus, budget:
     if before.grant is not None or made.ending:
         return made
     # Before anything is made: a coordinator that hears of no grant is bounded by none.
-    return replace(made, wanted=(), doomed=(), again_seconds=0)
+    return replace(made, wanted=(), to_delete=(), requeue_after=0)
 
 
 def _counted(
@@ -127,9 +127,9 @@ def _counted(
         told = subject.own_part(before)
     if told is not None:
         told = told.model_copy(update={"accelerators": accounts})
-    if (again := held.again_seconds(accounts, observed.now)) is None:
+    if (again := held.requeue_after(accounts, observed.now)) is None:
         return replace(made, status=told)
-    return replace(made, status=told, again_seconds=_sooner(made.again_seconds, max(1.0, again)))
+    return replace(made, status=told, requeue_after=_sooner(made.requeue_after, max(1.0, again)))
 
 
 def _make(
@@ -166,15 +166,15 @@ def _accepted(subject: Subject, settled: Settled, observed: Observed, obstacle: 
     context = settled.context
     if settled.refusals:
         made = _refused(subject, context, observed, settled.refusals)
-        return replace(made, again_seconds=_sooner(made.again_seconds, LOOK_SECONDS))
+        return replace(made, requeue_after=_sooner(made.requeue_after, LOOK_SECONDS))
     if settled.failure is not None:
         situation = Situation(now=observed.now, failure=settled.failure)
-        return Plan(status=status.of(subject, context, situation), ending=True, again_seconds=0)
+        return Plan(status=status.of(subject, context, situation), ending=True, requeue_after=0)
     if settled.lacks is not None and settled.waits_until is not None:
         return _waiting(subject, settled, observed)
     if settled.fresh and not observed.objects:
         situation = Situation(now=observed.now, suspended=context.held, lacks=settled.lacks)
-        return Plan(status=status.of(subject, context, situation), again_seconds=0)
+        return Plan(status=status.of(subject, context, situation), requeue_after=0)
     return _alive(subject, context, observed, obstacle)
 
 
@@ -189,7 +189,7 @@ def _waiting(subject: Subject, settled: Settled, observed: Observed) -> Plan:
         told = status.of(subject, settled.context, situation)
     else:
         told = status.waiting(subject, settled.context, settled.lacks, observed.now)
-    return Plan(status=told, held=held, again_seconds=min(LOOK_SECONDS, left))
+    return Plan(status=told, held=held, requeue_after=min(LOOK_SECONDS, left))
 
 
 def _sooner(one: float | None, other: float) -> float:
@@ -233,7 +233,7 @@ def _alive(
     if pause.is_resumed(context.job):
         # Before anything is made: a coordinator reads, when it starts, whether the job is paused.
         situation = Situation(now=observed.now, refusal=refusal)
-        return Plan(status=status.of(subject, context, situation), held=True, again_seconds=0)
+        return Plan(status=status.of(subject, context, situation), held=True, requeue_after=0)
     # A coordinator that was restarted checks again; what runs goes on meanwhile.
     begun = subject.begun(observed) or (refusal is None and subject.preflight_passed(context.job))
     first = not begun and refusal is None and subject.samples_first(context.job, observed)
@@ -246,7 +246,7 @@ def _alive(
         now=observed.now,
         roles=roles if goes_on else [],
         begun=begun and goes_on,
-        sandbox_trouble=_sandbox_trouble(context, observed),
+        sandbox_issue=_sandbox_issue(context, observed),
         failure=end,
         complete=complete,
         obstacle=obstacle,
@@ -256,29 +256,29 @@ def _alive(
     )
     told = status.of(subject, context, situation)
     if not goes_on:
-        return Plan(status=told, ending=True, again_seconds=0)
+        return Plan(status=told, ending=True, requeue_after=0)
     again = _again(context, observed, situation)
     if refusal is not None:
-        return Plan(status=told, again_seconds=again)
+        return Plan(status=told, requeue_after=again)
     wanted = tuple(_base(subject, context) + _workloads(subject, context, observed, begun, first))
-    going = (*_surplus(observed, wanted), *failures.doomed(context, observed))
-    return Plan(wanted, going, told, held=True, again_seconds=again)
+    going = (*_surplus(observed, wanted), *failures.to_delete(context, observed))
+    return Plan(wanted, going, told, held=True, requeue_after=again)
 
 
 def _base(subject: Subject, context: Context) -> list[Wanted]:
     return [
-        *identity.objects(context, subject.roles),
-        *settings.objects(context, subject.config(context)),
-        *network.objects(context, subject.roles),
+        *identity.manifests(context, subject.roles),
+        *settings.manifests(context, subject.config(context)),
+        *network.manifests(context, subject.roles),
     ]
 
 
 def _workloads(
     subject: Subject, context: Context, observed: Observed, begun: bool, first: bool
 ) -> list[Wanted]:
-    light = coordinator.objects(context) + broker.objects(context)
+    light = coordinator.manifests(context) + broker.manifests(context)
     if begun or judges.needed(context, observed):
-        light += judges.objects(context)
+        light += judges.manifests(context)
     if begun:
         return light + subject.heavy(context)
     return light + (subject.first_servers(context) if first else [])
@@ -311,15 +311,15 @@ def _brokers(context: Context, observed: Observed, restarts: int) -> RoleHealth:
     return together([own, *suites]) if suites else own
 
 
-def _sandbox_trouble(context: Context, observed: Observed) -> Issue | None:
+def _sandbox_issue(context: Context, observed: Observed) -> Issue | None:
     """Why no sandbox starts: the job's own, or a suite's."""
     pools = [observed.of_suite(name) for name in (None, *(suite.name for suite in context.suites))]
-    return next((trouble for pool in pools if (trouble := _pool_trouble(pool))), _never_created(context))
+    return next((issue for pool in pools if (issue := _pool_issue(pool))), _never_created(context))
 
 
 def _coordinator(context: Context, health: RoleHealth) -> RoleHealth:
     """The coordinator, with what its checks wait for: it is ready after them."""
-    return health if health.trouble else replace(health, trouble=checks_wait(context))
+    return health if health.issue else replace(health, issue=checks_wait(context))
 
 
 def _never_created(context: Context) -> Issue | None:
@@ -329,13 +329,13 @@ def _never_created(context: Context) -> Issue | None:
     return waits if waits is not None and waits.reason == Reason.CREATE_FAILED else None
 
 
-def _pool_trouble(observed: Observed) -> Issue | None:
+def _pool_issue(observed: Observed) -> Issue | None:
     """Why no sandbox starts. They end by the minute, so one that is over is no trouble while others start."""
     pods = [pod for pod in observed.pods(names.SANDBOX) if not is_ending(pod)]
     coming = [pod for pod in pods if not is_over(pod)]
     failed = [pod for pod in pods if pod["status"].get("phase") == "Failed"]
-    troubles = [pod_trouble(pod) for pod in coming or failed]
-    return troubles[0] if troubles and all(troubles) else None
+    issues = [pod_issue(pod) for pod in coming or failed]
+    return issues[0] if issues and all(issues) else None
 
 
 def _active_since(context: Context, now: datetime) -> datetime:
@@ -368,10 +368,10 @@ def _suspending(
     gone = not (observed.pods() or observed.leaves() or observed.of_kinds("Job", "Deployment"))
     situation = Situation(now=observed.now, suspended=gone, obstacle=obstacle, refusal=refusal)
     told = status.of(subject, context, situation)
-    doomed = (*teardown.stopping(observed), *observed.of_kinds("Service"))
+    to_delete = (*teardown.stopping(observed), *observed.of_kinds("Service"))
     again = teardown.LOOK_SECONDS if not gone else 0 if pause.is_named(context.job) else None
     wanted = tuple(_base(subject, context)) if refusal is None else ()
-    return Plan(wanted, doomed, told, held=True, again_seconds=again)
+    return Plan(wanted, to_delete, told, held=True, requeue_after=again)
 
 
 def _deleted(subject: Subject, raw: Json, before: JobStatus, observed: Observed) -> Plan:
@@ -381,12 +381,12 @@ def _deleted(subject: Subject, raw: Json, before: JobStatus, observed: Observed)
     if text := teardown.late(raw, observed):
         why = Issue(Reason.DELETING, text)
         told = status.halted(subject, before, raw["metadata"]["generation"], why, observed.now)
-    return Plan(doomed=teardown.doomed(raw, observed), status=told, again_seconds=teardown.LOOK_SECONDS)
+    return Plan(to_delete=teardown.to_delete(raw, observed), status=told, requeue_after=teardown.LOOK_SECONDS)
 
 
 def _ended(subject: Subject, raw: Json, before: JobStatus, observed: Observed) -> Plan:
     if observed.objects or observed.leaves():
-        return Plan(doomed=teardown.doomed(raw, observed), again_seconds=teardown.LOOK_SECONDS)
+        return Plan(to_delete=teardown.to_delete(raw, observed), requeue_after=teardown.LOOK_SECONDS)
     return _after_the_end(subject, raw, before, observed.now)
 
 
@@ -396,7 +396,7 @@ def _after_the_end(subject: Subject, raw: Json, before: JobStatus, now: datetime
     if seconds is None or before.completion_time is None:
         return Plan(status=told, held=False)
     left = (before.completion_time + timedelta(seconds=seconds) - now).total_seconds()
-    return Plan(status=told, held=False, delete_job=left <= 0, again_seconds=left if left > 0 else None)
+    return Plan(status=told, held=False, delete_job=left <= 0, requeue_after=left if left > 0 else None)
 
 
 def _surplus(observed: Observed, wanted: tuple[Wanted, ...]) -> tuple[Json, ...]:

@@ -11,16 +11,16 @@ from headway_operator.plan import pods
 from headway_operator.plan.context import Context, Mode, Wanted
 
 
-def objects(context: Context) -> list[Wanted]:
+def manifests(context: Context) -> list[Wanted]:
     """Services and Deployments: of the job's broker, and of each suite's."""
-    made = _objects(context, context.child(names.BROKER), names.BROKER)
+    made = _manifests(context, context.child(names.BROKER), names.BROKER)
     for number, suite in enumerate(context.suites, 1):
         name = names.suite_broker(context.stem, number)
-        made += _objects(context, name, names.SUITE_BROKER, {names.LABEL_SUITE: suite.name})
+        made += _manifests(context, name, names.SUITE_BROKER, {names.LABEL_SUITE: suite.name})
     return made
 
 
-def _objects(
+def _manifests(
     context: Context, name: str, component: str, labels: dict[str, str] | None = None
 ) -> list[Wanted]:
     labels = labels or {}

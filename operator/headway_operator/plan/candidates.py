@@ -143,18 +143,18 @@ def kept(context: Context) -> Context:
 def without_lost_sets(context: Context, observed: Observed) -> Context:
     """The job with the sets of servers given up that cannot come up: their candidates fail alone."""
     lost = {
-        number: trouble
+        number: issue
         for number in wanted_sets(context)
-        if (trouble := set_failure(context, observed, number)) is not None
+        if (issue := set_failure(context, observed, number)) is not None
     }
     return replace(context, candidates=tuple(_lost(each, lost) for each in context.candidates))
 
 
 def _lost(candidate: ResolvedCandidate, lost: Mapping[int, Issue]) -> ResolvedCandidate:
-    trouble = None if candidate.server_set is None else lost.get(candidate.server_set)
-    if trouble is None:
+    issue = None if candidate.server_set is None else lost.get(candidate.server_set)
+    if issue is None:
         return candidate
-    words = {"lost_reason": str(trouble.reason), "lost_message": trouble.message[:MOST_CHARACTERS]}
+    words = {"lost_reason": str(issue.reason), "lost_message": issue.message[:MOST_CHARACTERS]}
     return candidate.model_copy(update=words)
 
 

@@ -85,12 +85,12 @@ def role(kind: ConditionType, situation: Situation, name: str, more: Issue | Non
     if health is None:
         reason = Reason.SUCCEEDED if situation.complete else Reason.NOT_STARTED
         return condition(kind, False, reason)
-    trouble = health.trouble or more
+    issue = health.issue or more
     if health.pending_since is None and health.ready and more is None:
-        text = trouble.message if trouble else ""
+        text = issue.message if issue else ""
         return condition(kind, True, Reason.PODS_READY, text)
-    if trouble:
-        return condition(kind, False, trouble.reason, trouble.message)
+    if issue:
+        return condition(kind, False, issue.reason, issue.message)
     reason = Reason.PODS_NOT_READY if health.at_work else Reason.STARTING
     return condition(kind, False, reason, f"{health.ready} of {health.desired} pods are ready")
 
@@ -99,7 +99,7 @@ def serving(situation: Situation) -> list[Condition]:
     """Servers and sandboxes."""
     return [
         role(ConditionType.ROLLOUT_READY, situation, names.ROLLOUT),
-        role(ConditionType.SANDBOXES_READY, situation, names.BROKER, situation.sandbox_trouble),
+        role(ConditionType.SANDBOXES_READY, situation, names.BROKER, situation.sandbox_issue),
     ]
 
 
@@ -122,18 +122,18 @@ def progressing(context: Context, situation: Situation, at_work: Reason) -> Cond
 def first_reason(situation: Situation) -> str:
     """That of sandboxes, or the first role's in trouble; a role that just takes its time has none."""
     patient = Reason.PODS_NOT_READY if situation.at_work else Reason.STARTING
-    troubles = [situation.sandbox_trouble, *(health.trouble for health in situation.roles)]
-    return next((trouble.reason for trouble in troubles if trouble), patient)
+    issues = [situation.sandbox_issue, *(health.issue for health in situation.roles)]
+    return next((issue.reason for issue in issues if issue), patient)
 
 
 def waiting_for(situation: Situation) -> str:
     """Roles that cannot do their work, and why. A coordinator that waits for a sandbox is ready after it."""
-    if situation.sandbox_trouble:
-        return "; ".join(said_once([trouble.message for trouble in situation.troubles]))
+    if situation.sandbox_issue:
+        return "; ".join(said_once([issue.message for issue in situation.issues]))
     short = [health for health in situation.roles if health.pending_since or not health.ready]
     texts = [
-        health.trouble.message
-        if health.trouble
+        health.issue.message
+        if health.issue
         else f"{health.field or health.role}: {health.ready} of {health.desired} pods are ready"
         for health in short
     ]

@@ -8,7 +8,7 @@ from headway_operator.plan import failures, judges, pods
 from headway_operator.plan.context import Context, Json, Mode, Wanted
 
 
-def objects(context: Context) -> list[Wanted]:
+def manifests(context: Context) -> list[Wanted]:
     """Service and Job."""
     role = names.COORDINATOR
     service = {

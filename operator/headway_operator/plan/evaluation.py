@@ -77,7 +77,7 @@ class Evaluation(Subject):
 
     def heavy(self, context: Context) -> list[Wanted]:
         sets = candidates.wanted_sets(context)
-        return [item for number in sets for item in rollout.objects(context, number)]
+        return [item for number in sets for item in rollout.manifests(context, number)]
 
     def heavy_roles(self, context: Context, observed: Observed, restarts: dict[str, int]) -> list[RoleHealth]:
         count, before = context.spec.rollout.replicas, restarts.get(names.ROLLOUT, 0)

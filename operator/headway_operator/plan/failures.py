@@ -248,7 +248,7 @@ class _Count:
                 self._pods[entry.pod] = entry.model_copy(update={"restarting": True})
 
 
-def doomed(context: Context, observed: Observed) -> tuple[Json, ...]:
+def to_delete(context: Context, observed: Observed) -> tuple[Json, ...]:
     """The pods that a rule has go, as the stored status says."""
     stored = context.job.status.failures
     going = {entry.pod for entry in stored.pods if entry.restarting} if stored else set()

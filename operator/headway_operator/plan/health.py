@@ -80,12 +80,12 @@ class RoleHealth:
     desired: int
     ready: int
     restarts: int
-    trouble: Issue | None
+    issue: Issue | None
     pending_since: datetime | None
     """Since when the role has had too few ready pods to do its work; None while it has enough."""
     at_work: bool
     """Enough of its processes run or have done their work, whether or not they answer probes just now."""
-    culprit: str = ""
+    blocker: str = ""
     """What it waits for longest."""
     field: str = ""
     """The field that asks for it, where the role's name does not say which."""
@@ -93,7 +93,7 @@ class RoleHealth:
     """Of those that are ready, pods that spec.rollout.replicas does not count."""
 
 
-def pod_trouble(pod: Json) -> Issue | None:
+def pod_issue(pod: Json) -> Issue | None:
     """The first thing to know about a pod that is not well."""
     name = pod["metadata"]["name"]
     for container in containers(pod):
@@ -177,22 +177,22 @@ def role_health(observed: Observed, role: str, desired: int, restarts_before: in
     pods = [pod for pod in observed.pods(role) if not (is_over(pod) or is_ending(pod) or pod in done)]
     ready = sum(is_ready(pod) for pod in pods) + len(done)
     waiting = [pod for pod in pods if not is_ready(pod)]
-    troubles = [trouble for pod in waiting if (trouble := _trouble_with_rule(observed, pod))]
+    issues = [issue for pod in waiting if (issue := _issue_with_rule(observed, pod))]
     workload = observed.workload(role)
     queued = _queued(workload)
-    trouble = queued or next(iter(troubles), None) or _workload_trouble(observed, workload)
+    issue = queued or next(iter(issues), None) or _workload_issue(observed, workload)
     needed = 1 if role in REPLACEABLE else desired
     enough = ready >= needed or queued is not None
-    pending_since, culprit = (None, "") if enough else _pending(waiting, workload)
+    pending_since, blocker = (None, "") if enough else _pending(waiting, workload)
     return RoleHealth(
         role=role,
         desired=desired,
         ready=min(ready, desired),
         restarts=max(restarts_before, _restarts(observed, role)),
-        trouble=None if ready >= desired else trouble or _failed_pod_trouble(observed, role, pods),
+        issue=None if ready >= desired else issue or _failed_pod_issue(observed, role, pods),
         pending_since=pending_since,
         at_work=ready + sum(map(runs_on, waiting)) >= needed,
-        culprit=culprit,
+        blocker=blocker,
     )
 
 
@@ -223,17 +223,17 @@ def _queued(workload: Json | None) -> Issue | None:
 
 def together(sets: list[RoleHealth]) -> RoleHealth:
     """Several sets of servers, or several brokers, as one role; each has to have enough of its own."""
-    late = [(each.pending_since, each.culprit, each.field) for each in sets if each.pending_since]
-    since, culprit, field = min(late, default=(None, "", ""))
+    late = [(each.pending_since, each.blocker, each.field) for each in sets if each.pending_since]
+    since, blocker, field = min(late, default=(None, "", ""))
     return RoleHealth(
         role=sets[0].role,
         desired=sum(health.desired for health in sets),
         ready=sum(health.ready for health in sets),
         restarts=max(health.restarts for health in sets),
-        trouble=next((health.trouble for health in sets if health.trouble), None),
+        issue=next((health.issue for health in sets if health.issue), None),
         pending_since=since,
         at_work=all(health.at_work for health in sets),
-        culprit=culprit,
+        blocker=blocker,
         field=field,
     )
 
@@ -243,23 +243,23 @@ def is_complete(workload: Json | None) -> bool:
     return holds(workload, "Complete") is not None
 
 
-def _failed_pod_trouble(observed: Observed, role: str, alive: list[Json]) -> Issue | None:
+def _failed_pod_issue(observed: Observed, role: str, alive: list[Json]) -> Issue | None:
     """While nothing has replaced it, what the last pod died of."""
     over = _failed_pods(observed, role)
-    return _trouble_with_rule(observed, over[-1]) if over and not alive else None
+    return _issue_with_rule(observed, over[-1]) if over and not alive else None
 
 
-def _trouble_with_rule(observed: Observed, pod: Json) -> Issue | None:
+def _issue_with_rule(observed: Observed, pod: Json) -> Issue | None:
     """What is wrong with a pod, and the rule that decided on its failure."""
-    trouble, rule = pod_trouble(pod), failures.of_pod(observed, pod)
-    return replace(trouble, message=f"{trouble.message}{rule}") if trouble is not None and rule else trouble
+    issue, rule = pod_issue(pod), failures.of_pod(observed, pod)
+    return replace(issue, message=f"{issue.message}{rule}") if issue is not None and rule else issue
 
 
 def _failed_pods(observed: Observed, role: str) -> list[Json]:
     return [pod for pod in observed.pods(role) if pod.get("status", {}).get("phase") == "Failed"]
 
 
-def _workload_trouble(observed: Observed, workload: Json | None) -> Issue | None:
+def _workload_issue(observed: Observed, workload: Json | None) -> Issue | None:
     """Why a workload cannot make its pods: a Deployment says so itself, of a Job only events tell."""
     if workload is None:
         return None
@@ -349,8 +349,8 @@ def _ended_by_rule(observed: Observed) -> Issue | None:
 def _never_made(observed: Observed) -> Issue | None:
     """A pod asks for an image that cannot exist, and so does each that would take its place."""
     waiting = (pod for pod in observed.pods() if not (is_over(pod) or is_ending(pod)))
-    troubles = (trouble for pod in waiting if (trouble := pod_trouble(pod)) is not None)
-    return next((trouble for trouble in troubles if trouble.outlook is Outlook.NEVER), None)
+    issues = (issue for pod in waiting if (issue := pod_issue(pod)) is not None)
+    return next((issue for issue in issues if issue.outlook is Outlook.NEVER), None)
 
 
 def _failed_workload(context: Context, observed: Observed) -> Issue | None:
@@ -363,7 +363,7 @@ def _failed_workload(context: Context, observed: Observed) -> Issue | None:
             seconds=EVIDENCE_SECONDS
         ):
             return None
-        found = pod_trouble(over[-1]) if over else None
+        found = pod_issue(over[-1]) if over else None
         words = found.message if found else failed.get("message", "")
         if failed.get("reason") in OUT_OF_RESTARTS:
             return _exhausted(context, role, words + failures.of_role(observed, role))
@@ -402,9 +402,9 @@ def _waited_too_long(context: Context, observed: Observed, roles: list[RoleHealt
         if health.pending_since and observed.now - health.pending_since > timedelta(seconds=patience)
     ]
     # A pod that says what it lacks tells more than one that waits for it.
-    late.sort(key=lambda health: health.trouble is None)
+    late.sort(key=lambda health: health.issue is None)
     for health in late:
-        words = health.trouble.message if health.trouble else f"{health.culprit} is not ready; see its log"
+        words = health.issue.message if health.issue else f"{health.blocker} is not ready; see its log"
         who = health.field or health.role
         return Issue(
             Reason.PENDING_DEADLINE_EXCEEDED,

@@ -68,10 +68,10 @@ def look(
 
 def is_due(accounts: Accelerators, now: datetime) -> bool:
     """Whether it has to be written down that accelerators are still held."""
-    return again_seconds(accounts, now) == 0
+    return requeue_after(accounts, now) == 0
 
 
-def again_seconds(accounts: Accelerators | None, now: datetime) -> float | None:
+def requeue_after(accounts: Accelerators | None, now: datetime) -> float | None:
     """When that will have to be written down, in seconds; None: nothing is held."""
     if accounts is None or all(pod.until is not None for pod in accounts.pods):
         return None

@@ -12,7 +12,7 @@ LONGEST: Final = 253
 """Characters of an account's name."""
 
 
-def objects(context: Context, roles: tuple[str, ...]) -> list[Wanted]:
+def manifests(context: Context, roles: tuple[str, ...]) -> list[Wanted]:
     """Service accounts of `roles`, and bindings of those who speak to the API server.
 
     Only the coordinator and the broker speak to the API server: the coordinator may write the status of jobs

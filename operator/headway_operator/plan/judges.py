@@ -31,12 +31,12 @@ def needed(context: Context, observed: Observed) -> bool:
     return awaited or observed.workload(names.JUDGE) is not None
 
 
-def objects(context: Context) -> list[Wanted]:
+def manifests(context: Context) -> list[Wanted]:
     """Service and Deployment of each judge whose model the job serves."""
     return [
         made
         for number, judge, model in _served(context)
-        for made in _objects(context, names.judge(context.stem, number), judge, model)
+        for made in _manifests(context, names.judge(context.stem, number), judge, model)
     ]
 
 
@@ -68,7 +68,7 @@ def _served(context: Context) -> Iterator[tuple[int, Judge, JudgeModel]]:
             yield number, judge, judge.model
 
 
-def _objects(context: Context, name: str, judge: Judge, model: JudgeModel) -> list[Wanted]:
+def _manifests(context: Context, name: str, judge: Judge, model: JudgeModel) -> list[Wanted]:
     labels = {names.LABEL_JUDGE: judge.name}
     selector = context.selector(names.JUDGE) | labels
     service: Json = {

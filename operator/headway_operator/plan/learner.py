@@ -10,7 +10,7 @@ from headway_operator.plan.context import Context, Json, Mode, Wanted
 INDEX_ANNOTATION = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 
 
-def objects(context: Context) -> list[Wanted]:
+def manifests(context: Context) -> list[Wanted]:
     """Headless Service and indexed Job."""
     role = names.LEARNER
     service = {

@@ -33,7 +33,7 @@ from headway_api import names
 from headway_operator.plan.context import Context, Json, Wanted
 
 
-def objects(context: Context, roles: tuple[str, ...]) -> list[Wanted]:
+def manifests(context: Context, roles: tuple[str, ...]) -> list[Wanted]:
     """One policy for each of the job's roles."""
     coordinator, broker = _role(context, names.COORDINATOR), _role(context, names.BROKER)
     learners = [_role(context, names.LEARNER)] if names.LEARNER in roles else []

@@ -19,15 +19,15 @@ def of_training(context: Context) -> list[Wanted]:
     """The servers of an RLTrainingJob: those that sample for training, and one for held-out rows if the job
     asks for it."""
     if not context.training.spec.has_validation_server:
-        return objects(context)
-    return objects(context, names.TRAINING_SET) + objects(context, names.VALIDATION_SET)
+        return manifests(context)
+    return manifests(context, names.TRAINING_SET) + manifests(context, names.VALIDATION_SET)
 
 
 def of_preflight(context: Context) -> list[Wanted]:
     """One server of those that sample for training, before a learner exists; it stays when they are scaled
     up."""
     spec = context.training.spec
-    made = objects(context, names.TRAINING_SET if spec.has_validation_server else None)
+    made = manifests(context, names.TRAINING_SET if spec.has_validation_server else None)
     for item in made:
         if item.body["kind"] == "Deployment":
             item.body["spec"]["replicas"] = 1
@@ -41,7 +41,7 @@ def scaled(context: Context) -> dict[str, str]:
     return context.selector(names.ROLLOUT) | _labels(names.TRAINING_SET if has_another else None)
 
 
-def objects(context: Context, server_set: int | str | None = None) -> list[Wanted]:
+def manifests(context: Context, server_set: int | str | None = None) -> list[Wanted]:
     """Headless Service and Deployment, of one set of servers where the job has several."""
     role, labels = names.ROLLOUT, _labels(server_set)
     name = _name(context, server_set)

@@ -13,7 +13,7 @@ SANDBOX_TEMPLATE = "sandbox-template.json"
 their default resources. The job's own podTemplate is laid over it, isolation over both."""
 
 
-def objects(context: Context, config: JobConfig | EvalConfig) -> list[Wanted]:
+def manifests(context: Context, config: JobConfig | EvalConfig) -> list[Wanted]:
     """ConfigMap and Secret; `config` is the job as its own processes see it."""
     data = {
         "job.json": config.model_dump_json(by_alias=True, exclude_none=True),

@@ -30,7 +30,7 @@ class Situation:
 
     now: datetime
     roles: list[RoleHealth] = field(default_factory=list)
-    sandbox_trouble: Issue | None = None
+    sandbox_issue: Issue | None = None
     failure: Issue | None = None
     complete: bool = False
     suspended: bool = False
@@ -49,11 +49,11 @@ class Situation:
     """Why the spec as it is now is not accepted; what runs was made by an earlier one."""
 
     @property
-    def troubles(self) -> list[Issue]:
+    def issues(self) -> list[Issue]:
         """What keeps the job from its work: that of sandboxes first, for a coordinator waits for them."""
         short = [health for health in self.roles if health.pending_since or not health.ready]
-        found = [self.sandbox_trouble, *(health.trouble for health in short)]
-        return [trouble for trouble in found if trouble is not None]
+        found = [self.sandbox_issue, *(health.issue for health in short)]
+        return [issue for issue in found if issue is not None]
 
     def role(self, name: str) -> RoleHealth | None:
         """A role that is wanted now."""
@@ -79,10 +79,10 @@ def needs_help(situation: Situation) -> Issue | None:
     """What nobody but a person can mend: at once where the kubelet's words say so, else after `PATIENCE`."""
     return next(
         (
-            trouble
-            for trouble in situation.troubles
-            if trouble.outlook is Outlook.NEEDS_HELP
-            or (trouble.since is not None and situation.now - trouble.since >= PATIENCE)
+            issue
+            for issue in situation.issues
+            if issue.outlook is Outlook.NEEDS_HELP
+            or (issue.since is not None and situation.now - issue.since >= PATIENCE)
         ),
         None,
     )
@@ -90,7 +90,7 @@ def needs_help(situation: Situation) -> Issue | None:
 
 def needs_help_at(situation: Situation) -> list[datetime]:
     """When what may pass by itself will have had its time."""
-    moments = [trouble.since + PATIENCE for trouble in situation.troubles if trouble.since is not None]
+    moments = [issue.since + PATIENCE for issue in situation.issues if issue.since is not None]
     return [moment for moment in moments if moment > situation.now]
 
 
@@ -139,6 +139,6 @@ def no_progress(context: Context, situation: Situation) -> str | None:
     if (waits := _sampling_waits(context.job)) is not None:
         return waits
     limit = context.platform.stalled_after_seconds
-    culprits = [health.trouble.message for health in situation.roles if health.trouble]
+    blockers = [health.issue.message for health in situation.roles if health.issue]
     text = f"nothing has gone forward for {int(limit)} s although every role runs"
-    return f"{text}: {'; '.join(culprits)}" if culprits else f"{text}; see the coordinator's log"
+    return f"{text}: {'; '.join(blockers)}" if blockers else f"{text}; see the coordinator's log"

@@ -167,14 +167,14 @@ def _state(
     if is_true(known, ConditionType.STALLED):
         return "Stalled", _reason(known, ConditionType.STALLED)
     progressing = _reason(known, ConditionType.PROGRESSING)
-    if any(health.trouble and health.trouble.reason == Reason.QUEUED for health in situation.roles):
+    if any(health.issue and health.issue.reason == Reason.QUEUED for health in situation.roles):
         return "Queued", str(Reason.QUEUED)
     if situation.at_work:
         return subject.at_work(context)[0], _unhealthy(context.job.status) or progressing
     if state := subject.coming_up(context, situation):
         return state, progressing
     checks = context.job.status.preflight
-    if checks and checks.state in ("Running", "Sampling") and not situation.troubles:
+    if checks and checks.state in ("Running", "Sampling") and not situation.issues:
         return "Preflight", _reason(known, ConditionType.PREFLIGHT_PASSED)
     return "Pending", progressing
 
@@ -198,7 +198,7 @@ def _all_roles(before: JobStatus, situation: Situation) -> list[Role]:
 
 
 def _role(health: RoleHealth) -> Role:
-    message = health.trouble.message[:1024] if health.trouble else None
+    message = health.issue.message[:1024] if health.issue else None
     return Role(
         name=health.role,
         desired=health.desired,

@@ -41,7 +41,7 @@ def _may_act(pod: Json, now: datetime) -> bool:
     return not is_over(pod) and (ends is None or moment(ends) > now)
 
 
-def doomed(raw: Json, observed: Observed) -> tuple[Json, ...]:
+def to_delete(raw: Json, observed: Observed) -> tuple[Json, ...]:
     """What is to be deleted now so that nothing is left; empty while pods are ending."""
     if pods := stopping(observed):
         return pods

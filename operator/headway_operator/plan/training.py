@@ -96,7 +96,7 @@ class Training(Subject):
         return [role_health(observed, names.ROLLOUT, 1, restarts.get(names.ROLLOUT, 0))]
 
     def heavy(self, context: Context) -> list[Wanted]:
-        return learner.objects(context) + rollout.of_training(context)
+        return learner.manifests(context) + rollout.of_training(context)
 
     def heavy_roles(self, context: Context, observed: Observed, restarts: dict[str, int]) -> list[RoleHealth]:
         nodes, before = context.training.spec.learner.nodes, restarts.get(names.LEARNER, 0)

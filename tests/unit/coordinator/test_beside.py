@@ -17,7 +17,7 @@ from headway_coordinator.episode import Task
 from headway_coordinator.sampler.choice import CHOICES, Order
 from headway_coordinator.sandboxes import PoolState
 from headway_coordinator.spool import decode
-from headway_coordinator.stall import culprit
+from headway_coordinator.stall import blocker
 from headway_coordinator.validations import MOST_UNFINISHED
 
 
@@ -181,5 +181,5 @@ async def test_a_stall_names_the_servers_that_lack_the_validated_weights(tmp_pat
         quiet = PoolState(ready=0, starting=0, leased=0)
         router = Router()
         router.problem = lambda: None  # type: ignore[method-assign]
-        said = culprit(training, router, quiet, 600.0).words
+        said = blocker(training, router, quiet, 600.0).words
     assert said == "rollout servers, for the validation: it refuses the adapter"

@@ -17,7 +17,7 @@ from headway_coordinator.endpoint import chat as endpoint
 from headway_coordinator.endpoint.chat import EndpointChat
 from headway_coordinator.endpoint.pace import Pace
 from headway_coordinator.evaluation.run import Evaluation
-from headway_coordinator.evaluation.stall import culprit
+from headway_coordinator.evaluation.stall import blocker
 from headway_coordinator.evaluation.units import Units
 
 
@@ -77,7 +77,7 @@ async def test_an_endpoint_without_its_secret_fails_alone(
 
     def changed() -> None:
         said.append(other.message)
-        stalled.append(culprit(evaluation, {}, PoolState(ready=1, starting=0, leased=0), 60.0).words)
+        stalled.append(blocker(evaluation, {}, PoolState(ready=1, starting=0, leased=0), 60.0).words)
 
     units = Units(of, evaluation.state, no, "key", job.store, tmp_path, no, no, no, no, no,
                   changed=changed, endpoints=tmp_path)  # fmt: skip

@@ -31,7 +31,7 @@ from headway_coordinator import status as status_module
 from headway_coordinator.coordinator import Coordinator
 from headway_coordinator.engines.router import Endpoint, Router
 from headway_coordinator.pause import Pauses, acting, pause_of, unseen
-from headway_coordinator.stall import AFTER_SECONDS, culprit
+from headway_coordinator.stall import AFTER_SECONDS, blocker
 from headway_coordinator.stored_job import KubernetesJob
 
 COLLAPSED, NOTHING, FLAT, PARTED = (
@@ -192,8 +192,8 @@ async def test_a_paused_job_trains_nothing_more_and_begins_nothing(tmp_path: Pat
         assert training.sampler.free > 0, "there was a slot for another group"
         assert training.state.finished is None
         pool = PoolState(ready=4, leased=0, starting=0)
-        assert culprit(training, Router(), pool, 60.0).words.startswith("operator: the job is paused")
-        assert culprit(training, Router(), pool, 60.0).patience == AFTER_SECONDS
+        assert blocker(training, Router(), pool, 60.0).words.startswith("operator: the job is paused")
+        assert blocker(training, Router(), pool, 60.0).patience == AFTER_SECONDS
     job.paused = lambda: False
     async with job.coordinator() as (training, learner, running):
         await asyncio.gather(learner.run(), running)

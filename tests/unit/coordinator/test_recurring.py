@@ -16,7 +16,7 @@ from headway_coordinator.evaluation.view import healthy as of_evaluation
 from headway_coordinator.faults import Cause
 from headway_coordinator.recurring import CLEAR_AFTER, RAISED, Recurring, alike, given_up, rounded
 from headway_coordinator.signals import healthy
-from headway_coordinator.stall import culprit
+from headway_coordinator.stall import blocker
 from headway_sandbox.faults import fault
 
 ENTRYPOINT = "spec.environment.entrypoint"
@@ -197,7 +197,7 @@ async def test_a_stall_names_the_tool(tmp_path: Path) -> None:
         for number in range(RAISED):
             training.faults.hear(str(number), hangs("pay"))
             training.faults.ended(str(number), scored=False)
-        found = culprit(training, router, PoolState(ready=0, starting=0, leased=2), 600.0)
+        found = blocker(training, router, PoolState(ready=0, starting=0, leased=2), 600.0)
     assert "tool pay has not returned" in found.words
     assert found.patience > 600
 

@@ -18,7 +18,7 @@ from headway_api.store import FileStore
 from headway_api.store_away import Patience, Patient, store_explained
 from headway_coordinator import stall, view
 from headway_coordinator.engines.router import Router
-from headway_coordinator.stall import culprit
+from headway_coordinator.stall import blocker
 from headway_coordinator.training import Training
 
 POOL = PoolState(ready=0, starting=0, leased=0)
@@ -66,7 +66,7 @@ async def test_what_waits_for_the_store_is_named_and_goes_on_when_it_is_back(
         await learner.run(steps=1)
         store.away = True
         more = asyncio.create_task(learner.run())
-        while "artifact store" not in culprit(training, Router(), POOL, 600.0).words:
+        while "artifact store" not in blocker(training, Router(), POOL, 600.0).words:
             await asyncio.sleep(0.01)
         assert not running.done()
         assert busy_seconds(training) > 0.2

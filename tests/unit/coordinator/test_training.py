@@ -29,7 +29,7 @@ from headway_coordinator.ledger.segments import Ledger
 from headway_coordinator.sampler.choice import CHOICES, Order
 from headway_coordinator.sampler.slots import BatchScheduler
 from headway_coordinator.spool import Spool, decode
-from headway_coordinator.stall import AFTER_SECONDS, LEARNER_SECONDS, culprit, training_watch
+from headway_coordinator.stall import AFTER_SECONDS, LEARNER_SECONDS, blocker, training_watch
 from headway_coordinator.training import Conflict
 
 
@@ -277,26 +277,26 @@ def test_a_batch_is_never_smaller_than_its_size(rows: int, steps: int) -> None:
     assert sampler.total == steps
 
 
-async def test_a_stall_names_its_culprit(tmp_path: Path) -> None:
+async def test_a_stall_names_its_blocker(tmp_path: Path) -> None:
     job = Job(tmp_path)
     quiet = PoolState(ready=0, starting=1, leased=2)
     broken = quiet.model_copy(update={"problem": Problem(reason="ImagePullBackOff", message="no such image")})
     async with job.coordinator() as (training, learner, _):
         router = Router()
-        assert "learner" in culprit(training, router, quiet, 600.0).words
+        assert "learner" in blocker(training, router, quiet, 600.0).words
         report: StepReport = learner.commit(0, [])
         await training.report(report)
         router.wanted = version(0)
-        assert "rollout servers" in culprit(training, router, quiet, 600.0).words
+        assert "rollout servers" in blocker(training, router, quiet, 600.0).words
         endpoint = Endpoint("http://a", "http://a:1")
         router.discovered([endpoint])
         router.holds(endpoint, version(0))
-        job_waits = culprit(training, router, broken, 600.0).words
+        job_waits = blocker(training, router, broken, 600.0).words
         assert "no such image" in job_waits or "learner" in job_waits
         async with asyncio.timeout(10):
             while not training.batch_ready:
                 await asyncio.sleep(0.01)
-        found = culprit(training, router, quiet, 600.0)
+        found = blocker(training, router, quiet, 600.0)
         assert "batch of step 1 is ready" in found.words
         assert found.patience == LEARNER_SECONDS
 

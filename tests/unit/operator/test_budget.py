@@ -104,7 +104,7 @@ def test_nothing_more_is_done_meanwhile() -> None:
     world = suspended(running(budget={"usd": "10"}), limit("usd", "10", "12.5"))
     settled = copy.deepcopy(world.body["status"])
     made = world.later(10_000).carry_out()
-    assert (made.doomed, made.again_seconds) == ((), None)
+    assert (made.to_delete, made.requeue_after) == ((), None)
     assert world.body["status"] == settled
     assert not figures.is_active(world.body)
 

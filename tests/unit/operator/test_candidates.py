@@ -150,7 +150,7 @@ def test_what_needs_no_other_job_is_settled_at_once() -> None:
 def test_the_choice_is_kept_before_anything_is_made() -> None:
     world = world_of(TUNED, others=(trained(best=BEST),))
     made = world.carry_out()
-    assert (made.wanted, made.again_seconds) == ((), 0)
+    assert (made.wanted, made.requeue_after) == ((), 0)
     assert status_of(world)[0]["step"] == 20
     assert world.carry_out().wanted
 
@@ -243,7 +243,7 @@ def test_what_is_not_there_yet_is_waited_for(
 ) -> None:
     world = world_of(PLAIN, checkpoint(**wanted), others=others, pendingDeadlineSeconds=600)
     made = world.carry_out()
-    assert (made.wanted, made.held, made.again_seconds) == ((), False, LOOK_SECONDS)
+    assert (made.wanted, made.held, made.requeue_after) == ((), False, LOOK_SECONDS)
     assert "candidates" not in world.body["status"]
     lacking = world.told("CandidatesResolved")
     assert (lacking["status"], lacking["reason"]) == ("False", reason)
@@ -260,7 +260,7 @@ def test_what_is_not_there_yet_is_waited_for(
 
 def test_after_the_deadline_the_job_goes_on_with_the_others() -> None:
     world = world_of(PLAIN, checkpoint(withBase=True), pendingDeadlineSeconds=600)
-    assert world.later(590).carry_out().again_seconds == pytest.approx(10.5)
+    assert world.later(590).carry_out().requeue_after == pytest.approx(10.5)
     assert world.told("CandidatesResolved")["message"].startswith(NO_JOB)
     world.later(11).carry_out()
     world.carry_out()
@@ -275,7 +275,7 @@ def test_after_the_deadline_the_job_goes_on_with_the_others() -> None:
     )
     before = copy.deepcopy(world.body["status"])
     world.others = [trained(best=BEST)]
-    assert world.later(60).carry_out().doomed == ()
+    assert world.later(60).carry_out().to_delete == ()
     assert world.body["status"] == before, "the choice is made once"
 
 
@@ -408,4 +408,4 @@ def test_servers_that_are_shared_have_one_context_length(
     assert words in world.told("Accepted")["message"]
     assert world.told("Accepted")["status"] == "False"
     assert world.is_true("Stalled")
-    assert made.again_seconds == LOOK_SECONDS
+    assert made.requeue_after == LOOK_SECONDS

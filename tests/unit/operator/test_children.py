@@ -116,9 +116,9 @@ class TestVictim:
     def test_it_is_not_deleted(self) -> None:
         body, observed = self.seen()
         body["metadata"]["deletionTimestamp"] = stamp(observed.now)
-        doomed = plan.make(body, running().platform, observed).doomed
-        assert doomed
-        assert "foreign" not in {found["metadata"]["name"] for found in doomed}
+        to_delete = plan.make(body, running().platform, observed).to_delete
+        assert to_delete
+        assert "foreign" not in {found["metadata"]["name"] for found in to_delete}
 
     def test_it_holds_no_teardown(self) -> None:
         world = running()

@@ -139,8 +139,8 @@ class TestServerSets:
     def test_one_is_released_the_moment_it_is_done(self) -> None:
         world = evaluating(candidates=MODELS).wants_sets(1)
         made = world.carry_out()
-        doomed = {(body["kind"], body["metadata"]["name"]) for body in made.doomed}
-        assert doomed == {("Deployment", "refunds-eval-rollout-0"), ("Service", "refunds-eval-rollout-0")}
+        to_delete = {(body["kind"], body["metadata"]["name"]) for body in made.to_delete}
+        assert to_delete == {("Deployment", "refunds-eval-rollout-0"), ("Service", "refunds-eval-rollout-0")}
         assert world.deployments() == {"refunds-eval-broker", "refunds-eval-rollout-1"}
         world.wants_sets().carry_out()
         assert world.deployments() == {"refunds-eval-broker"}
@@ -159,7 +159,7 @@ class TestServerSets:
     def test_they_stay_while_a_restarted_coordinator_checks_again(self) -> None:
         world = evaluating()
         world.body["status"]["preflight"] = {"state": "Running"}
-        assert world.carry_out().doomed == ()
+        assert world.carry_out().to_delete == ()
 
     def test_suspension_releases_them_and_going_on_brings_them_back(self) -> None:
         world = evaluating()
@@ -268,7 +268,7 @@ class TestStatus:
 
     def test_one_that_gets_nowhere_is_stalled(self) -> None:
         world = evaluating()
-        assert world.later(PLATFORM.stalled_after_seconds - 1).carry_out().again_seconds == pytest.approx(1)
+        assert world.later(PLATFORM.stalled_after_seconds - 1).carry_out().requeue_after == pytest.approx(1)
         world.later(2).carry_out()
         assert (world.told("Stalled")["reason"], world.is_true("Stalled")) == ("NoProgress", True)
 
@@ -281,14 +281,14 @@ class TestStatus:
         world = evaluating()
         settled = json.dumps(world.body["status"])
         made = world.later(30).carry_out()
-        assert made.doomed == ()
+        assert made.to_delete == ()
         assert json.dumps(world.body["status"]) == settled
 
     def test_a_spec_that_cannot_be_read_lets_what_runs_go_on(self) -> None:
         world = evaluating(activeDeadlineSeconds=1000)
         world.body["spec"]["candidates"] = [{"name": "none"}]
         made = world.carry_out()
-        assert (made.wanted, made.doomed) == ((), ())
+        assert (made.wanted, made.to_delete) == ((), ())
         assert world.told("Accepted")["reason"] == "InvalidSpec"
         assert world.is_true("Progressing")
         world.later(1001).carry_out()

@@ -168,7 +168,7 @@ class TestOfJobs:
         assert f"(spec.failurePolicy.rules[0]: {action})" in world.told("LearnerReady")["message"]
         made = world.later(30).carry_out()
         assert world.body["status"]["failures"] == first
-        assert not made.doomed
+        assert not made.to_delete
         assert not world.is_true("Failed")
 
     def test_have_the_other_ranks_go_with_one(self) -> None:
@@ -177,15 +177,15 @@ class TestOfJobs:
             well(world, "learner", index)
         died(world.later(5), "learner", 137)
         made = world.carry_out()
-        assert not made.doomed, "first the status says so"
-        going = {pod["metadata"]["name"] for pod in world.plan().doomed}
+        assert not made.to_delete, "first the status says so"
+        going = {pod["metadata"]["name"] for pod in world.plan().to_delete}
         assert going == {"refunds-learner-1", "refunds-learner-2"}
         made = world.carry_out()
         # Its successors, and the end of the others by SIGTERM, begin nothing anew.
         died(world.later(1), "learner", 143, index=1)
         well(world, "learner", 3)["metadata"]["creationTimestamp"] = stamp(world.now)
         world.carry_out()
-        assert not world.plan().doomed
+        assert not world.plan().to_delete
         assert matched(world) == [("learner", "Restart", 0)]
 
     def test_leave_a_successor_that_is_there_already(self) -> None:
@@ -194,7 +194,7 @@ class TestOfJobs:
         world.later(20)
         well(world, "coordinator", 1)
         world.carry_out()
-        assert not world.carry_out().doomed
+        assert not world.carry_out().to_delete
 
 
 class TestOfServers:
@@ -243,10 +243,10 @@ class TestOfServers:
         crashed(world, role, 137, index=1)
         world.carry_out()
         assert restarts(world, role) == 1, "two that fail together are started again together"
-        made = world.carry_out()
-        assert {pod["metadata"]["name"] for pod in made.doomed} == {f"refunds-{role}-{n}" for n in range(3)}
+        going = {pod["metadata"]["name"] for pod in world.carry_out().to_delete}
+        assert going == {f"refunds-{role}-{n}" for n in range(3)}
         well(world.later(5), role, 7)
-        assert not world.carry_out().doomed
+        assert not world.carry_out().to_delete
         assert "pods" not in world.body["status"]["failures"]
         crashed(world.later(5), role, 137, index=7)
         world.carry_out()
@@ -257,7 +257,7 @@ class TestOfServers:
         world.ending("broker")
         crashed(world.later(5), "rollout", 137)
         world.carry_out()
-        assert [pod["metadata"]["name"] for pod in world.carry_out().doomed] == ["refunds-rollout-0"]
+        assert [pod["metadata"]["name"] for pod in world.carry_out().to_delete] == ["refunds-rollout-0"]
 
     def test_the_first_that_matches_decides(self) -> None:
         world = at_work(
@@ -318,7 +318,7 @@ class TestOfServers:
             assert world.told("Failed")["reason"] == "FailureRuleMatched"
             return
         assert restarts(world, "rollout") == count
-        going = [pod["metadata"]["name"] for pod in world.carry_out().doomed]
+        going = [pod["metadata"]["name"] for pod in world.carry_out().to_delete]
         assert going == (["refunds-rollout-1"] if action == "Restart" else [])
         world.later(10).carry_out()
         assert restarts(world, "rollout") == count

@@ -340,7 +340,7 @@ def test_nothing_is_made_before_the_status_says_that_the_job_is_bounded() -> Non
     world = in_namespace(World(job()))
     while not grant(world):
         made = world.carry_out()
-        assert (made.wanted, made.again_seconds) == ((), 0)
+        assert (made.wanted, made.requeue_after) == ((), 0)
     assert grant(world) == {"parts": [{"name": "usd", "granted": "0"}]}
     while not world.carry_out().wanted:
         pass

@@ -225,8 +225,8 @@ def test_a_jobs_status_tells_what_its_pods_hold() -> None:
     world = running()
     scheduled(world, "learner", 4)
     made = world.later(30).carry_out()
-    assert made.again_seconds is not None
-    assert made.again_seconds <= SEEN_SECONDS
+    assert made.requeue_after is not None
+    assert made.requeue_after <= SEEN_SECONDS
     assert [entry["count"] for entry in world.body["status"]["accelerators"]["pods"]] == [4]
     assert world.plan().status == world.plan().status
 

@@ -9,7 +9,7 @@ from observed_cluster import World, evaluating, job, running
 
 from headway_api import names
 from headway_operator.plan.events import news
-from headway_operator.plan.health import pod_trouble
+from headway_operator.plan.health import pod_issue
 
 Json = dict[str, Any]
 ABSENT = 'Back-off pulling image "env:1": ErrImagePull: rpc error: code = NotFound desc = env:1: not found'
@@ -75,7 +75,7 @@ def test_a_registry_that_is_away_is_told_and_waited_for() -> None:
     [(reason, words)] = events(world)
     assert reason == "ImagePullFailed"
     assert words.startswith("spec.environment.image: ")
-    assert world.plan().again_seconds == pytest.approx(120)
+    assert world.plan().requeue_after == pytest.approx(120)
 
 
 def test_after_two_minutes_a_person_is_called() -> None:
@@ -131,9 +131,9 @@ def test_an_image_of_a_suite_is_the_suites() -> None:
     world = evaluating()
     pod = world.waiting("sandbox", "ErrImagePull", "not found")
     pod["metadata"]["labels"][names.LABEL_SUITE] = "arc"
-    trouble = pod_trouble(pod)
-    assert trouble is not None
-    assert trouble.message.startswith("spec.suites[arc].image: ")
+    issue = pod_issue(pod)
+    assert issue is not None
+    assert issue.message.startswith("spec.suites[arc].image: ")
 
 
 def test_a_container_that_a_template_adds_is_named() -> None:

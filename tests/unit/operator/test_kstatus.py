@@ -113,7 +113,7 @@ def test_what_is_waited_for_can_still_come(kind: str, stage: str) -> None:
     held |= world.body["status"].get("preflight", {}).get("state") == "Sampling"
     waits = world.told("Ready")["reason"] == "WaitingForWeights"
     world.carry_out()  # what has just been made is seen
-    assert held or waits or world.plan().again_seconds is not None, "no deadline ends it"
+    assert held or waits or world.plan().requeue_after is not None, "no deadline ends it"
 
 
 @pytest.mark.parametrize(("kind", "stage"), EVERY)

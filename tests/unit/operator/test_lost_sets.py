@@ -107,7 +107,7 @@ def test_servers_are_given_up_alone_while_the_spec_is_refused(
     assert not world.is_true("Accepted")
     assert lost(world) == {"small": None, "large": reason}
     assert not made.wanted, "nothing is changed"
-    assert not made.doomed
+    assert not made.to_delete
     world.carry_out()
     assert lost(world) == {"small": None, "large": reason}
 

@@ -44,7 +44,7 @@ def test_its_pods_are_stopped_as_those_of_a_suspended_job() -> None:
     assert ("Pod", "refunds-sandbox-0") in world.objects, "its broker first, or it would be replaced"
     assert "NothingToTrain" in world.told("Suspended")["message"]
     made = world.gone("broker").plan()
-    assert [body["metadata"]["name"] for body in made.doomed] == ["refunds-sandbox-0"]
+    assert [body["metadata"]["name"] for body in made.to_delete] == ["refunds-sandbox-0"]
     world.gone(*names.ROLES).carry_out()
     assert (state(world), told(world)) == (("Suspended", "Paused"), ("True", "Paused"))
     assert told(world, "Progressing") == ("False", "Paused")
@@ -69,7 +69,7 @@ def test_nothing_more_is_done_until_then() -> None:
     world = paused(running())
     settled = copy.deepcopy(world.body["status"])
     made = world.later(10_000).carry_out()
-    assert (made.doomed, made.again_seconds) == ((), None)
+    assert (made.to_delete, made.requeue_after) == ((), None)
     assert world.body["status"] == settled
     assert not [key for key in world.objects if key[0] in ("Job", "Deployment", "Pod")]
 
@@ -78,7 +78,7 @@ def test_a_person_ends_it_and_the_status_says_so_before_a_pod_is_made() -> None:
     """A coordinator reads, when it starts, whether the job is paused."""
     world = named(paused(running()))
     made = world.later(60).carry_out()
-    assert (made.wanted, made.again_seconds) == ((), 0)
+    assert (made.wanted, made.requeue_after) == ((), 0)
     assert told(world) == ("False", "Resumed")
     when = world.body["status"]["pause"]["time"]
     assert world.body["status"]["resumedPause"] == when
@@ -119,7 +119,7 @@ def test_another_pause_is_another_ones_to_end() -> None:
 def test_an_annotation_that_does_not_name_it_changes_nothing_and_is_told_of(value: str) -> None:
     world = resumed_by(paused(running()), value)
     made = world.carry_out()
-    assert (made.doomed, made.again_seconds) == ((), None)
+    assert (made.to_delete, made.requeue_after) == ((), None)
     assert told(world) == ("True", "Paused")
     for kind in ("Suspended", "Stalled"):
         said = world.told(kind)["message"]
@@ -142,7 +142,7 @@ def test_one_that_is_ended_while_pods_stop_is_ended_when_they_are_gone() -> None
         assert told(world) == ("False", "Suspending")
         assert "resumedPause" not in world.body["status"]
     world.gone(*names.ROLES)
-    assert world.carry_out().again_seconds == 0
+    assert world.carry_out().requeue_after == 0
     assert told(world) == ("True", "Paused")
     world.carry_out()
     assert told(world) == ("False", "Resumed")
@@ -236,7 +236,7 @@ class TestSuspendedToo:
         assert world.body["status"]["resumedPause"] == world.body["status"]["pause"]["time"]
         assert told(world) == ("True", "Suspended")
         assert world.told("Suspended")["message"] == "every pod is gone: spec.suspend is true"
-        assert world.carry_out().again_seconds is None
+        assert world.carry_out().requeue_after is None
         world.body["spec"]["suspend"] = False
         world.carry_out()
         assert told(world) == ("False", "Resumed")

@@ -19,7 +19,7 @@ def test_a_plan_carried_out_asks_for_nothing_more() -> None:
     world = running()
     settled = copy.deepcopy(world.body["status"])
     made = world.later(30).carry_out()
-    assert made.doomed == ()
+    assert made.to_delete == ()
     assert world.body["status"] == settled
 
 
@@ -32,7 +32,7 @@ def test_suspension_stops_every_workload_and_then_says_so() -> None:
     assert not [key for key in world.objects if key[0] in ("Job", "Deployment", "Service")]
     assert ("Pod", "refunds-sandbox-0") in world.objects, "its broker first, or it would be replaced"
     made = world.gone("broker").plan()
-    assert [body["metadata"]["name"] for body in made.doomed] == ["refunds-sandbox-0"]
+    assert [body["metadata"]["name"] for body in made.to_delete] == ["refunds-sandbox-0"]
     world.gone(*names.ROLES).carry_out()
     assert world.is_true("Suspended")
     assert world.body["status"]["state"] == "Suspended"
@@ -102,7 +102,7 @@ def test_a_finished_job_is_deleted_after_its_ttl() -> None:
     world = complete(running(ttlSecondsAfterFinished=60))
     world.carry_out()
     world.objects.clear()
-    assert world.carry_out().again_seconds == pytest.approx(60)
+    assert world.carry_out().requeue_after == pytest.approx(60)
     assert not world.held
     assert not world.plan().delete_job
     assert world.later(61).plan().delete_job
@@ -197,7 +197,7 @@ class TestRefusedWhileItRuns:
     def test_what_runs_is_left_alone(self, world: World) -> None:
         objects = dict(world.objects)
         made = world.carry_out()
-        assert (made.wanted, made.doomed) == ((), ())
+        assert (made.wanted, made.to_delete) == ((), ())
         assert world.objects == objects
         assert world.held
         assert world.told("Accepted")["reason"] == "InvalidSpec"
@@ -209,7 +209,7 @@ class TestRefusedWhileItRuns:
         assert made.ending
         assert world.body["status"]["state"] == "Complete"
         assert world.told("Accepted")["status"] == "False"
-        assert {body["kind"] for body in world.plan().doomed} == {"Job", "Deployment"}
+        assert {body["kind"] for body in world.plan().to_delete} == {"Job", "Deployment"}
 
     def test_a_failure_ends_it(self, world: World) -> None:
         world.gave_up("learner", "ModelNotLoadable", "no such file", "spec.model.base")
@@ -217,7 +217,7 @@ class TestRefusedWhileItRuns:
         assert world.told("Failed")["reason"] == "ModelNotLoadable"
 
     def test_its_deadline_ends_it(self, world: World) -> None:
-        assert world.plan().again_seconds == pytest.approx(1000)
+        assert world.plan().requeue_after == pytest.approx(1000)
         world.later(1001).carry_out()
         assert world.told("Failed")["reason"] == "ActiveDeadlineExceeded"
 
@@ -251,13 +251,13 @@ def test_objects_of_a_former_version_are_pruned() -> None:
     old = copy.deepcopy(world.objects["ConfigMap", "refunds-config"])
     old["metadata"]["name"] = "refunds-settings-of-old"
     world.objects["ConfigMap", "refunds-settings-of-old"] = old
-    assert [body["metadata"]["name"] for body in world.plan().doomed] == ["refunds-settings-of-old"]
+    assert [body["metadata"]["name"] for body in world.plan().to_delete] == ["refunds-settings-of-old"]
 
 
 def test_pods_are_never_pruned() -> None:
     world = running()
     world.ready("sandbox")
-    assert world.plan().doomed == ()
+    assert world.plan().to_delete == ()
 
 
 class TestQueued:

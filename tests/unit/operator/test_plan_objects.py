@@ -164,7 +164,7 @@ def test_a_preflight_that_runs_again_stops_nobody() -> None:
     world.carry_out()
     world.body["status"]["preflight"] = {"state": "Running"}
     made = world.carry_out()
-    assert made.doomed == ()
+    assert made.to_delete == ()
     assert names.LEARNER in templates(list(made.wanted))
 
 

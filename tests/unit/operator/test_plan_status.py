@@ -329,8 +329,8 @@ class TestFailures:
         world.workload_status("Job", "coordinator", conditions=[failed])
         made = world.carry_out()
         assert not world.is_true("Failed")
-        assert made.again_seconds is not None
-        assert made.again_seconds <= 6
+        assert made.requeue_after is not None
+        assert made.requeue_after <= 6
         world.gave_up("coordinator", "DatasetUnreadable", "no such file", "spec.data.train")
         world.carry_out()
         assert world.told("Failed")["reason"] == "DatasetUnreadable"
@@ -385,7 +385,7 @@ class TestFailures:
         world.later(601).carry_out()
         assert "3 Insufficient nvidia.com/gpu" in world.told("Failed")["message"]
 
-    def test_of_two_that_wait_the_one_in_trouble_is_blamed(self) -> None:
+    def test_of_two_that_wait_the_one_in_issue_is_blamed(self) -> None:
         world = started(pendingDeadlineSeconds=600)
         world.unschedulable("rollout", "no node")
         world.later(601).carry_out()
@@ -393,7 +393,7 @@ class TestFailures:
 
     def test_the_planner_asks_to_be_woken_at_the_deadline(self) -> None:
         world = started(pendingDeadlineSeconds=600)
-        assert world.later(100).plan().again_seconds == pytest.approx(500)
+        assert world.later(100).plan().requeue_after == pytest.approx(500)
 
     def test_a_quota_that_forbids_pods_is_told(self) -> None:
         world = started()
@@ -409,7 +409,7 @@ class TestFailures:
     def test_of_a_job_whose_pods_are_refused_an_event_tells(self) -> None:
         world = started()
         del world.objects["Pod", "refunds-learner-0"]
-        again = world.plan().again_seconds
+        again = world.plan().requeue_after
         assert again is not None
         assert again <= 5
         world.later(5).refusals["Job-refunds-learner"] = "pods is forbidden: exceeded quota: gpus"
@@ -455,7 +455,7 @@ class TestFailures:
         assert "no such image" in world.told("SandboxesReady")["message"]
 
     @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
-    def test_a_sandbox_that_is_over_is_no_trouble_while_another_starts(self, phase: str) -> None:
+    def test_a_sandbox_that_is_over_is_no_issue_while_another_starts(self, phase: str) -> None:
         world = running()
         world.pod("sandbox", 0, phase=phase)
         world.starting("sandbox", 1)
@@ -518,7 +518,7 @@ class TestProgress:
         assert world.is_true("Ready")
 
     def test_the_planner_asks_to_be_woken_for_it(self) -> None:
-        again = running().plan().again_seconds
+        again = running().plan().requeue_after
         assert again is not None
         assert again <= 3600
 

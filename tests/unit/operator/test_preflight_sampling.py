@@ -173,7 +173,7 @@ def test_episodes_that_do_not_end_stall_the_job() -> None:
     assert not starting.is_true("Stalled"), "a server takes its time to load a model"
     says(world, state="Sampling", waitsFor=waits)
     assert not world.is_true("Stalled"), "the coordinator has not met the server yet"
-    assert world.plan().again_seconds is not None
+    assert world.plan().requeue_after is not None
     world.later(121).carry_out()
     told = world.told("Stalled")
     assert (told["status"], told["reason"]) == ("True", "NoProgress")

@@ -67,13 +67,13 @@ def kinds(bodies: tuple[Json, ...]) -> set[str]:
 
 def test_everything_goes_in_order_and_the_job_last(ending: World) -> None:
     assert ending.held
-    assert kinds(ending.carry_out().doomed) <= {"Job", "Deployment"}
-    assert ending.plan().doomed == (), "the broker still lives, and would replace a sandbox"
+    assert kinds(ending.carry_out().to_delete) <= {"Job", "Deployment"}
+    assert ending.plan().to_delete == (), "the broker still lives, and would replace a sandbox"
     ending.gone("broker")
-    assert [body["metadata"]["name"] for body in ending.carry_out().doomed] == ["refunds-sandbox-0"]
-    assert ending.plan().doomed == (), "pods are ending, and may need what is left"
+    assert [body["metadata"]["name"] for body in ending.carry_out().to_delete] == ["refunds-sandbox-0"]
+    assert ending.plan().to_delete == (), "pods are ending, and may need what is left"
     ending.gone(*FOUR)
-    assert kinds(ending.carry_out().doomed) >= {"NetworkPolicy", "RoleBinding", "ConfigMap", "Secret"}
+    assert kinds(ending.carry_out().to_delete) >= {"NetworkPolicy", "RoleBinding", "ConfigMap", "Secret"}
     assert ending.held, "what was deleted may not be gone"
     assert ending.objects == {}
     ending.carry_out()
@@ -87,7 +87,7 @@ def test_a_sandbox_outlives_neither_its_policy_nor_its_account(ending: World) ->
         assert {("NetworkPolicy", "refunds-sandbox"), ("ServiceAccount", "refunds-sandbox")} <= set(
             ending.objects
         )
-        for body in ending.plan().doomed:
+        for body in ending.plan().to_delete:
             if body["kind"] != "Pod":
                 ending.objects.pop((body["kind"], body["metadata"]["name"]), None)
         ending.gone(role)
@@ -97,8 +97,8 @@ def test_a_teardown_goes_on_unasked(ending: World) -> None:
     for role in ("", *names.ROLES):
         made = ending.gone(role).carry_out()
         if ending.objects:
-            assert made.again_seconds is not None
-            assert made.again_seconds <= 1
+            assert made.requeue_after is not None
+            assert made.requeue_after <= 1
 
 
 def test_nothing_is_made_during_a_teardown(ending: World) -> None:
@@ -108,17 +108,17 @@ def test_nothing_is_made_during_a_teardown(ending: World) -> None:
 
 def test_the_secret_goes_by_name_and_before_what_can_be_seen(ending: World) -> None:
     ending.carry_out()
-    doomed = ending.gone(*names.ROLES).plan().doomed
+    to_delete = ending.gone(*names.ROLES).plan().to_delete
     uid = ending.body["metadata"]["uid"]
     own = [names.keys_secret("refunds", uid), names.token_secret("refunds", uid)]
-    assert [(body["kind"], body["metadata"]["name"]) for body in doomed[:2]] == [("Secret", n) for n in own]
-    assert [body["kind"] for body in doomed].count("Secret") == 2
+    assert [(body["kind"], body["metadata"]["name"]) for body in to_delete[:2]] == [("Secret", n) for n in own]
+    assert [body["kind"] for body in to_delete].count("Secret") == 2
 
 
 def test_a_teardown_half_done_by_a_former_operator_is_carried_on() -> None:
     world = running().deleted()
     world.objects = {key: body for key, body in world.objects.items() if key[0] == "NetworkPolicy"}
-    assert kinds(world.carry_out().doomed) == {"NetworkPolicy", "Secret"}
+    assert kinds(world.carry_out().to_delete) == {"NetworkPolicy", "Secret"}
     world.carry_out()
     assert not world.held
 
@@ -131,7 +131,7 @@ def test_a_broker_that_can_make_no_pods_keeps_no_sandbox_alive(over: Json) -> No
         world.pod("broker", phase="Failed")
     else:
         world.ending("broker", over["grace"])
-    assert [body["metadata"]["name"] for body in world.plan().doomed] == ["refunds-sandbox-0"]
+    assert [body["metadata"]["name"] for body in world.plan().to_delete] == ["refunds-sandbox-0"]
 
 
 class TestHeld:
@@ -165,7 +165,7 @@ class TestHeld:
         world = World(job(status=copy.deepcopy(PASSED)))
         world.body["metadata"]["finalizers"] = [names.FINALIZER_TEARDOWN]
         made = world.deleted().plan()
-        assert (made.held, made.doomed, made.status) == (False, (), None)
+        assert (made.held, made.to_delete, made.status) == (False, (), None)
 
     def test_an_ended_job_needs_no_operator_to_be_deleted(self) -> None:
         world = completed()

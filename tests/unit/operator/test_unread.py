@@ -40,7 +40,7 @@ def test_what_runs_of_it_goes_on() -> None:
     world = running()
     world.body = unread(world.body, "environment")
     made = world.carry_out()
-    assert (made.doomed, made.wanted) == ((), ())
+    assert (made.to_delete, made.wanted) == ((), ())
     assert world.told("Accepted")["message"] == WHY
     assert not made.ending
 
@@ -49,10 +49,10 @@ def test_it_can_be_suspended_and_deleted() -> None:
     world = running()
     world.body = unread(world.body, "environment")
     world.body["spec"]["suspend"] = True
-    assert world.carry_out().doomed
+    assert world.carry_out().to_delete
     world.deleted()
     world.gone(*names.ROLES)
-    assert world.carry_out().doomed
+    assert world.carry_out().to_delete
     world.carry_out()
     assert not world.held
 

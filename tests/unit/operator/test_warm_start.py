@@ -86,7 +86,7 @@ def test_what_cannot_be_started_from_is_refused_before_anything_is_made(source: 
     assert refused["status"] == "False"
     assert refused["message"].startswith("spec.model.warmStart.job: ")
     assert words in refused["message"]
-    assert made.again_seconds == LOOK_SECONDS, "that job may be made again"
+    assert made.requeue_after == LOOK_SECONDS, "that job may be made again"
     world.others = [earlier(best=BEST)]
     world.later(30).carry_out()
     assert world.is_true("Accepted")
@@ -96,7 +96,7 @@ def test_what_cannot_be_started_from_is_refused_before_anything_is_made(source: 
 def test_a_job_that_is_not_there_yet_is_waited_for() -> None:
     world = later(None)
     made = world.carry_out()
-    assert (made.wanted, made.held, made.again_seconds) == ((), False, LOOK_SECONDS)
+    assert (made.wanted, made.held, made.requeue_after) == ((), False, LOOK_SECONDS)
     assert (world.body["status"]["state"], world.body["status"]["reason"]) == ("Pending", "WaitingForWeights")
     assert "there is no RLTrainingJob earlier in this namespace yet" in world.told("Reconciling")["message"]
     assert [world.is_true(kind) for kind in ("Accepted", "Stalled")] == [True, False]
@@ -122,7 +122,7 @@ def test_one_that_never_comes_is_waited_for_no_longer_than_for_pods() -> None:
         "made more than spec.pendingDeadlineSeconds (600) ago; create earlier, name another job, or give the "
         "uri of weights"
     )
-    assert (made.wanted, made.again_seconds) == ((), LOOK_SECONDS)
+    assert (made.wanted, made.requeue_after) == ((), LOOK_SECONDS)
     world.others = [earlier(conditions=[])]
     world.later(30).carry_out()
     assert world.body["status"]["reason"] == "WaitingForWeights"
@@ -137,7 +137,7 @@ def test_two_jobs_that_wait_for_one_another_are_refused() -> None:
     refused = world.told("Accepted")
     assert refused["status"] == "False"
     assert refused["message"].startswith("spec.model.warmStart.job: earlier itself waits for refunds")
-    assert made.again_seconds == LOOK_SECONDS
+    assert made.requeue_after == LOOK_SECONDS
     # It may name a job of this one's name that was there before: then it waits for nothing.
     both["status"]["warmStart"] = {"job": "refunds"} | LAST
     world.later(30).carry_out()
@@ -148,7 +148,7 @@ def test_two_jobs_that_wait_for_one_another_are_refused() -> None:
 def test_it_waits_for_the_other_to_end_and_then_starts() -> None:
     world = later(earlier(conditions=[], best=BEST))
     made = world.carry_out()
-    assert (made.wanted, made.held, made.again_seconds) == ((), False, LOOK_SECONDS)
+    assert (made.wanted, made.held, made.requeue_after) == ((), False, LOOK_SECONDS)
     assert "warmStart" not in world.body["status"]
     assert (world.body["status"]["state"], world.body["status"]["reason"]) == ("Pending", "WaitingForWeights")
     assert "this job starts when earlier has ended" in world.told("Reconciling")["message"]
@@ -172,7 +172,7 @@ def test_what_was_made_is_held_on_to_though_the_choice_was_lost() -> None:
     del world.body["status"]["warmStart"]
     world.others = []
     made = world.carry_out()
-    assert (world.held, made.doomed) == (True, ())
+    assert (world.held, made.to_delete) == (True, ())
 
 
 def test_a_job_cannot_start_from_itself() -> None:
