@@ -10,13 +10,13 @@ from typing import Final
 import urllib3
 
 from headway_api import logs, names
-from headway_operator import plan
 from headway_operator.apply import Blocked
 from headway_operator.cache import Cache, Ref, particulars, ref_of
 from headway_operator.config import OperatorConfig
 from headway_operator.informer import Informer, sources
 from headway_operator.jobs import Jobs
 from headway_operator.kube import JOBS, Api, ApiError, Json
+from headway_operator.plan import planner
 from headway_operator.queue import Closed, KeyedQueue
 from headway_operator.reconcile import Key, Reconciler
 from headway_operator.sharing import Sharer, budget_of
@@ -111,7 +111,7 @@ class Controller:
         if kind != names.TRAINING_KIND:
             return
         for waiting in (job for kind in JOBS for job in self.cache.of_kind(kind.kind)):
-            if waiting["metadata"]["namespace"] == namespace and name in plan.sources(waiting):
+            if waiting["metadata"]["namespace"] == namespace and name in planner.sources(waiting):
                 self.queue.add(ref_of(waiting))
 
     def _wake_budget(self, ref: Ref) -> None:

@@ -8,12 +8,11 @@ from dataclasses import replace
 
 from headway_api import logs, names
 from headway_api.names import TRAINING_KIND
-from headway_operator import plan
 from headway_operator.apply import Applier, Blocked, Outdated
 from headway_operator.cache import Cache, Ref, particulars, ref_of
 from headway_operator.config import OperatorConfig
 from headway_operator.kube import EVENT, KINDS, NAMESPACE, Api, ApiError, Json
-from headway_operator.plan import children
+from headway_operator.plan import children, planner
 from headway_operator.plan.context import JobStatus
 from headway_operator.plan.observed import Observed, is_ending
 from headway_operator.plan.reading import parse_status
@@ -76,7 +75,7 @@ class Reconciler:
         except Outdated:
             return None if self._look_again(raw) is None else 0.0
         except Blocked as blocked:
-            told = plan.make(raw, self._platform, self._observed(raw), blocked.issue)
+            told = planner.make(raw, self._platform, self._observed(raw), blocked.issue)
             self._report(raw, told.status)
             raise
         if made.delete_job:
@@ -95,7 +94,7 @@ class Reconciler:
 
     def _observed(self, raw: Json) -> Observed:
         namespace = raw["metadata"]["namespace"]
-        named = {name: self._latest((TRAINING_KIND, namespace, name)) for name in plan.sources(raw)}
+        named = {name: self._latest((TRAINING_KIND, namespace, name)) for name in planner.sources(raw)}
         sources = {name: job for name, job in named.items() if job is not None}
         family = self._cache.of_job(raw["metadata"]["uid"], namespace)
         known = self._proved.get(ref_of(raw), ("", frozenset()))
@@ -104,7 +103,7 @@ class Reconciler:
         uids = frozenset(body["metadata"]["uid"] for body in owned)
         self._proved[ref_of(raw)] = raw["metadata"]["uid"], uids
         shared = read(self._latest(budget_of(namespace)), self._platform.manager)
-        seen = Observed(plan.utc_now(), owned, sources=sources, leaving=leaving, budget=shared)
+        seen = Observed(planner.utc_now(), owned, sources=sources, leaving=leaving, budget=shared)
         if seen.learner_ends() and not is_ending(raw):
             seen = replace(seen, namespace_ends=self._namespace_ends(namespace))
         if not (childless := seen.childless()):
@@ -123,8 +122,8 @@ class Reconciler:
         events.sort(key=lambda event: int(event["metadata"]["resourceVersion"]))
         return events[-1].get("message") if events else None
 
-    def _plan(self, raw: Json) -> plan.Plan:
-        return plan.make(raw, self._platform, self._observed(raw))
+    def _plan(self, raw: Json) -> planner.Plan:
+        return planner.make(raw, self._platform, self._observed(raw))
 
     def _look_again(self, raw: Json) -> Json | None:
         """The job as the API server has it now; None where it is gone, or replaced by another of its name.

@@ -14,9 +14,10 @@ import urllib3
 from headway_api import logs
 from headway_operator.cache import Ref, particulars, ref_of
 from headway_operator.kube import EVENT, Api, ApiError, Json
-from headway_operator.plan import events, utc_now
+from headway_operator.plan import events
 from headway_operator.plan.context import JobStatus
 from headway_operator.plan.fact import Fact
+from headway_operator.plan.planner import utc_now
 
 log = logging.getLogger(__name__)
 

@@ -10,8 +10,8 @@ from typing import Any
 from headway_api import names
 from headway_api.exits import PERMANENT, Termination
 from headway_api.spec.budget import RLBudget
-from headway_operator import plan
 from headway_operator.config import Images, OperatorConfig
+from headway_operator.plan import planner
 from headway_operator.plan.observed import Observed, role_of
 from headway_operator.plan.reading import parse_status
 from headway_operator.plan.subjects import subject_of
@@ -93,19 +93,19 @@ class World:
         self.now += timedelta(seconds=seconds)
         return self
 
-    def plan(self) -> plan.Plan:
+    def plan(self) -> planner.Plan:
         """What the planner says now."""
         objects = tuple(self.objects.values())
         seen = Observed(self.now, objects, self.refusals, self._sources(), self.namespace_ends)
         if self.budget is not None:
             seen = replace(seen, budget=RLBudget.model_validate(self.budget))
-        return plan.make(self.body, self.platform, seen)
+        return planner.make(self.body, self.platform, seen)
 
     def _sources(self) -> dict[str, Json]:
         known = {job["metadata"]["name"]: job for job in self.others}
-        return {name: known[name] for name in plan.sources(self.body) if name in known}
+        return {name: known[name] for name in planner.sources(self.body) if name in known}
 
-    def carry_out(self) -> plan.Plan:
+    def carry_out(self) -> planner.Plan:
         """Plan, and let it be done as an API server without controllers would."""
         made = self.plan()
         if made.held is not None:

@@ -10,7 +10,7 @@ from observed_cluster import stamp
 
 from headway_operator.cache import Ref, ref_of
 from headway_operator.kube import Api, ApiError, Kind
-from headway_operator.plan import utc_now
+from headway_operator.plan.planner import utc_now
 
 Json = dict[str, Any]
 

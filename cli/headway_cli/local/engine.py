@@ -13,8 +13,8 @@ from headway_api import names
 from headway_api.conditions import ConditionType, is_finished, is_true
 from headway_api.job_folder import JobFolder
 from headway_cli.local.machine import Machine
-from headway_operator import plan
 from headway_operator.config import Images, OperatorConfig
+from headway_operator.plan import planner
 from headway_operator.plan.reading import parse_status
 from headway_operator.plan.subjects import subject_of
 
@@ -57,7 +57,7 @@ class Engine:
         async with Machine(self.folder.folder, self.modules, raw) as machine:
             while True:
                 raw = self.folder.whole()
-                made = plan.make(raw, self.platform, machine.observed(self._sources(raw)))
+                made = planner.make(raw, self.platform, machine.observed(self._sources(raw)))
                 await machine.carry_out(made.wanted, made.to_delete)
                 if made.status is not None:
                     self.folder.write_status(names.FIELD_MANAGER_OPERATOR, made.status.as_object())
@@ -82,7 +82,7 @@ class Engine:
 
     def _sources(self, raw: Json) -> dict[str, Json]:
         """The jobs that this one names, where they ran beside it: each in a folder of its name."""
-        beside = {name: JobFolder(self.folder.folder.parent / name) for name in plan.sources(raw)}
+        beside = {name: JobFolder(self.folder.folder.parent / name) for name in planner.sources(raw)}
         return {name: folder.whole() for name, folder in beside.items() if folder.exists()}
 
 

@@ -20,7 +20,7 @@ from headway_api.config import Identity
 from headway_api.signals import SignalName
 from headway_coordinator.metrics.prometheus import Exporter, Sample
 from headway_operator.cache import Cache
-from headway_operator.plan import utc_now
+from headway_operator.plan.planner import utc_now
 from headway_operator.telemetry import Telemetry
 from headway_sandbox.broker.metrics import Metrics
 from headway_sandbox.broker.pool import Counts

@@ -9,7 +9,8 @@ import pytest
 from observed_cluster import START, World, chosen, eval_job, job, stamp
 
 from headway_api.config import EvalConfig
-from headway_operator.plan import LOOK_SECONDS, candidates, sources
+from headway_operator.plan import candidates
+from headway_operator.plan.planner import LOOK_SECONDS, sources
 
 Json = dict[str, Any]
 ROOT = "s3://b/runs/team/tuned-run/u"

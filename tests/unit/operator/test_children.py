@@ -10,8 +10,7 @@ from observed_cluster import UID, job, running, stamp
 
 from headway_api import names
 from headway_api.exits import PERMANENT
-from headway_operator import plan
-from headway_operator.plan import children, teardown
+from headway_operator.plan import children, planner, teardown
 from headway_operator.plan.observed import Observed
 
 Json = dict[str, Any]
@@ -108,7 +107,7 @@ class TestVictim:
 
     def test_it_fails_no_job(self) -> None:
         body, observed = self.seen()
-        made = plan.make(body, running().platform, observed)
+        made = planner.make(body, running().platform, observed)
         assert made.status is not None
         assert made.status.state != "Failed"
         assert not made.ending
@@ -116,7 +115,7 @@ class TestVictim:
     def test_it_is_not_deleted(self) -> None:
         body, observed = self.seen()
         body["metadata"]["deletionTimestamp"] = stamp(observed.now)
-        to_delete = plan.make(body, running().platform, observed).to_delete
+        to_delete = planner.make(body, running().platform, observed).to_delete
         assert to_delete
         assert "foreign" not in {found["metadata"]["name"] for found in to_delete}
 
@@ -127,7 +126,7 @@ class TestVictim:
         mine, leaving = children.of(world.body, [foreign])
         assert (mine, leaving) == ((), ())
         world.deleted()
-        made = plan.make(world.body, world.platform, Observed(world.now, mine, leaving=leaving))
+        made = planner.make(world.body, world.platform, Observed(world.now, mine, leaving=leaving))
         assert made.held is False
 
 
@@ -145,7 +144,7 @@ class TestLeaving:
         world = running().deleted()
         for seconds, held in ((0, None), (31, False)):
             observed = Observed(world.later(seconds).now, (), leaving=self.left())
-            assert plan.make(world.body, world.platform, observed).held is held
+            assert planner.make(world.body, world.platform, observed).held is held
 
     def test_a_broker_that_ends_keeps_sandboxes_from_being_replaced(self) -> None:
         deployment = child("Deployment", "refunds-broker", job(), role="broker")

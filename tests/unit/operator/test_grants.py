@@ -19,9 +19,8 @@ from headway_api.grants import MOST_JOBS
 from headway_api.spec.budget import RLBudget
 from headway_api.spec.lifecycle import limits_of
 from headway_api.spec.training import RLTrainingJob
-from headway_operator import plan
 from headway_operator.config import DEFAULT_MANAGER as MANAGER
-from headway_operator.plan import grants
+from headway_operator.plan import grants, planner
 from headway_operator.plan.grants import Claim
 from headway_operator.plan.observed import Observed
 from headway_operator.plan.reading import parse_status
@@ -385,7 +384,7 @@ def test_a_budget_that_cannot_be_read_changes_nothing() -> None:
     world = in_namespace(running(), "12.5")
     world.carry_out()
     seen = Observed(world.now, tuple(world.objects.values()), budget="unread")
-    made = plan.make(world.body, world.platform, seen)
+    made = planner.make(world.body, world.platform, seen)
     assert made.status is None or made.status.grant == parse_status(RLTrainingJob, world.body).grant
     strange = {"kind": "RLBudget", "metadata": {"name": "default", "namespace": "team"}, "spec": {}}
     assert read(strange, MANAGER) == "unread"

@@ -14,10 +14,11 @@ from pydantic import ValidationError
 
 from headway_api.spec.evaluation import RLEvalJob
 from headway_api.spec.training import RLTrainingJob
-from headway_operator import addresses, plan
+from headway_operator import addresses
 from headway_operator.config import OperatorConfig, Policy, load
 from headway_operator.plan import admission
 from headway_operator.plan.context import Context
+from headway_operator.plan.reading import SpecRefusal, parse
 
 URL = "spec.agent.http.url"
 CALLBACK = "spec.agent.http.callbackUrl"
@@ -61,8 +62,8 @@ def refused(policy: Policy, *, namespace: str = "team", **spec: Any) -> list[str
     """What is said of a job with these blocks, of the kind that has them."""
     raw = eval_job(**spec) if "candidates" in spec else job(**spec)
     raw["metadata"]["namespace"] = namespace
-    found = plan.parse(RLEvalJob if "candidates" in spec else RLTrainingJob, raw)
-    assert not isinstance(found, plan.Refusal), found
+    found = parse(RLEvalJob if "candidates" in spec else RLTrainingJob, raw)
+    assert not isinstance(found, SpecRefusal), found
     context = Context(found, PLATFORM.model_copy(update={"policy": policy}))
     judge = admission.of_evaluation if "candidates" in spec else admission.of_training
     return judge(context)

@@ -15,7 +15,7 @@ from headway_operator.apply import ROUNDS, Blocked
 from headway_operator.cache import Cache, ref_of
 from headway_operator.controller import Controller
 from headway_operator.kube import ApiError
-from headway_operator.plan import utc_now
+from headway_operator.plan.planner import utc_now
 from headway_operator.reconcile import Reconciler
 from headway_operator.telemetry import Telemetry
 from headway_operator.wire import UNREAD

@@ -111,7 +111,9 @@ def test_the_secret_goes_by_name_and_before_what_can_be_seen(ending: World) -> N
     to_delete = ending.gone(*names.ROLES).plan().to_delete
     uid = ending.body["metadata"]["uid"]
     own = [names.keys_secret("refunds", uid), names.token_secret("refunds", uid)]
-    assert [(body["kind"], body["metadata"]["name"]) for body in to_delete[:2]] == [("Secret", n) for n in own]
+    assert [(body["kind"], body["metadata"]["name"]) for body in to_delete[:2]] == [
+        ("Secret", n) for n in own
+    ]
     assert [body["kind"] for body in to_delete].count("Secret") == 2
 
 

@@ -8,9 +8,9 @@ import pytest
 from observed_cluster import PLATFORM, job
 
 from headway_api.spec.training import RLTrainingJob
-from headway_operator import plan
 from headway_operator.plan import admission
 from headway_operator.plan.context import Context
+from headway_operator.plan.reading import SpecRefusal, parse
 from headway_operator.plan.template import harden
 
 Json = dict[str, Any]
@@ -28,8 +28,8 @@ def refused(field: str, fragment: Any) -> list[str]:
         LEARNER: {"learner": {"podTemplate": fragment}},
         ROLLOUT: {"rollout": {"podTemplate": fragment}},
     }[field]
-    found = plan.parse(RLTrainingJob, job(**spec))
-    assert not isinstance(found, plan.Refusal), found
+    found = parse(RLTrainingJob, job(**spec))
+    assert not isinstance(found, SpecRefusal), found
     return admission.of_training(Context(found, PLATFORM))
 
 

@@ -9,7 +9,7 @@ import pytest
 from observed_cluster import PLATFORM, eval_job, job, running, stamp
 
 from headway_api import names
-from headway_operator import plan
+from headway_operator.plan import planner
 from headway_operator.plan.observed import Observed
 from headway_operator.plan.reading import parse_status
 from headway_operator.plan.subjects import subject_of
@@ -28,7 +28,7 @@ def unread(body: Json, *blocks: str) -> Json:
 @pytest.mark.parametrize("make", [job, eval_job])
 def test_it_is_refused_with_the_field_and_the_fix(make: Any) -> None:
     world = running()
-    made = plan.make(unread(make(), "environment"), PLATFORM, Observed(world.now))
+    made = planner.make(unread(make(), "environment"), PLATFORM, Observed(world.now))
     assert made.wanted == ()
     assert made.status is not None
     (accepted,) = [known for known in made.status.conditions if known.type == "Accepted"]
@@ -59,7 +59,7 @@ def test_it_can_be_suspended_and_deleted() -> None:
 
 def test_a_job_of_another_manager_is_left_alone() -> None:
     body = unread(job(managedBy="acme.dev/other"), "environment")
-    assert plan.make(body, PLATFORM, Observed(running().now)) == plan.Plan()
+    assert planner.make(body, PLATFORM, Observed(running().now)) == planner.Plan()
 
 
 def test_a_job_that_waits_for_its_weights_says_so() -> None:
@@ -72,7 +72,7 @@ def test_a_job_that_waits_for_its_weights_says_so() -> None:
     waits = eval_job(candidates=[{"name": "tuned", "checkpoint": {"job": "refunds-0"}}])
     warm = job("warm", model={"base": "hf://Qwen/Qwen3-8B", "warmStart": {"job": "refunds-0"}})
     for body in (waits, warm):
-        made = plan.make(body, PLATFORM, Observed(world.now, sources={"refunds-0": source}))
+        made = planner.make(body, PLATFORM, Observed(world.now, sources={"refunds-0": source}))
         assert made.status is not None
         text = " ".join(known.message for known in made.status.conditions)
         assert "refunds-0" in text
@@ -92,11 +92,11 @@ def test_a_status_that_cannot_be_read_is_read_in_part() -> None:
 @pytest.mark.parametrize("spec", [{}, {"candidates": [7]}, {"candidates": 7}, {"model": []}, {"model": None}])
 def test_a_spec_of_another_shape_waits_for_nobody(spec: Json) -> None:
     for make in (job, eval_job):
-        assert plan.sources(make() | {"spec": spec}) == ()
+        assert planner.sources(make() | {"spec": spec}) == ()
 
 
 def test_its_labels_do_not_have_to_be_read() -> None:
     body = unread(job(), "environment")
     body["metadata"]["labels"] = {names.LABEL_JOB_NAME: 7}
     body["metadata"]["deletionTimestamp"] = stamp(running().now)
-    assert plan.make(body, PLATFORM, Observed(running().now)).held is False
+    assert planner.make(body, PLATFORM, Observed(running().now)).held is False

@@ -10,7 +10,8 @@ import pytest
 from observed_cluster import START, UID, World, job, stamp
 
 from headway_api.config import JobConfig
-from headway_operator.plan import LOOK_SECONDS, warm_start
+from headway_operator.plan import warm_start
+from headway_operator.plan.planner import LOOK_SECONDS
 
 Json = dict[str, Any]
 BASE = {"base": "hf://Qwen/Qwen3-8B"}

@@ -1,0 +1,439 @@
+"""The plan: what must exist for a job, what must go, and what its status says. Pure.
+
+waiting     nothing, while it needs the weights of another job that is not so far
+preparing   identity, settings, policies, coordinator, broker; the coordinator checks the job
+            and where it waits for a judge whose model the job serves, the servers of such judges
+sampling    and one rollout server: the untrained model of an RLTrainingJob is sampled before a learner exists
+running     and what needs accelerators, once its preflight has passed: none before. Of an RLTrainingJob
+            learner and rollout servers; of an RLEvalJob the sets of servers that are needed now
+suspending  no workload; what costs nothing stays. So too where the job is paused
+refused     what runs already, until it ends; nothing is made or changed
+ended       nothing: taken down in order (`teardown`)
+deleted     the same, and then the job lets go of its finalizer
+
+A job is held by the finalizer from before its first object until after its last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from headway_api import names
+from headway_api.conditions import ConditionType, Reason, find, is_finished
+from headway_api.spec.budget import RLBudget
+from headway_operator.config import OperatorConfig
+from headway_operator.plan import (
+    broker,
+    coordinator,
+    failures,
+    grants,
+    held,
+    identity,
+    judges,
+    network,
+    pause,
+    settings,
+    status,
+    teardown,
+)
+from headway_operator.plan.context import Context, JobStatus, Json, Wanted
+from headway_operator.plan.health import (
+    EVIDENCE_SECONDS,
+    Issue,
+    RoleHealth,
+    checks_wait,
+    failure,
+    is_complete,
+    pod_issue,
+    role_health,
+    together,
+)
+from headway_operator.plan.observed import (
+    CHILDLESS_SECONDS,
+    Observed,
+    holds,
+    is_ending,
+    is_over,
+    moment,
+)
+from headway_operator.plan.reading import SpecRefusal, manager_of, parse, parse_status, salvage
+from headway_operator.plan.situation import Situation, needs_help_at, stalls_at
+from headway_operator.plan.subject import Settled, Subject
+from headway_operator.plan.subjects import subject_of
+from headway_operator.wire import UNREAD
+
+LOOK_SECONDS: Final = 30.0
+"""A job that waits for another's weights, or is refused because of it, is looked at this often."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to do about a job now."""
+
+    wanted: tuple[Wanted, ...] = ()
+    to_delete: tuple[Json, ...] = ()
+    """Objects to delete."""
+    status: JobStatus | None = None
+    """The operator's part; None leaves it as it is."""
+    held: bool | None = None
+    """Whether the job has to carry the teardown finalizer; None leaves it as it is."""
+    delete_job: bool = False
+    requeue_after: float | None = None
+    """When time alone will change the plan."""
+    ending: bool = False
+    """The status becomes terminal with this plan: it should be made from a fresh view."""
+
+
+def make(raw: Json, platform: OperatorConfig, observed: Observed, obstacle: Issue | None = None) -> Plan:
+    """The plan for a job as it stands. `obstacle` is what the last attempt to carry it out met."""
+    if manager_of(raw) != platform.manager:
+        return Plan()
+    subject = subject_of(raw)
+    before = parse_status(subject.model, raw)
+    made = _make(subject, raw, before, platform, observed, obstacle)
+    counted = _counted(made, subject, before, platform, observed)
+    if is_ending(raw) or is_finished(before.conditions):
+        return counted
+    if observed.budget == "unread":
+        return counted  # what was granted stands
+    return _granted(counted, subject, raw, before, observed.budget)
+
+
+def _granted(made: Plan, subject: Subject, raw: Json, before: JobStatus, budget: RLBudget | None) -> Plan:
+    """The plan with what the namespace's budget lets the job use."""
+    uid, begun = raw["metadata"]["uid"], before.start_time is not None
+    grant = None if budget is None else grants.of_job(budget, uid, before.grant, begun=begun)
+    if grant == before.grant:
+        return made
+    told = made.status or subject.own_part(before)
+    made = replace(made, status=told.model_copy(update={"grant": grant}))
+    if before.grant is not None or made.ending:
+        return made
+    # Before anything is made: a coordinator that hears of no grant is bounded by none.
+    return replace(made, wanted=(), to_delete=(), requeue_after=0)
+
+
+def _counted(
+    made: Plan, subject: Subject, before: JobStatus, platform: OperatorConfig, observed: Observed
+) -> Plan:
+    """The plan with the accelerators that pods hold, whatever else it says."""
+    pods = [*observed.pods(), *observed.leaving]
+    accounts = held.look(before.accelerators, pods, observed.now, platform.accelerator)
+    told = made.status
+    if told is None and accounts != before.accelerators:
+        told = subject.own_part(before)
+    if told is not None:
+        told = told.model_copy(update={"accelerators": accounts})
+    if (again := held.requeue_after(accounts, observed.now)) is None:
+        return replace(made, status=told)
+    return replace(made, status=told, requeue_after=_sooner(made.requeue_after, max(1.0, again)))
+
+
+def _make(
+    subject: Subject,
+    raw: Json,
+    before: JobStatus,
+    platform: OperatorConfig,
+    observed: Observed,
+    obstacle: Issue | None,
+) -> Plan:
+    if is_ending(raw):
+        return _deleted(subject, raw, before, observed)
+    if observed.namespace_ends:
+        # Pods of a namespace go before anything else, and the Job controller, which counts failures by index,
+        # lets go of a learner's pod only for its successor, which nobody can create there: each would wait
+        # for the other. Without the Job nobody counts.
+        return Plan(delete_job=True)
+    if is_finished(before.conditions):
+        return _ended(subject, raw, before, observed)
+    if (why := raw.get(UNREAD)) is not None:
+        return _refused(subject, Context(salvage(subject.model, raw), platform), observed, (why,))
+    job = parse(subject.model, raw)
+    if isinstance(job, SpecRefusal):
+        return _refused(subject, Context(salvage(subject.model, raw), platform), observed, job.messages)
+    context = Context(job, platform)
+    observed = failures.judged(context, observed)
+    if messages := subject.refusals(context):
+        return _refused(subject, context, observed, messages)
+    return _accepted(subject, subject.settle(context, observed), observed, obstacle)
+
+
+def _accepted(subject: Subject, settled: Settled, observed: Observed, obstacle: Issue | None) -> Plan:
+    """Of a job that nothing is wrong with, as long as the jobs it names do what it needs."""
+    context = settled.context
+    if settled.refusals:
+        made = _refused(subject, context, observed, settled.refusals)
+        return replace(made, requeue_after=_sooner(made.requeue_after, LOOK_SECONDS))
+    if settled.failure is not None:
+        situation = Situation(now=observed.now, failure=settled.failure)
+        return Plan(status=status.of(subject, context, situation), ending=True, requeue_after=0)
+    if settled.lacks is not None and settled.waits_until is not None:
+        return _waiting(subject, settled, observed)
+    if settled.fresh and not observed.objects:
+        situation = Situation(now=observed.now, suspended=context.held, lacks=settled.lacks)
+        return Plan(status=status.of(subject, context, situation), requeue_after=0)
+    return _alive(subject, context, observed, obstacle)
+
+
+def _waiting(subject: Subject, settled: Settled, observed: Observed) -> Plan:
+    """Of a job that cannot begin before another job has come so far."""
+    assert settled.lacks is not None
+    assert settled.waits_until is not None
+    left = (settled.waits_until - observed.now).total_seconds() + 0.5
+    held = bool(observed.objects)  # made when the choice was, which no status has kept
+    if settled.context.held and not held:
+        situation = Situation(now=observed.now, suspended=True, lacks=settled.lacks)
+        told = status.of(subject, settled.context, situation)
+    else:
+        told = status.waiting(subject, settled.context, settled.lacks, observed.now)
+    return Plan(status=told, held=held, requeue_after=min(LOOK_SECONDS, left))
+
+
+def _sooner(one: float | None, other: float) -> float:
+    return other if one is None else min(one, other)
+
+
+def sources(raw: Json) -> tuple[str, ...]:
+    """Names of the training jobs, in the same namespace, that a job as stored waits for.
+
+    None, where its spec is of another shape: every job that changes asks this of all the others.
+    """
+    try:
+        return subject_of(raw).sources(raw)
+    except (AttributeError, KeyError, TypeError):
+        return ()
+
+
+def _refused(subject: Subject, context: Context, observed: Observed, messages: Sequence[str]) -> Plan:
+    """Nothing is made or changed; what runs by an earlier spec goes on, and ends like any other job.
+
+    Of a spec that cannot be read whole, `context` holds what can be.
+    """
+    refusal = "; ".join(messages)
+    if observed.objects:
+        seen = failures.judged(context, observed)
+        return _alive(subject, subject.as_it_runs(context, seen), seen, None, refusal)
+    job = context.job
+    told = status.refused(subject, job.status, job.metadata.generation, refusal, observed.now)
+    return Plan(status=told, held=False)
+
+
+def _alive(
+    subject: Subject,
+    context: Context,
+    observed: Observed,
+    obstacle: Issue | None,
+    refusal: str | None = None,
+) -> Plan:
+    if context.held:
+        return _suspending(subject, context, observed, obstacle, refusal)
+    if pause.is_resumed(context.job):
+        # Before anything is made: a coordinator reads, when it starts, whether the job is paused.
+        situation = Situation(now=observed.now, refusal=refusal)
+        return Plan(status=status.of(subject, context, situation), held=True, requeue_after=0)
+    # A coordinator that was restarted checks again; what runs goes on meanwhile.
+    begun = subject.begun(observed) or (refusal is None and subject.preflight_passed(context.job))
+    first = not begun and refusal is None and subject.samples_first(context.job, observed)
+    seen = subject.in_use(context, observed)
+    roles = _roles(subject, context, seen, begun, first)
+    end = failure(context, seen, roles) or _deadline(subject, context, observed.now)
+    complete = end is None and is_complete(observed.workload(names.COORDINATOR))
+    goes_on = end is None and not complete
+    situation = Situation(
+        now=observed.now,
+        roles=roles if goes_on else [],
+        begun=begun and goes_on,
+        sandbox_issue=_sandbox_issue(context, observed),
+        failure=end,
+        complete=complete,
+        obstacle=obstacle,
+        blocked=obstacle is not None and obstacle.reason == Reason.NAME_CONFLICT,
+        failures=seen.failures,
+        refusal=refusal,
+    )
+    told = status.of(subject, context, situation)
+    if not goes_on:
+        return Plan(status=told, ending=True, requeue_after=0)
+    again = _again(context, observed, situation)
+    if refusal is not None:
+        return Plan(status=told, requeue_after=again)
+    wanted = tuple(_base(subject, context) + _workloads(subject, context, observed, begun, first))
+    going = (*_surplus(observed, wanted), *failures.to_delete(context, observed))
+    return Plan(wanted, going, told, held=True, requeue_after=again)
+
+
+def _base(subject: Subject, context: Context) -> list[Wanted]:
+    return [
+        *identity.manifests(context, subject.roles),
+        *settings.manifests(context, subject.config(context)),
+        *network.manifests(context, subject.roles),
+    ]
+
+
+def _workloads(
+    subject: Subject, context: Context, observed: Observed, begun: bool, first: bool
+) -> list[Wanted]:
+    light = coordinator.manifests(context) + broker.manifests(context)
+    if begun or judges.needed(context, observed):
+        light += judges.manifests(context)
+    if begun:
+        return light + subject.heavy(context)
+    return light + (subject.first_servers(context) if first else [])
+
+
+def _roles(
+    subject: Subject, context: Context, observed: Observed, begun: bool, first: bool
+) -> list[RoleHealth]:
+    restarts = {role.name: role.restarts for role in context.job.status.roles}
+    light = [
+        _coordinator(
+            context, role_health(observed, names.COORDINATOR, 1, restarts.get(names.COORDINATOR, 0))
+        ),
+        _brokers(context, observed, restarts.get(names.BROKER, 0)),
+    ]
+    if begun or judges.needed(context, observed):
+        light += judges.roles(context, observed, restarts.get(names.JUDGE, 0))
+    if begun:
+        return light + subject.heavy_roles(context, observed, restarts)
+    return light + (subject.first_roles(context, observed, restarts) if first else [])
+
+
+def _brokers(context: Context, observed: Observed, restarts: int) -> RoleHealth:
+    """The job's broker, and with it those of its suites."""
+    own = role_health(observed, names.BROKER, 1, restarts)
+    suites = [
+        role_health(observed.of_suite(suite.name), names.SUITE_BROKER, 1, restarts)
+        for suite in context.suites
+    ]
+    return together([own, *suites]) if suites else own
+
+
+def _sandbox_issue(context: Context, observed: Observed) -> Issue | None:
+    """Why no sandbox starts: the job's own, or a suite's."""
+    pools = [observed.of_suite(name) for name in (None, *(suite.name for suite in context.suites))]
+    return next((issue for pool in pools if (issue := _pool_issue(pool))), _never_created(context))
+
+
+def _coordinator(context: Context, health: RoleHealth) -> RoleHealth:
+    """The coordinator, with what its checks wait for: it is ready after them."""
+    return health if health.issue else replace(health, issue=checks_wait(context))
+
+
+def _never_created(context: Context) -> Issue | None:
+    """What the coordinator, whose preflight waits for a sandbox, has heard from the broker: of pods that are
+    refused nobody else sees anything."""
+    waits = checks_wait(context)
+    return waits if waits is not None and waits.reason == Reason.CREATE_FAILED else None
+
+
+def _pool_issue(observed: Observed) -> Issue | None:
+    """Why no sandbox starts. They end by the minute, so one that is over is no trouble while others start."""
+    pods = [pod for pod in observed.pods(names.SANDBOX) if not is_ending(pod)]
+    coming = [pod for pod in pods if not is_over(pod)]
+    failed = [pod for pod in pods if pod["status"].get("phase") == "Failed"]
+    issues = [pod_issue(pod) for pod in coming or failed]
+    return issues[0] if issues and all(issues) else None
+
+
+def _active_since(context: Context, now: datetime) -> datetime:
+    """The start, moved by the time the job was suspended."""
+    told = context.job.status
+    start = told.start_time or now
+    known = find(told.conditions, ConditionType.SUSPENDED)
+    open_suspension = now - known.last_transition_time if known and known.status == "True" else timedelta()
+    return start + timedelta(seconds=told.suspended_seconds or 0) + open_suspension
+
+
+def _deadline(subject: Subject, context: Context, now: datetime) -> Issue | None:
+    limit = context.spec.active_deadline_seconds
+    if limit is None or now - _active_since(context, now) < timedelta(seconds=limit):
+        return None
+    return Issue(
+        Reason.ACTIVE_DEADLINE_EXCEEDED,
+        f"spec.activeDeadlineSeconds: the job has run for {limit} s; raise it in a new job, or lower "
+        f"{subject.shorter}",
+    )
+
+
+def _suspending(
+    subject: Subject,
+    context: Context,
+    observed: Observed,
+    obstacle: Issue | None,
+    refusal: str | None,
+) -> Plan:
+    gone = not (observed.pods() or observed.leaves() or observed.of_kinds("Job", "Deployment"))
+    situation = Situation(now=observed.now, suspended=gone, obstacle=obstacle, refusal=refusal)
+    told = status.of(subject, context, situation)
+    to_delete = (*teardown.stopping(observed), *observed.of_kinds("Service"))
+    again = teardown.LOOK_SECONDS if not gone else 0 if pause.is_named(context.job) else None
+    wanted = tuple(_base(subject, context)) if refusal is None else ()
+    return Plan(wanted, to_delete, told, held=True, requeue_after=again)
+
+
+def _deleted(subject: Subject, raw: Json, before: JobStatus, observed: Observed) -> Plan:
+    if not observed.objects and not observed.leaves():
+        return Plan(held=False)
+    told = None
+    if text := teardown.late(raw, observed):
+        why = Issue(Reason.DELETING, text)
+        told = status.halted(subject, before, raw["metadata"]["generation"], why, observed.now)
+    return Plan(to_delete=teardown.to_delete(raw, observed), status=told, requeue_after=teardown.LOOK_SECONDS)
+
+
+def _ended(subject: Subject, raw: Json, before: JobStatus, observed: Observed) -> Plan:
+    if observed.objects or observed.leaves():
+        return Plan(to_delete=teardown.to_delete(raw, observed), requeue_after=teardown.LOOK_SECONDS)
+    return _after_the_end(subject, raw, before, observed.now)
+
+
+def _after_the_end(subject: Subject, raw: Json, before: JobStatus, now: datetime) -> Plan:
+    told = status.ended(subject, before, raw["metadata"]["generation"], now)
+    seconds = raw["spec"].get("ttlSecondsAfterFinished")
+    if seconds is None or before.completion_time is None:
+        return Plan(status=told, held=False)
+    left = (before.completion_time + timedelta(seconds=seconds) - now).total_seconds()
+    return Plan(status=told, held=False, delete_job=left <= 0, requeue_after=left if left > 0 else None)
+
+
+def _surplus(observed: Observed, wanted: tuple[Wanted, ...]) -> tuple[Json, ...]:
+    """The job's objects that the plan does not name: of an older version, or of a role that is not wanted.
+
+    Pods belong to their workloads and the broker.
+    """
+    named = {item.ref for item in wanted}
+    return tuple(
+        body
+        for body in observed.objects
+        if body["kind"] != "Pod"
+        and (body["kind"], body["metadata"]["namespace"], body["metadata"]["name"]) not in named
+    )
+
+
+def _again(context: Context, observed: Observed, situation: Situation) -> float | None:
+    """Seconds until a deadline may have passed."""
+    moments = []
+    moments += needs_help_at(situation)
+    if (stalls := stalls_at(context, situation)) and stalls > observed.now:
+        moments.append(stalls)
+    if (limit := context.spec.active_deadline_seconds) is not None:
+        moments.append(_active_since(context, observed.now) + timedelta(seconds=limit))
+    patience = timedelta(seconds=context.spec.pending_deadline_seconds)
+    moments += [health.pending_since + patience for health in situation.roles if health.pending_since]
+    if any(health.pending_since and not observed.pods(health.role) for health in situation.roles):
+        moments.append(observed.now + timedelta(seconds=CHILDLESS_SECONDS + 1))
+    moments += [
+        moment(failed["lastTransitionTime"]) + timedelta(seconds=EVIDENCE_SECONDS + 1)
+        for role in (names.COORDINATOR, names.LEARNER)
+        if (failed := holds(observed.workload(role), "Failed"))
+    ]
+    left = [(when - observed.now).total_seconds() for when in moments]
+    return max(0.5, min(left)) if left else None
+
+
+def utc_now() -> datetime:
+    """The time as plans are given it."""
+    return datetime.now(UTC)
