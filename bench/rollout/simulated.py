@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from bench.support.job import Plan
-from headway_coordinator.sampler.slots import BatchScheduler
+from headway_coordinator.scheduler.slots import BatchScheduler
 
 
 def episode_seconds(plan: Plan, position: int, index: int, turn_seconds: float) -> float:
@@ -42,29 +42,29 @@ class Simulation:
         """Seconds that the job takes."""
         plan = self.plan
         total = plan.steps * plan.batch_size
-        sampler = BatchScheduler(plan.batch_size, plan.lag, plan.steps, total, order=plan.sampler)  # type: ignore[arg-type]
-        while not sampler.done:
-            self._start(sampler)
+        scheduler = BatchScheduler(plan.batch_size, plan.lag, plan.steps, total, order=plan.sampler)  # type: ignore[arg-type]
+        while not scheduler.done:
+            self._start(scheduler)
             self.now, _, position = heapq.heappop(self._events)
             if position is None:
-                sampler.trained(sampler.step + 1, self._batch or [])
+                scheduler.trained(scheduler.step + 1, self._batch or [])
                 self._batch = None
                 continue
             self._running -= 1
             self._left[position] -= 1
             if self._left[position] == 0:
-                sampler.finished(position)
+                scheduler.finished(position)
         return self.now
 
-    def _start(self, sampler: BatchScheduler) -> None:
-        while (position := sampler.start()) is not None:
+    def _start(self, scheduler: BatchScheduler) -> None:
+        while (position := scheduler.start()) is not None:
             self._left[position] = self.plan.group_size
             self._queue.extend((position, index) for index in range(self.plan.group_size))
         while self._queue and self._running < self.plan.concurrency:
             position, index = self._queue.popleft()
             self._running += 1
             self._after(episode_seconds(self.plan, position, index, self.turn_seconds), position)
-        if self._batch is None and (batch := sampler.take()) is not None:
+        if self._batch is None and (batch := scheduler.take()) is not None:
             self._batch = batch
             self._after(self.plan.train_seconds, None)
 

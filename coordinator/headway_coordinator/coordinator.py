@@ -343,7 +343,7 @@ class Coordinator(Process):
         training = self._training
         router = self._fleet.router if self._fleet else Router()
         finished = training is not None and training.state.finished is not None
-        sampled = self._dynamic is not None and self._dynamic.sampler is not None
+        sampled = self._dynamic is not None and self._dynamic.scheduler is not None
         found = self._told.model_copy(
             update={
                 "conditions": self._said(router),
@@ -453,7 +453,7 @@ class Coordinator(Process):
         """Pause the job where signals say so, once all is known that a predecessor knew."""
         if self._training is None or self._restoring:
             return
-        step, done = max(0, self._training.state.step), self._training.sampler.done
+        step, done = max(0, self._training.state.step), self._training.scheduler.done
         self._pauses.look(step, self._signals.raised, done=done)
 
     def _tested(self, step: int, found: Figures) -> None:

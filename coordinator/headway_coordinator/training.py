@@ -1,9 +1,9 @@
 """A job's life, between its parts: replay, keep groups in flight, hand out batches, take reports.
 
-What is decided elsewhere: which group is next (`sampler`), what an episode is (`episode`), what is durable
+What is decided elsewhere: which group is next (`scheduler`), what an episode is (`episode`), what is durable
 (`spool`, `ledger`), which step is validated (`validations`). Here is only the order of things:
 
-    a group starts        when the sampler has a slot, and no validation has the servers for itself
+    a group starts        when the scheduler has a slot, and no validation has the servers for itself
     a group is finished   once it is in the spool and in the ledger, and only then can it be in a batch
     a step is taken       when the learner reports it; its weights are wanted from then on
     a remedy is taken     as a step without groups, if one was decided before its batch was cut (`remedies`)
@@ -57,7 +57,7 @@ from headway_coordinator.ledger.segments import Ledger
 from headway_coordinator.mixing import order_of
 from headway_coordinator.recurring import Recurring, given_up
 from headway_coordinator.remedies.driver import Record, Remedies
-from headway_coordinator.sampler.slots import BatchScheduler
+from headway_coordinator.scheduler.slots import BatchScheduler
 from headway_coordinator.serial_executor import SerialExecutor
 from headway_coordinator.signals import Signals
 from headway_coordinator.spool import Replay, Spool
@@ -165,7 +165,7 @@ class Training:
             moved=self._notify,
             on_test=on_test,
         )
-        self.sampler = BatchScheduler(
+        self.scheduler = BatchScheduler(
             batch_size=algorithm.batch_size,
             max_lag=algorithm.max_steps_off_policy,
             steps=schedule.max_steps,
@@ -175,7 +175,7 @@ class Training:
         self.remedies = Remedies(
             spec,
             self.state,
-            self.sampler,
+            self.scheduler,
             signals or Signals(spec),
             write=lambda record: self._store(self._record, record),
         )
@@ -183,7 +183,7 @@ class Training:
     @property
     def steps(self) -> int:
         """Steps in all, as things stand: a batch is always whole, so a rest of the data may be left."""
-        return self.sampler.total
+        return self.scheduler.total
 
     @property
     def done(self) -> bool:
@@ -193,12 +193,12 @@ class Training:
         anew once it has used the data up.
         """
         left = self.remedies.due(self.state.step + 1) is not None
-        return self.sampler.done and not (left and self.state.step < self._spec.schedule.max_steps)
+        return self.scheduler.done and not (left and self.state.step < self._spec.schedule.max_steps)
 
     @property
     def epochs_done(self) -> int:
         """Passes over the training rows completed; rows whose groups were given up count."""
-        return len(self.sampler.settled) // len(self._data.train)
+        return len(self.scheduler.settled) // len(self._data.train)
 
     async def until_durable(self) -> None:
         """Return once the newest step has a whole checkpoint. The caller sets the deadline.
@@ -225,14 +225,14 @@ class Training:
         """Whether the learner could take a batch now, or has a remedy to do."""
         if self.state.step < 0 or self._held():
             return False
-        return self.remedies.due(self.state.step + 1) is not None or self.sampler.batch() is not None
+        return self.remedies.due(self.state.step + 1) is not None or self.scheduler.batch() is not None
 
     async def restore(self, replay: Replay) -> None:
         """Take up what a predecessor left: nothing spooled is sampled again."""
         self.state.reports = list(replay.reports)
         self.remedies.restore(replay.known, replay.undone)
-        self.sampler.batch_size = self.remedies.now.algorithm.batch_size
-        self.sampler.max_lag = self.remedies.now.algorithm.max_steps_off_policy
+        self.scheduler.batch_size = self.remedies.now.algorithm.batch_size
+        self.scheduler.max_lag = self.remedies.now.algorithm.max_steps_off_policy
         kept = {position_of(g.group_id): g for g in replay.waiting if g.abandoned is None}
         gone = [group for group in replay.waiting if group.abandoned is not None]
         settled = {position_of(group) for group in replay.taken} | {position_of(g.group_id) for g in gone}
@@ -242,7 +242,7 @@ class Training:
         left = {p: ROLLED_BACK for p, step in sampled.items() if step is not None and step < back}
         # One without a token is as old as it may be in the step that is made of it again.
         anew = {position_of(group): report.step - 1 for report in replay.undone for group in report.groups}
-        late = self.sampler.restore(
+        late = self.scheduler.restore(
             at,
             settled | left.keys(),
             finished={
@@ -311,7 +311,7 @@ class Training:
                     break
                 else:
                     await self._fleet.ready()
-                    while self._may_start and (position := self.sampler.start()) is not None:
+                    while self._may_start and (position := self.scheduler.start()) is not None:
                         tasks.create_task(self._train(position))
                     await self._until(partial(self._news, seen))
             await self._until(lambda: not self._unvalidated())
@@ -323,13 +323,13 @@ class Training:
 
     @property
     def _why_finished(self) -> FinishedWhy:
-        if self.sampler.step >= self._spec.schedule.max_steps:
+        if self.scheduler.step >= self._spec.schedule.max_steps:
             return "MaxSteps"
         return "BudgetExhausted" if self.drains else "MaxEpochs"
 
     def learner_may_step(self) -> bool:
         """Whether the learner may take a step, which frees what was reserved for it."""
-        return self.sampler.cut is not None or self.batch_ready
+        return self.scheduler.cut is not None or self.batch_ready
 
     async def batch(self, step: int) -> Batch | Finished | None:
         """The batch that makes `step`, once it can be cut; None while it cannot.
@@ -347,9 +347,9 @@ class Training:
             return self.remedies.batch(
                 change, epoch=self.epochs_done, validating=list(self.validations.unfinished)
             )
-        positions = None if held or change is not None else self.sampler.take()
+        positions = None if held or change is not None else self.scheduler.take()
         self._stop_doomed()
-        if positions is None or self.sampler.step >= self.steps:
+        if positions is None or self.scheduler.step >= self.steps:
             return None
         batch = Batch(
             step=step,
@@ -383,8 +383,8 @@ class Training:
 
     async def _consult(self, step: int) -> None:
         """Have it decided whether `step` is a remedy, unless it is settled what it is made of."""
-        free = step == self.state.step + 1 > 0 and self.state.finished is None and not self.sampler.done
-        if not free or self._held() or self.sampler.cut is not None or step in self.sampler.undone:
+        free = step == self.state.step + 1 > 0 and self.state.finished is None and not self.scheduler.done
+        if not free or self._held() or self.scheduler.cut is not None or step in self.scheduler.undone:
             return
         before = self.remedies.course
         await self.remedies.consult()
@@ -446,7 +446,7 @@ class Training:
         positions = [position_of(group) for group in report.groups]
         if report.directive is not None:
             self._refuse_undecided(report)
-        elif report.step > 0 and not self.sampler.accepts(report.step, positions):
+        elif report.step > 0 and not self.scheduler.accepts(report.step, positions):
             raise Conflict(f"step {report.step} names other groups than its batch")
         await self._store(self._spool.keep, report)
         await self._store(self._ledger.step, report, time.time())
@@ -454,7 +454,7 @@ class Training:
             self._budget.settled(group_id)
         gone: list[tuple[GroupRecord, Abandoned]] = []
         if report.directive is None and report.step > 0:
-            self.sampler.trained(report.step, positions)
+            self.scheduler.trained(report.step, positions)
             self._stop_doomed()
             self.state.last_batch = [self._waiting.pop(position) for position in positions]
         self.state.reports.append(report)
@@ -482,7 +482,7 @@ class Training:
         finished, to be made durable; what runs ends, and is given up then."""
         self.remedies.took(report)
         now, gone = self.remedies.now.algorithm, []
-        late = self.sampler.passed(
+        late = self.scheduler.passed(
             report.step, now.batch_size, now.max_steps_off_policy, rolled_back=report.restored is not None
         )
         for position, reason in late.items():
@@ -517,7 +517,7 @@ class Training:
 
     def _news(self, seen: int) -> bool:
         """Whether there is something to do that there was not at step `seen`, when all slots were taken."""
-        startable = self._may_start and self.sampler.free > 0 and not self.sampler.exhausted
+        startable = self._may_start and self.scheduler.free > 0 and not self.scheduler.exhausted
         return self.state.step != seen or self.done or startable
 
     @property
@@ -578,16 +578,16 @@ class Training:
         else:
             self._lost_in_a_row = 0
             self._waiting[position] = group
-            self.sampler.finished(position)
+            self.scheduler.finished(position)
         await self._notify()
 
     def _abandoned(self, position: int, group: GroupRecord, why: Abandoned) -> None:
         self._count_abandoned(group, why)
-        self.sampler.abandoned(position)
+        self.scheduler.abandoned(position)
         self._stop_doomed()
         if why.reason in ("TooFewScored", "NotJudged"):
             self._lost_in_a_row += 1
-            if self._lost_in_a_row >= max(LOST_LIMIT, self.sampler.slots):
+            if self._lost_in_a_row >= max(LOST_LIMIT, self.scheduler.slots):
                 raise self._given_up(group)
 
     def _given_up(self, group: GroupRecord) -> JobError:
@@ -602,7 +602,7 @@ class Training:
 
     def _stop_doomed(self) -> None:
         """Cancel what runs, once nothing can train it: called wherever that may have come true."""
-        if self.sampler.over:
+        if self.scheduler.over:
             for stop in self._running.values():
                 stop.now(NO_STEP_LEFT)
 
@@ -634,7 +634,7 @@ class Training:
         if not self.drains:
             self.drains = True
             logs.event(_log, "draining", level=logging.WARNING, step=self.state.step)
-        self.sampler.positions = min(self.sampler.positions, self.sampler.cursor)
+        self.scheduler.positions = min(self.scheduler.positions, self.scheduler.cursor)
         self._budget.refuse()
         self._stop_doomed()
 
@@ -663,7 +663,7 @@ class Training:
             return None
         if oldest < self.state.went_back:
             return ROLLED_BACK
-        slot = self.sampler.active.get(position)  # none where it was given up meanwhile
+        slot = self.scheduler.active.get(position)  # none where it was given up meanwhile
         return TOO_OLD if slot is not None and as_of(oldest, self.state.idle) < slot.since else None
 
     async def _counted(self, task: Task) -> EpisodeRecord:

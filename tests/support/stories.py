@@ -8,8 +8,8 @@ from typing import Any
 from a_job import report, spec
 from watched import a_signal
 
+from headway_analysis.remedies.context import RemedyContext, Validated
 from headway_analysis.remedies.course import course
-from headway_analysis.remedies.situation import Situation, Validated
 from headway_analysis.signals.definition import Level, Reading
 from headway_analysis.signals.standing import Standing
 from headway_analysis.signals.watch import Verdict
@@ -118,10 +118,10 @@ class Story:
         self.verdicts = [replace(v, standing=replace(v.standing, state="Clear")) for v in self.verdicts]
         return self
 
-    def now(self, **changes: Any) -> Situation:
+    def now(self, **changes: Any) -> RemedyContext:
         """What is known before the next step is made."""
         return replace(
-            Situation(
+            RemedyContext(
                 spec=self.spec,
                 reports=tuple(self.reports),
                 course=course(self.decisions, self.kept, self.reports),

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from headway_analysis.remedies.context import RemedyContext, is_over
 from headway_analysis.remedies.course import Entry
 from headway_analysis.remedies.measured import held_out, latest, up_to
-from headway_analysis.remedies.situation import Situation, is_over
 from headway_analysis.signals.evidence import shift
 from headway_api.remedies import WATCH
 from headway_api.status import decimal
@@ -27,19 +27,19 @@ class Judgement:
     """With the figures."""
 
 
-def over(entry: Entry, situation: Situation) -> bool:
+def over(entry: Entry, situation: RemedyContext) -> bool:
     """Whether a remedy was watched for long enough."""
     watched = situation.step - entry.step
     return watched >= (WATCH if _is_fresh(entry, situation) else LONGEST_WATCH)
 
 
-def returned(entry: Entry, situation: Situation) -> bool:
+def returned(entry: Entry, situation: RemedyContext) -> bool:
     """Whether the sign that a remedy was meant against was gone, and is raised once more."""
     found = situation.verdict(entry.decision.signal) if entry.decision.signal else None
     return found is not None and found.standing.state == "Raised" and found.standing.since > entry.step
 
 
-def judge(entry: Entry, situation: Situation) -> Judgement:
+def judge(entry: Entry, situation: RemedyContext) -> Judgement:
     """What the watch of a remedy came to. One that a person ordered stays: a person may take it back."""
     reward, reward_says = _reward(entry, situation)
     rows, rows_say = _rows(entry, situation)
@@ -50,13 +50,13 @@ def judge(entry: Entry, situation: Situation) -> Judgement:
     return Judgement(sign is not False and reward and rows, sign is False, why)
 
 
-def _is_fresh(entry: Entry, situation: Situation) -> bool:
+def _is_fresh(entry: Entry, situation: RemedyContext) -> bool:
     """Whether the sign that a remedy was meant against was judged since, at a step or at a validation."""
     found = situation.verdict(entry.decision.signal) if entry.decision.signal else None
     return found is None or found.standing.read > entry.step
 
 
-def _sign(entry: Entry, situation: Situation) -> tuple[bool | None, str]:
+def _sign(entry: Entry, situation: RemedyContext) -> tuple[bool | None, str]:
     """Whether the sign is gone; None where it is raised still, and nothing since says that it should be."""
     assert entry.decision.signal is not None
     name, found = entry.decision.signal, situation.verdict(entry.decision.signal)
@@ -71,7 +71,7 @@ def _sign(entry: Entry, situation: Situation) -> tuple[bool | None, str]:
     return False, f"{name} is raised still{saw}"
 
 
-def _reward(entry: Entry, situation: Situation) -> tuple[bool, str]:
+def _reward(entry: Entry, situation: RemedyContext) -> tuple[bool, str]:
     """Whether the reward is not surely below what it was when the remedy was taken."""
     before = up_to(situation.rewards, entry.step - 1)
     now = up_to(situation.rewards, situation.step, after=entry.step)
@@ -85,7 +85,7 @@ def _reward(entry: Entry, situation: Situation) -> tuple[bool, str]:
     return not moved.falls, said
 
 
-def _rows(entry: Entry, situation: Situation) -> tuple[bool, str]:
+def _rows(entry: Entry, situation: RemedyContext) -> tuple[bool, str]:
     """Whether held-out rows do not surely score below what they did when the remedy was taken."""
     before = latest(situation.validations, entry.step - 1)
     now = latest(situation.validations, situation.step, after=entry.step)

@@ -9,7 +9,7 @@ from typing import Final
 
 from scipy.special import stdtrit
 
-from headway_analysis.remedies.situation import Situation, Validated
+from headway_analysis.remedies.context import RemedyContext, Validated
 from headway_analysis.signals.evidence import TAIL, Shift, shift
 from headway_analysis.statistics.differences import ENOUGH
 from headway_api.decisions import Measured
@@ -28,7 +28,7 @@ def up_to(rewards: Mapping[int, float], step: int, most: int = WINDOW, after: in
     return [rewards[each] for each in steps[-most:]]
 
 
-def measured(situation: Situation, step: int | None = None, *, after: int = -1) -> Measured:
+def measured(situation: RemedyContext, step: int | None = None, *, after: int = -1) -> Measured:
     """How the job does at `step` (the newest), by steps and validations above `after` alone."""
     at = situation.step if step is None else step
     values = up_to(situation.rewards, at, after=after)
@@ -69,7 +69,7 @@ def held_out(now: Validated, before: Validated) -> Shift | None:
     return Shift(fmean(moved), low, high)
 
 
-def trained_since(situation: Situation, step: int) -> Shift | None:
+def trained_since(situation: RemedyContext, step: int) -> Shift | None:
     """How far the reward of the last steps, of those since the job last went back, is above that of the steps
     around `step`."""
     rewards = situation.rewards
@@ -78,7 +78,7 @@ def trained_since(situation: Situation, step: int) -> Shift | None:
     return shift(around, recent)
 
 
-def steps_back(situation: Situation) -> list[int]:
+def steps_back(situation: RemedyContext) -> list[int]:
     """Validated steps that surely were better than the job is now, the best first.
 
     Better is a validation whose rows scored surely higher than those of the newest one, or a step around
@@ -89,7 +89,7 @@ def steps_back(situation: Situation) -> list[int]:
     return [each.step for each in situation.validations if _was_better(situation, each, newest)]
 
 
-def _was_better(situation: Situation, then: Validated, newest: Validated | None) -> bool:
+def _was_better(situation: RemedyContext, then: Validated, newest: Validated | None) -> bool:
     moved = trained_since(situation, then.step)
     if moved is not None and moved.falls:
         return True

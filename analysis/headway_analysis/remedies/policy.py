@@ -15,11 +15,11 @@ from collections.abc import Sequence
 from typing import Final
 
 from headway_analysis.remedies.catalogue import Circumstances, NotNow, changed, ordered, reverted
+from headway_analysis.remedies.context import RemedyContext
 from headway_analysis.remedies.course import Entry
 from headway_analysis.remedies.judgement import judge, over, returned
 from headway_analysis.remedies.measured import measured, steps_back
 from headway_analysis.remedies.orders import UNDO, NotAnOrder, read
-from headway_analysis.remedies.situation import Situation
 from headway_analysis.signals.watch import Verdict
 from headway_api.decisions import Decision, Kept, RefusedOrder
 from headway_api.in_force import Directive, InForce
@@ -30,7 +30,7 @@ MOST_BACK: Final = 16
 """Steps to go back to that a directive names."""
 
 
-def decide(situation: Situation) -> Decision | Kept | None:
+def decide(situation: RemedyContext) -> Decision | Kept | None:
     """What to do by itself, if anything. A remedy that is kept has no step: to be asked again at once."""
     if situation.course.pending:
         return None
@@ -48,7 +48,7 @@ def decide(situation: Situation) -> Decision | Kept | None:
     return _judged(watched, situation)
 
 
-def obey(order: str, situation: Situation) -> Decision | RefusedOrder:
+def obey(order: str, situation: RemedyContext) -> Decision | RefusedOrder:
     """What a person's order comes to, at a moment when a remedy could be taken."""
     try:
         name = read(order)
@@ -58,7 +58,7 @@ def obey(order: str, situation: Situation) -> Decision | RefusedOrder:
         return RefusedOrder(order=order, step=situation.step, why=str(why))
 
 
-def _next(situation: Situation, because: str = "") -> Decision | None:
+def _next(situation: RemedyContext, because: str = "") -> Decision | None:
     """The next remedy against the gravest sign that there is one against."""
     collapse, course = situation.spec.collapse, situation.course
     left = situation.steps - situation.step
@@ -73,7 +73,7 @@ def _next(situation: Situation, because: str = "") -> Decision | None:
 
 
 def _against(
-    verdict: Verdict, name: RemedyName, situation: Situation, better: Sequence[int]
+    verdict: Verdict, name: RemedyName, situation: RemedyContext, better: Sequence[int]
 ) -> Decision | None:
     signal, reading = verdict.signal.name, verdict.standing.reading
     goes_back = name == "RollBack" or _tried_to_go_back(situation)
@@ -85,7 +85,7 @@ def _against(
     return found.model_copy(update={"signal": signal, "why": saw})
 
 
-def _tried_to_go_back(situation: Situation) -> bool:
+def _tried_to_go_back(situation: RemedyContext) -> bool:
     """Whether going back is allowed, and the job has tried it by itself: an order by hand does not count."""
     allowed = "RollBack" in situation.spec.collapse.remedies
     own = [entry for entry in situation.course.entries if entry.decision.signal is not None]
@@ -93,7 +93,7 @@ def _tried_to_go_back(situation: Situation) -> bool:
 
 
 def _decision(
-    name: RemedyName, situation: Situation, back: Sequence[int], *, goes_back: bool, least_batches: int
+    name: RemedyName, situation: RemedyContext, back: Sequence[int], *, goes_back: bool, least_batches: int
 ) -> Decision:
     """A remedy as the next step.
 
@@ -120,14 +120,14 @@ def _decision(
     )
 
 
-def _fitting(back: Sequence[int], in_force: InForce, situation: Situation) -> list[int]:
+def _fitting(back: Sequence[int], in_force: InForce, situation: RemedyContext) -> list[int]:
     """Steps whose adapter is no wider than the one to be in force: an adapter is never made narrower."""
     lora = applied(situation.spec, in_force).model.effective_lora
     widest = 0 if lora is None else lora.rank
     return [step for step in back if situation.rank(step) <= widest][:MOST_BACK]
 
 
-def _judged(entry: Entry, situation: Situation) -> Decision | Kept:
+def _judged(entry: Entry, situation: RemedyContext) -> Decision | Kept:
     found = judge(entry, situation)
     if found.stays:
         return _keep(entry, situation)
@@ -138,7 +138,7 @@ def _judged(entry: Entry, situation: Situation) -> Decision | Kept:
         return kept.model_copy(update={"why": f"{kept.why}; it could not be taken back: {never}"})
 
 
-def _keep(entry: Entry, situation: Situation) -> Kept:
+def _keep(entry: Entry, situation: RemedyContext) -> Kept:
     return Kept(
         number=entry.number,
         step=situation.step,
@@ -147,7 +147,7 @@ def _keep(entry: Entry, situation: Situation) -> Kept:
     )
 
 
-def _taken_back(entry: Entry, situation: Situation, why: str) -> Decision:
+def _taken_back(entry: Entry, situation: RemedyContext, why: str) -> Decision:
     """A directive that brings back what was in force before a remedy.
 
     Raises:
@@ -172,7 +172,7 @@ def _taken_back(entry: Entry, situation: Situation, why: str) -> Decision:
     )
 
 
-def _needs_a_later_step(situation: Situation) -> None:
+def _needs_a_later_step(situation: RemedyContext) -> None:
     """Refuse a change that nothing would be trained under.
 
     Raises:
@@ -182,13 +182,13 @@ def _needs_a_later_step(situation: Situation) -> None:
         raise NotNow("no step is left that would be trained with it")
 
 
-def _from_before(entry: Entry, situation: Situation) -> list[int]:
+def _from_before(entry: Entry, situation: RemedyContext) -> list[int]:
     """Steps from before a remedy whose checkpoints may be kept: validated ones, and the last ones."""
     validated = [each.step for each in situation.validations if each.step < entry.step]
     return [*dict.fromkeys([*validated, *range(entry.step - 1, -1, -1)])]
 
 
-def _by_hand(order: str, name: RemedyName, situation: Situation) -> Decision:
+def _by_hand(order: str, name: RemedyName, situation: RemedyContext) -> Decision:
     steps = [each.step for each in situation.validations]
     if name == "RollBack" and not steps:
         raise NotNow("no validation is complete that would tell where to go back to")
@@ -199,7 +199,7 @@ def _by_hand(order: str, name: RemedyName, situation: Situation) -> Decision:
     return found.model_copy(update={"order": order, "why": "a person ordered it"})
 
 
-def _undone_by_hand(order: str, situation: Situation) -> Decision:
+def _undone_by_hand(order: str, situation: RemedyContext) -> Decision:
     """Take back the newest change of a setting that stands.
 
     Raises:

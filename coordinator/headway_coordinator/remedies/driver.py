@@ -12,17 +12,17 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
+from headway_analysis.remedies.context import RemedyContext, Validated
 from headway_analysis.remedies.course import Course, course
 from headway_analysis.remedies.measured import REWARD
 from headway_analysis.remedies.policy import decide, obey
-from headway_analysis.remedies.situation import Situation, Validated
 from headway_api import logs
 from headway_api.decisions import Decision, Kept, RefusedOrder
 from headway_api.records import Batch, StepReport
 from headway_api.remedies import applied
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_coordinator.remedies.journal import Known
-from headway_coordinator.sampler.slots import BatchScheduler
+from headway_coordinator.scheduler.slots import BatchScheduler
 from headway_coordinator.signals import Signals
 from headway_coordinator.state import State
 
@@ -42,7 +42,7 @@ class Remedies:
 
     Args:
         state: the job's; its reports say what was done.
-        sampler: says how many steps and groups are left.
+        scheduler: says how many steps and groups are left.
         signals: what may call for a change.
         write: makes a record durable; returns what stands.
     """
@@ -51,13 +51,13 @@ class Remedies:
         self,
         spec: RLTrainingJobSpec,
         state: State,
-        sampler: BatchScheduler,
+        scheduler: BatchScheduler,
         signals: Signals,
         write: Callable[[Record], Awaitable[Record]],
     ) -> None:
         self._spec = spec
         self._state = state
-        self._sampler = sampler
+        self._scheduler = scheduler
         self._signals = signals
         self._write = write
         self._known = Known()
@@ -84,7 +84,7 @@ class Remedies:
         if first is None:
             return False
         between = range(self._state.step + 1, first.step)
-        return all(step in self._sampler.undone or self.due(step) is not None for step in between)
+        return all(step in self._scheduler.undone or self.due(step) is not None for step in between)
 
     def restore(self, known: Known, undone: Sequence[StepReport] = ()) -> None:
         """Take up what predecessors decided. The reports that stand are in the state."""
@@ -141,7 +141,7 @@ class Remedies:
     @property
     def done(self) -> bool:
         """Whether no step is left that could be one."""
-        return self._sampler.done
+        return self._scheduler.done
 
     def refused(self, order: str) -> RefusedOrder | None:
         """Why an order was refused; None of one that was not."""
@@ -168,9 +168,9 @@ class Remedies:
         raised = self._spec.collapse.policy == "Remediate" and self._signals.raised
         return decide(self._situation()) if raised or self.course.watched else None
 
-    def _situation(self) -> Situation:
+    def _situation(self) -> RemedyContext:
         state = self._state
-        return Situation(
+        return RemedyContext(
             spec=self._spec,
             reports=tuple(state.reports),
             course=self.course,
@@ -178,8 +178,8 @@ class Remedies:
             acting=self._spec.collapse.acted_upon,
             rewards=self._signals.history(REWARD),
             validations=tuple(validations(state)),
-            steps=self._sampler.total,
-            groups_left=self._sampler.left,
+            steps=self._scheduler.total,
+            groups_left=self._scheduler.left,
         )
 
     def _look(self) -> None:

@@ -9,7 +9,7 @@ from headway_operator.plan import budget as budgets
 from headway_operator.plan import pause as pauses
 from headway_operator.plan.context import Context, Job
 from headway_operator.plan.health import Issue
-from headway_operator.plan.situation import Situation, needs_help, no_progress
+from headway_operator.plan.job_health import JobHealth, needs_help, no_progress
 
 
 def accepted(refusal: str | None) -> Condition:
@@ -53,7 +53,7 @@ def _failed(found: Preflight) -> list[str]:
     return said + [f"{each.check}: {each.message}" for each in found.findings if each.verdict == "Fail"]
 
 
-def suspended(context: Context, situation: Situation) -> Condition:
+def suspended(context: Context, situation: JobHealth) -> Condition:
     """Whether every pod is gone because it is to be."""
     kind = ConditionType.SUSPENDED
     if context.held:
@@ -79,7 +79,7 @@ def held_by(context: Context) -> Issue:
     return Issue(Reason.BUDGET_EXHAUSTED if found is None else Reason.PAUSED, ", and ".join(told))
 
 
-def role(kind: ConditionType, situation: Situation, name: str, more: Issue | None = None) -> Condition:
+def role(kind: ConditionType, situation: JobHealth, name: str, more: Issue | None = None) -> Condition:
     """Whether a role can do its work; `more` is what keeps it from that beside its own pods."""
     health = situation.role(name)
     if health is None:
@@ -95,7 +95,7 @@ def role(kind: ConditionType, situation: Situation, name: str, more: Issue | Non
     return condition(kind, False, reason, f"{health.ready} of {health.desired} pods are ready")
 
 
-def serving(situation: Situation) -> list[Condition]:
+def serving(situation: JobHealth) -> list[Condition]:
     """Servers and sandboxes."""
     return [
         role(ConditionType.ROLLOUT_READY, situation, names.ROLLOUT),
@@ -103,7 +103,7 @@ def serving(situation: Situation) -> list[Condition]:
     ]
 
 
-def progressing(context: Context, situation: Situation, at_work: Reason) -> Condition:
+def progressing(context: Context, situation: JobHealth, at_work: Reason) -> Condition:
     """Whether the job goes forward; `at_work` is the reason while it does."""
     kind = ConditionType.PROGRESSING
     if situation.failure or situation.complete:
@@ -119,14 +119,14 @@ def progressing(context: Context, situation: Situation, at_work: Reason) -> Cond
     return condition(kind, False, first_reason(situation), waiting_for(situation))
 
 
-def first_reason(situation: Situation) -> str:
+def first_reason(situation: JobHealth) -> str:
     """That of sandboxes, or the first role's in trouble; a role that just takes its time has none."""
     patient = Reason.PODS_NOT_READY if situation.at_work else Reason.STARTING
     issues = [situation.sandbox_issue, *(health.issue for health in situation.roles)]
     return next((issue.reason for issue in issues if issue), patient)
 
 
-def waiting_for(situation: Situation) -> str:
+def waiting_for(situation: JobHealth) -> str:
     """Roles that cannot do their work, and why. A coordinator that waits for a sandbox is ready after it."""
     if situation.sandbox_issue:
         return "; ".join(said_once([issue.message for issue in situation.issues]))
@@ -155,7 +155,7 @@ def _holds(longer: str, message: str) -> bool:
     return bool(mark) and longer.startswith(field + mark) and words in longer
 
 
-def kstatus(context: Context, situation: Situation, progress: Condition) -> list[Condition]:
+def kstatus(context: Context, situation: JobHealth, progress: Condition) -> list[Condition]:
     """Ready, Stalled and Reconciling: what GitOps tools judge the job by. `progress` is Progressing."""
     ready, reconciling = ConditionType.READY, ConditionType.RECONCILING
     policy = context.spec.readiness_policy

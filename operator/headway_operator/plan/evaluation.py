@@ -17,8 +17,8 @@ from headway_api.status import ResolvedCandidate, RLEvalJobStatus, State
 from headway_operator.plan import admission, candidates, rollout
 from headway_operator.plan.context import Context, Job, JobStatus, Json, Wanted
 from headway_operator.plan.health import RoleHealth, role_health, together
+from headway_operator.plan.job_health import JobHealth
 from headway_operator.plan.observed import Observed, set_of
-from headway_operator.plan.situation import Situation
 from headway_operator.plan.status import COMMON, PREFLIGHT_DONE, common_part
 from headway_operator.plan.subject import Settled, Subject
 
@@ -91,7 +91,7 @@ class Evaluation(Subject):
         wanted = {None, *map(str, candidates.wanted_sets(context))}
         return replace(observed, objects=tuple(body for body in observed.objects if set_of(body) in wanted))
 
-    def resolution(self, context: Context, situation: Situation) -> list[Condition]:
+    def resolution(self, context: Context, situation: JobHealth) -> list[Condition]:
         kind = ConditionType.CANDIDATES_RESOLVED
         lacks = situation.lacks or (None if context.candidates else situation.failure)
         if lacks:
@@ -106,7 +106,7 @@ class Evaluation(Subject):
             return [condition(kind, False, known.reason, known.message)]
         return [condition(kind, False, Reason.CANDIDATE_MISSING, "; ".join(dict.fromkeys(missing.values())))]
 
-    def conditions(self, context: Context, situation: Situation) -> list[Condition]:
+    def conditions(self, context: Context, situation: JobHealth) -> list[Condition]:
         return []
 
     def own_part(self, status: JobStatus) -> RLEvalJobStatus:
@@ -117,7 +117,7 @@ class Evaluation(Subject):
             candidates=status.candidates,
         )
 
-    def chosen(self, context: Context, situation: Situation) -> dict[str, Any]:
+    def chosen(self, context: Context, situation: JobHealth) -> dict[str, Any]:
         return {"candidates": list(context.candidates) or context.evaluation.status.candidates}
 
     def completed(self, context: Context) -> Condition:
@@ -129,5 +129,5 @@ class Evaluation(Subject):
     def at_work(self, context: Context) -> tuple[State, Reason]:
         return "Evaluating", Reason.EVALUATING
 
-    def coming_up(self, context: Context, situation: Situation) -> State | None:
+    def coming_up(self, context: Context, situation: JobHealth) -> State | None:
         return "Starting" if situation.begun else None

@@ -51,6 +51,7 @@ from headway_operator.plan.health import (
     role_health,
     together,
 )
+from headway_operator.plan.job_health import JobHealth, needs_help_at, stalls_at
 from headway_operator.plan.observed import (
     CHILDLESS_SECONDS,
     Observed,
@@ -60,7 +61,6 @@ from headway_operator.plan.observed import (
     moment,
 )
 from headway_operator.plan.reading import SpecRefusal, manager_of, parse, parse_status, salvage
-from headway_operator.plan.situation import Situation, needs_help_at, stalls_at
 from headway_operator.plan.subject import Settled, Subject
 from headway_operator.plan.subjects import subject_of
 from headway_operator.wire import UNREAD
@@ -168,12 +168,12 @@ def _accepted(subject: Subject, settled: Settled, observed: Observed, obstacle: 
         made = _refused(subject, context, observed, settled.refusals)
         return replace(made, requeue_after=_sooner(made.requeue_after, LOOK_SECONDS))
     if settled.failure is not None:
-        situation = Situation(now=observed.now, failure=settled.failure)
+        situation = JobHealth(now=observed.now, failure=settled.failure)
         return Plan(status=status.of(subject, context, situation), ending=True, requeue_after=0)
     if settled.lacks is not None and settled.waits_until is not None:
         return _waiting(subject, settled, observed)
     if settled.fresh and not observed.objects:
-        situation = Situation(now=observed.now, suspended=context.held, lacks=settled.lacks)
+        situation = JobHealth(now=observed.now, suspended=context.held, lacks=settled.lacks)
         return Plan(status=status.of(subject, context, situation), requeue_after=0)
     return _alive(subject, context, observed, obstacle)
 
@@ -185,7 +185,7 @@ def _waiting(subject: Subject, settled: Settled, observed: Observed) -> Plan:
     left = (settled.waits_until - observed.now).total_seconds() + 0.5
     held = bool(observed.objects)  # made when the choice was, which no status has kept
     if settled.context.held and not held:
-        situation = Situation(now=observed.now, suspended=True, lacks=settled.lacks)
+        situation = JobHealth(now=observed.now, suspended=True, lacks=settled.lacks)
         told = status.of(subject, settled.context, situation)
     else:
         told = status.waiting(subject, settled.context, settled.lacks, observed.now)
@@ -232,7 +232,7 @@ def _alive(
         return _suspending(subject, context, observed, obstacle, refusal)
     if pause.is_resumed(context.job):
         # Before anything is made: a coordinator reads, when it starts, whether the job is paused.
-        situation = Situation(now=observed.now, refusal=refusal)
+        situation = JobHealth(now=observed.now, refusal=refusal)
         return Plan(status=status.of(subject, context, situation), held=True, requeue_after=0)
     # A coordinator that was restarted checks again; what runs goes on meanwhile.
     begun = subject.begun(observed) or (refusal is None and subject.preflight_passed(context.job))
@@ -242,7 +242,7 @@ def _alive(
     end = failure(context, seen, roles) or _deadline(subject, context, observed.now)
     complete = end is None and is_complete(observed.workload(names.COORDINATOR))
     goes_on = end is None and not complete
-    situation = Situation(
+    situation = JobHealth(
         now=observed.now,
         roles=roles if goes_on else [],
         begun=begun and goes_on,
@@ -366,7 +366,7 @@ def _suspending(
     refusal: str | None,
 ) -> Plan:
     gone = not (observed.pods() or observed.leaves() or observed.of_kinds("Job", "Deployment"))
-    situation = Situation(now=observed.now, suspended=gone, obstacle=obstacle, refusal=refusal)
+    situation = JobHealth(now=observed.now, suspended=gone, obstacle=obstacle, refusal=refusal)
     told = status.of(subject, context, situation)
     to_delete = (*teardown.stopping(observed), *observed.of_kinds("Service"))
     again = teardown.LOOK_SECONDS if not gone else 0 if pause.is_named(context.job) else None
@@ -413,7 +413,7 @@ def _surplus(observed: Observed, wanted: tuple[Wanted, ...]) -> tuple[Json, ...]
     )
 
 
-def _again(context: Context, observed: Observed, situation: Situation) -> float | None:
+def _again(context: Context, observed: Observed, situation: JobHealth) -> float | None:
     """Seconds until a deadline may have passed."""
     moments = []
     moments += needs_help_at(situation)

@@ -15,8 +15,8 @@ from headway_api.status import Role, State
 from headway_operator.plan import conditions as judged
 from headway_operator.plan.context import Context, JobStatus
 from headway_operator.plan.health import Issue, RoleHealth
+from headway_operator.plan.job_health import JobHealth
 from headway_operator.plan.rollout import scaled
-from headway_operator.plan.situation import Situation
 from headway_operator.plan.subject import Subject
 
 COMMON: Final = frozenset(
@@ -54,7 +54,7 @@ def halted(
 
 def waiting(subject: Subject, context: Context, why: Issue, now: datetime) -> JobStatus:
     """Of a job that cannot begin before another job has come so far."""
-    before, situation = context.job.status, Situation(now=now, lacks=why)
+    before, situation = context.job.status, JobHealth(now=now, lacks=why)
     ready = condition(ConditionType.READY, False, why.reason, why.message)
     working = condition(ConditionType.RECONCILING, True, why.reason, why.message)
     fresh = [judged.accepted(None), *subject.resolution(context, situation)]
@@ -68,7 +68,7 @@ def waiting(subject: Subject, context: Context, why: Issue, now: datetime) -> Jo
     )
 
 
-def of(subject: Subject, context: Context, situation: Situation) -> JobStatus:
+def of(subject: Subject, context: Context, situation: JobHealth) -> JobStatus:
     """The operator's part of the status."""
     before, now = context.job.status, situation.now
     finished = situation.failure is not None or situation.complete
@@ -140,7 +140,7 @@ def _with(
     return subject.own_part(before).model_copy(update={"conditions": own, "observed_generation": generation})
 
 
-def _suspended_seconds(context: Context, situation: Situation) -> int | None:
+def _suspended_seconds(context: Context, situation: JobHealth) -> int | None:
     before = context.job.status
     known = find(before.conditions, ConditionType.SUSPENDED)
     if known is None or known.status != "True" or situation.suspended:
@@ -148,14 +148,14 @@ def _suspended_seconds(context: Context, situation: Situation) -> int | None:
     return (before.suspended_seconds or 0) + int((situation.now - known.last_transition_time).total_seconds())
 
 
-def _terminal(subject: Subject, context: Context, situation: Situation) -> list[Condition]:
+def _terminal(subject: Subject, context: Context, situation: JobHealth) -> list[Condition]:
     if situation.failure:
         return [condition(ConditionType.FAILED, True, situation.failure.reason, situation.failure.message)]
     return [subject.completed(context)] if situation.complete else []
 
 
 def _state(
-    subject: Subject, context: Context, situation: Situation, known: list[Condition]
+    subject: Subject, context: Context, situation: JobHealth, known: list[Condition]
 ) -> tuple[State, str]:
     """One word for the printer column, and the reason of the condition it comes from."""
     if situation.failure:
@@ -190,7 +190,7 @@ def _reason(known: list[Condition], kind: ConditionType) -> str:
     return found.reason if found else ""
 
 
-def _all_roles(before: JobStatus, situation: Situation) -> list[Role]:
+def _all_roles(before: JobStatus, situation: JobHealth) -> list[Role]:
     """Those wanted now, and those that were: their restarts still count after they are gone."""
     now = {health.role: _role(health) for health in situation.roles}
     past = {role.name: Role(name=role.name, restarts=role.restarts) for role in before.roles}
@@ -208,7 +208,7 @@ def _role(health: RoleHealth) -> Role:
     )
 
 
-def _replicas(situation: Situation) -> int:
+def _replicas(situation: JobHealth) -> int:
     rollout = situation.role(names.ROLLOUT)
     return rollout.ready - rollout.ready_unscaled if rollout else 0
 

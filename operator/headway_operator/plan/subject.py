@@ -15,8 +15,8 @@ from headway_api.spec.training import RLTrainingJob
 from headway_api.status import State
 from headway_operator.plan.context import Context, Job, JobStatus, Json, Wanted
 from headway_operator.plan.health import Issue, RoleHealth
+from headway_operator.plan.job_health import JobHealth
 from headway_operator.plan.observed import Observed
-from headway_operator.plan.situation import Situation
 
 
 @dataclass(frozen=True)
@@ -101,11 +101,11 @@ class Subject(ABC):
         """What is seen without the workloads that are on their way out."""
 
     @abstractmethod
-    def resolution(self, context: Context, situation: Situation) -> list[Condition]:
+    def resolution(self, context: Context, situation: JobHealth) -> list[Condition]:
         """What is said of the job's references to other jobs."""
 
     @abstractmethod
-    def conditions(self, context: Context, situation: Situation) -> list[Condition]:
+    def conditions(self, context: Context, situation: JobHealth) -> list[Condition]:
         """The conditions that jobs of the other kind do not have."""
 
     @abstractmethod
@@ -113,7 +113,7 @@ class Subject(ABC):
         """Only what the operator writes, of a status as it is stored."""
 
     @abstractmethod
-    def chosen(self, context: Context, situation: Situation) -> dict[str, Any]:
+    def chosen(self, context: Context, situation: JobHealth) -> dict[str, Any]:
         """Fields of the status that jobs of the other kind do not have."""
 
     @abstractmethod
@@ -125,7 +125,7 @@ class Subject(ABC):
         """State and Progressing's reason while the job does what it is for."""
 
     @abstractmethod
-    def coming_up(self, context: Context, situation: Situation) -> State | None:
+    def coming_up(self, context: Context, situation: JobHealth) -> State | None:
         """State while what waited for the preflight is not at work yet; None: nothing of it is wanted."""
 
     def is_own(self, known: Condition) -> bool:

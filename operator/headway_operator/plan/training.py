@@ -31,8 +31,8 @@ from headway_operator.plan import admission, learner, pause, rollout, warm_start
 from headway_operator.plan import conditions as judged
 from headway_operator.plan.context import Context, Job, JobStatus, Json, Wanted
 from headway_operator.plan.health import Issue, RoleHealth, role_health, together
+from headway_operator.plan.job_health import JobHealth
 from headway_operator.plan.observed import Observed
-from headway_operator.plan.situation import Situation
 from headway_operator.plan.status import COMMON, PREFLIGHT_DONE, common_part
 from headway_operator.plan.subject import Settled, Subject
 
@@ -105,10 +105,10 @@ class Training(Subject):
     def in_use(self, context: Context, observed: Observed) -> Observed:
         return observed
 
-    def resolution(self, context: Context, situation: Situation) -> list[Condition]:
+    def resolution(self, context: Context, situation: JobHealth) -> list[Condition]:
         return []
 
-    def conditions(self, context: Context, situation: Situation) -> list[Condition]:
+    def conditions(self, context: Context, situation: JobHealth) -> list[Condition]:
         return [
             _checkpoint(context.training),
             judged.role(ConditionType.LEARNER_READY, situation, names.LEARNER),
@@ -125,7 +125,7 @@ class Training(Subject):
             resumed_pause=status.resumed_pause,
         )
 
-    def chosen(self, context: Context, situation: Situation) -> dict[str, Any]:
+    def chosen(self, context: Context, situation: JobHealth) -> dict[str, Any]:
         return {
             "warm_start": context.warm_start or context.training.status.warm_start,
             "warnings": [] if situation.refusal else warnings(context.training.spec),
@@ -152,7 +152,7 @@ class Training(Subject):
             return "Evaluating", Reason.EVALUATING
         return "Training", Reason.STEPPING
 
-    def coming_up(self, context: Context, situation: Situation) -> State | None:
+    def coming_up(self, context: Context, situation: JobHealth) -> State | None:
         progress = context.training.status.progress
         if progress and progress.step > 0:
             return "Restarting"
@@ -170,7 +170,7 @@ class Training(Subject):
         failed = is_true(status.conditions, ConditionType.FAILED)
         return [_nothing_known(Reason.FAILED if failed else Reason.SUCCEEDED)]
 
-    def _weights(self, context: Context, situation: Situation) -> list[Condition]:
+    def _weights(self, context: Context, situation: JobHealth) -> list[Condition]:
         """What is known of servers' weights where no coordinator can say it; nothing where one can."""
         if situation.failure:
             return [_nothing_known(Reason.FAILED)]

@@ -14,8 +14,8 @@ from headway_api.records import Batch, EpisodeRecord, Purpose
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_coordinator.engines.router import Router
 from headway_coordinator.episode import Task
-from headway_coordinator.sampler.choice import CHOICES, Order
 from headway_coordinator.sandboxes import PoolState
+from headway_coordinator.scheduler.choice import CHOICES, Order
 from headway_coordinator.spool import decode
 from headway_coordinator.stall import blocker
 from headway_coordinator.validations import MOST_UNFINISHED

@@ -32,7 +32,7 @@ from headway_coordinator.bounds import oldest_step
 from headway_coordinator.dataset import position_of
 from headway_coordinator.episode import Task
 from headway_coordinator.ledger.segments import Ledger
-from headway_coordinator.sampler.choice import CHOICES, Order
+from headway_coordinator.scheduler.choice import CHOICES, Order
 from headway_coordinator.spool import decode
 from headway_coordinator.training import Conflict, Training
 
@@ -116,7 +116,7 @@ async def test_on_policy_groups_that_are_too_old_for_it_are_given_up(tmp_path: P
     training, learner = await ordered(job, "OnPolicy")
     assert [report.step for report in reports_of(job) if report.directive] == [4]
     assert training.state.in_force == InForce(number=1, max_steps_off_policy=0)
-    assert training.sampler.slots == 2
+    assert training.scheduler.slots == 2
     assert set(training.state.abandoned) <= {"TooOld", "NoStepLeft"}
     assert training.state.abandoned["TooOld"] > 0
     assert [batch.step for batch in learner.batches] == [*range(1, 9)]
@@ -187,7 +187,7 @@ async def test_groups_that_run_when_the_job_goes_back_are_ended_in_whatever_they
     training, _ = await ordered(job, "RollBack", at=2)
     stuck = {g.group_id: g for g in groups_of(job) if position_of(g.group_id) in (4, 5)}
     assert {g.abandoned.reason for g in stuck.values() if g.abandoned} == {"RolledBack"}
-    assert training.sampler.leaving == set()
+    assert training.scheduler.leaving == set()
     assert training.state.finished == "MaxSteps"
     held(job)
 
@@ -207,7 +207,7 @@ async def test_a_batch_is_twice_as_large_from_the_remedy_on(tmp_path: Path, samp
     job = Job(tmp_path, a_small_spec(sampler=sampler), rows=20)
     training, learner = await ordered(job, "LargerBatch")
     assert [len(batch.groups) for batch in learner.batches] == [2, 2, 2, 0, 4, 4, 4, 4]
-    assert training.sampler.slots == 12
+    assert training.scheduler.slots == 12
     assert training.epochs_done == 1
     held(job)
 
@@ -222,7 +222,7 @@ async def test_a_batch_that_shrinks_again_leaves_nothing_too_old(tmp_path: Path,
         training.remedies.order = "Undo"
         await asyncio.gather(learner.run(), running)
     assert [len(batch.groups) for batch in learner.batches] == [2, 2, 2, 0, 4, 4, 0, 2, 2, 2, 2, 2]
-    assert training.sampler.slots == 6
+    assert training.scheduler.slots == 6
     assert training.state.in_force == InForce(number=2)
     held(job)
 
@@ -268,7 +268,7 @@ async def test_a_job_whose_last_groups_fail_while_the_learner_is_at_it_waits_for
         assert isinstance(found, Batch)
         lost.set()
         async with asyncio.timeout(5):
-            while not training.sampler.done:
+            while not training.scheduler.done:
                 await asyncio.sleep(0.01)
         await asyncio.sleep(0.1)
         assert training.state.finished is None
@@ -287,7 +287,7 @@ async def test_a_change_that_used_the_data_up_is_taken_anew_by_a_learner_that_re
         await learner.run(steps=3)
         training.remedies.order = "RollBack"
         await learner.run(steps=1)
-        assert training.sampler.left == 0, "what waited is given up"
+        assert training.scheduler.left == 0, "what waited is given up"
     rolled_back(job, to=2)
     async with job.coordinator() as (training, learner, running):
         learner._publish = lambda step: manifest(step, incarnation=1)
@@ -306,7 +306,7 @@ async def test_what_the_learner_refuses_changes_nothing_and_is_not_tried_again(t
     training, learner = await ordered(job, "OnPolicy", on=refuse)
     assert [report.step for report in reports_of(job) if report.refused] == [4]
     assert training.state.in_force == InForce()
-    assert training.sampler.slots == 6
+    assert training.scheduler.slots == 6
     [entry] = training.remedies.course.entries
     assert (entry.state, entry.why) == ("Refused", "NotApplicable: it was told to refuse")
     assert [len(batch.groups) for batch in learner.batches] == [2, 2, 2, 0, 2, 2, 2, 2]

@@ -183,13 +183,13 @@ async def test_a_paused_job_trains_nothing_more_and_begins_nothing(tmp_path: Pat
         job.paused = lambda: training.state.step >= 1
         await learner.run(steps=1)
         async with asyncio.timeout(10):
-            while training.state.in_flight.total() or training.sampler.step < 1:
+            while training.state.in_flight.total() or training.scheduler.step < 1:
                 await asyncio.sleep(0.01)
         begun = len(job.tasks)
         assert await training.wait_for_batch(2, 0.2) is None
         assert not training.batch_ready
         assert len(job.tasks) == begun
-        assert training.sampler.free > 0, "there was a slot for another group"
+        assert training.scheduler.free > 0, "there was a slot for another group"
         assert training.state.finished is None
         pool = PoolState(ready=4, leased=0, starting=0)
         assert blocker(training, Router(), pool, 60.0).words.startswith("operator: the job is paused")
@@ -210,7 +210,7 @@ async def test_no_batch_comes_between_a_step_and_its_judgement(tmp_path: Path) -
     async with job.coordinator() as (training, learner, _):
         await learner.run(steps=1)
         async with asyncio.timeout(10):
-            while training.sampler.batch() is None:
+            while training.scheduler.batch() is None:
                 await asyncio.sleep(0.01)
 
         def judge() -> None:
@@ -231,7 +231,7 @@ async def test_no_batch_comes_between_a_step_and_its_judgement(tmp_path: Path) -
         reporting = asyncio.create_task(training.report(report))
         async with asyncio.timeout(10):
             await told.wait()
-            while training.sampler.batch() is None:
+            while training.scheduler.batch() is None:
                 await asyncio.sleep(0.01)
         assert training.state.step == 2
         assert await training.batch(3) is None

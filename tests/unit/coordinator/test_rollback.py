@@ -16,7 +16,7 @@ from headway_analysis.billing.segments import total
 from headway_api.exits import ANEW, JobError
 from headway_api.records import StepReport
 from headway_coordinator.bounds import rollback
-from headway_coordinator.sampler.choice import CHOICES, Order
+from headway_coordinator.scheduler.choice import CHOICES, Order
 from headway_coordinator.training import Conflict
 
 

@@ -125,7 +125,7 @@ async def test_a_group_that_a_predecessor_wrote_late_is_trained_unless_its_token
 
     async def episode(task: Task) -> EpisodeRecord:
         nonlocal late
-        step = training.sampler.active[position_of(task.group_id)].since
+        step = training.scheduler.active[position_of(task.group_id)].since
         if not late and step >= 2:
             late = task.group_id
             write(job, a_group(late, [1.0, 0.0], step=step - behind), billed=billed)

@@ -26,8 +26,8 @@ from headway_coordinator.bounds import NO_STEP_LEFT, check_lag
 from headway_coordinator.engines.router import Endpoint, Router
 from headway_coordinator.episode import Task
 from headway_coordinator.ledger.segments import Ledger
-from headway_coordinator.sampler.choice import CHOICES, Order
-from headway_coordinator.sampler.slots import BatchScheduler
+from headway_coordinator.scheduler.choice import CHOICES, Order
+from headway_coordinator.scheduler.slots import BatchScheduler
 from headway_coordinator.spool import Spool, decode
 from headway_coordinator.stall import AFTER_SECONDS, LEARNER_SECONDS, blocker, training_watch
 from headway_coordinator.training import Conflict
@@ -138,7 +138,7 @@ async def test_what_no_step_can_train_is_not_sampled_to_its_end(tmp_path: Path, 
     assert learner.finished is not None
     assert learner.finished.reason == "MaxEpochs"
     assert training.state.abandoned == {"TooFewScored": 2, "NoStepLeft": 1}
-    assert training.sampler.active == {}
+    assert training.scheduler.active == {}
     assert decode(job.store.get(job.layout.train_group("t0-000004"))).abandoned == NO_STEP_LEFT
     assert total(job.ledger.days) == job.recounted()
     async with job.coordinator() as (training, learner, running):

@@ -25,7 +25,7 @@ READINESS: Final = {
 
 
 @dataclass(frozen=True)
-class Situation:
+class JobHealth:
     """The status is a function of this and of the status before."""
 
     now: datetime
@@ -75,7 +75,7 @@ class Situation:
         return self.begun and all(health.at_work for health in self.roles)
 
 
-def needs_help(situation: Situation) -> Issue | None:
+def needs_help(situation: JobHealth) -> Issue | None:
     """What nobody but a person can mend: at once where the kubelet's words say so, else after `PATIENCE`."""
     return next(
         (
@@ -88,7 +88,7 @@ def needs_help(situation: Situation) -> Issue | None:
     )
 
 
-def needs_help_at(situation: Situation) -> list[datetime]:
+def needs_help_at(situation: JobHealth) -> list[datetime]:
     """When what may pass by itself will have had its time."""
     moments = [issue.since + PATIENCE for issue in situation.issues if issue.since is not None]
     return [moment for moment in moments if moment > situation.now]
@@ -98,7 +98,7 @@ def _last_moved(job: Job) -> datetime | None:
     return job.status.progress.updated_time if job.status.progress else None
 
 
-def _running_since(job: Job, situation: Situation) -> datetime | None:
+def _running_since(job: Job, situation: JobHealth) -> datetime | None:
     kinds = [READINESS[health.role] for health in situation.roles if health.role in READINESS]
     kinds = kinds or [ConditionType.SANDBOXES_READY]
     moments = [
@@ -116,7 +116,7 @@ def _sampling_waits(job: Job) -> str | None:
     return None if waits is None else waits.message
 
 
-def stalls_at(context: Context, situation: Situation) -> datetime | None:
+def stalls_at(context: Context, situation: JobHealth) -> datetime | None:
     """When a job that runs, or samples its baseline, will have been silent for too long, unless something
     goes forward before. A server that has just become ready is not known to the coordinator yet."""
     ready = _running_since(context.job, situation)
@@ -128,7 +128,7 @@ def stalls_at(context: Context, situation: Situation) -> datetime | None:
     return max(since) + timedelta(seconds=context.platform.stalled_after_seconds)
 
 
-def no_progress(context: Context, situation: Situation) -> str | None:
+def no_progress(context: Context, situation: JobHealth) -> str | None:
     """What to say of a job that runs and gets nowhere; the coordinator knows best."""
     progress = context.job.status.progress
     if situation.running and progress and progress.stalled:

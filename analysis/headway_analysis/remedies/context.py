@@ -36,7 +36,7 @@ def is_over(verdict: Verdict) -> bool:
 
 
 @dataclass(frozen=True)
-class Situation:
+class RemedyContext:
     """Nothing in it changes."""
 
     spec: RLTrainingJobSpec

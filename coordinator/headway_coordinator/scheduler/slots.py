@@ -23,7 +23,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from headway_coordinator.sampler.choice import CHOICES, Group, Order, feasible
+from headway_coordinator.scheduler.choice import CHOICES, Group, Order, feasible
 
 Late = Literal["TooOld", "NoStepLeft", "RolledBack"]
 """Why a group cannot be trained any more, by the names of `AbandonReason`."""
