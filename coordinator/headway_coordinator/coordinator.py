@@ -343,7 +343,7 @@ class Coordinator(Process):
         training = self._training
         router = self._fleet.router if self._fleet else Router()
         finished = training is not None and training.state.finished is not None
-        sampled = self._dynamic is not None and self._dynamic.scheduler is not None
+        sampled = self._dynamic is not None and self._dynamic.sampler is not None
         found = self._told.model_copy(
             update={
                 "conditions": self._said(router),
