@@ -33,7 +33,7 @@ from pydantic import BeforeValidator, Field
 
 from headway_api import bounds
 from headway_api.exits import CONDITION_REASON
-from headway_api.records import Record
+from headway_api.record import Record
 
 MAX_LEASE_NAME: Final = 200
 """Characters of a lease's or an owner's name."""

@@ -19,7 +19,7 @@ from typing import Final, Literal
 
 from pydantic import Field
 
-from headway_api.records import Record
+from headway_api.record import Record
 
 GO: Final = "go"
 """Key in the place's store that rank 1 sets when the workers are about to take tensors."""

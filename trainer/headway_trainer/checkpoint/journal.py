@@ -26,7 +26,8 @@ from functools import partial
 from headway_api.artifacts import NUMBERED, Layout, by_number, pointed, written
 from headway_api.bounds import OutOfBounds
 from headway_api.exits import JobError
-from headway_api.records import PolicyVersion, Record, StepReport
+from headway_api.record import Record
+from headway_api.records import PolicyVersion, StepReport
 from headway_api.store import NotFound, Store
 from headway_api.stored import parsed, read_each
 from headway_trainer.checkpoint.manifest import Checkpoint, CheckpointManifest, NotWhole, unusable

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headway_api.exits import JobError, Termination
-from headway_api.records import FileDigest, Record, StepReport
+from headway_api.record import Record
+from headway_api.records import FileDigest, StepReport
 
 
 class CheckpointManifest(Record):

@@ -19,7 +19,8 @@ from typing import Final
 import torch
 
 from headway_api.exits import JobError
-from headway_api.records import FileDigest, Record
+from headway_api.record import Record
+from headway_api.records import FileDigest
 from headway_api.store import Corrupt, NotFound, Store, download_folder, upload_folder
 from headway_trainer.checkpoint import resize
 from headway_trainer.checkpoint.manifest import CheckpointManifest, NotWhole

@@ -27,8 +27,7 @@ from headway_api import names
 from headway_api.bounds import OutOfBounds, json_within, shortened
 from headway_api.config import JobConfig
 from headway_api.keys import Key
-from headway_api.record import explained
-from headway_api.records import Record
+from headway_api.record import Record, explained
 from headway_api.sandbox_api import Problem
 from headway_api.weights_direct import DirectHeader, DirectJoin, DirectTensor, header_path, join_path
 from headway_trainer.logs import log

@@ -1,0 +1,58 @@
+"""Which weights, and for what they were sampled."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from functools import total_ordering
+from typing import Self
+
+from pydantic import Field
+
+from headway_api.record import Record
+
+
+@total_ordering
+class PolicyVersion(Record):
+    """Which weights: the optimizer step they came from, in the learner's `incarnation`.
+
+    A learner that rolls back starts a new incarnation, so that step 12 before a rollback and step 12
+    after it are two versions. Ordered by incarnation, then step; version 0.0 is the untrained model.
+    """
+
+    incarnation: int = Field(ge=0)
+    step: int = Field(ge=0)
+
+    def __str__(self) -> str:
+        return f"{self.incarnation}.{self.step}"
+
+    def __lt__(self, other: Self) -> bool:
+        return (self.incarnation, self.step) < (other.incarnation, other.step)
+
+    @classmethod
+    def parse(cls, text: str) -> PolicyVersion:
+        """Inverse of `str`."""
+        incarnation, step = text.split(".")
+        return cls(incarnation=int(incarnation), step=int(step))
+
+
+class Outcome(StrEnum):
+    """How an episode ended. All but the last carry a reward."""
+
+    COMPLETED = "Completed"
+    TRUNCATED = "Truncated"
+    """It ran into maxTurns, maxTokens or the context length; still scored."""
+    AGENT_ERROR = "AgentError"
+    """The agent itself failed; scored as the environment scores an unfinished episode."""
+    INFRA_ERROR = "InfraError"
+    """A sandbox or a server failed: retried, never scored, left out of the baseline and of the bill."""
+
+
+class Purpose(StrEnum):
+    """Why an episode was run; evaluation episodes are billed in a class of their own and never trained on."""
+
+    TRAIN = "train"
+    VALIDATION = "validation"
+    EVALUATION = "evaluation"
+    """Of an RLEvalJob."""
+    PREFLIGHT = "preflight"
+    """Of the untrained model, before a learner exists: what the checks of the preflight judge."""

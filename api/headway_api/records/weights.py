@@ -1,0 +1,118 @@
+"""Published weights, and what a rollout server has loaded."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from headway_api.bounds import is_below
+from headway_api.record import Record
+from headway_api.records.versions import PolicyVersion
+
+
+def _name_below(name: str) -> str:
+    if not is_below(name):
+        raise ValueError("is no name of a file below a folder: write it without .., and without a / in front")
+    return name
+
+
+class FileDigest(Record):
+    """One file of a weights or checkpoint directory."""
+
+    name: Annotated[str, AfterValidator(_name_below)]
+    """Below the directory: `a/b`, and never `../a` or `/a`."""
+    size: int = Field(ge=0)
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+
+
+class Canary(Record):
+    """A fixed sequence and the log-probabilities the learner computed with the published weights.
+
+    `logprobs[i]` is that of `tokens[i + 1]` given `tokens[: i + 1]`: one shorter than `tokens`.
+    A server whose own values differ by more than `tolerance` (mean absolute) holds other weights.
+    """
+
+    tokens: list[int] = Field(fail_fast=True)
+    logprobs: list[float] = Field(fail_fast=True)
+    tolerance: float = Field(gt=0)
+
+
+class TensorDigests(Record):
+    """SHA-256 of the bytes of each tensor of a version; a file beside its weights."""
+
+    tensors: dict[str, str]
+
+
+class WeightsLink(Record):
+    """One version that a delta is built on."""
+
+    version: PolicyVersion
+    uri: str
+    files: list[FileDigest] = Field(fail_fast=True)
+
+
+class DirectSource(Record):
+    """Where the learner hands weights out of its memory, as `weights_direct` describes it."""
+
+    host: str
+    port: int
+    header: str = Field(pattern=r"^[0-9a-f]{64}$")
+    """SHA-256 of the header, which has a digest of each tensor."""
+
+
+class WeightsManifest(Record):
+    """Published weights: where they are and how a server proves that it took them."""
+
+    version: PolicyVersion
+    kind: Literal["lora", "full", "delta", "direct", "base"]
+    uri: str
+    """Folder in the artifact store: Hugging Face layout (adapter_model.safetensors or model.safetensors), or
+    a delta as `weights_format` describes it; of kind direct nothing lies there. Of kind base: the model that
+    the server loaded when it started."""
+    files: list[FileDigest] = Field(fail_fast=True)
+    direct: DirectSource | None = None
+    """Of kind direct, and of full weights that can be had both ways."""
+    chain: list[WeightsLink] = Field(default_factory=list, fail_fast=True)
+    """What a delta is built on: a full version, each delta since, and last the version it applies to."""
+    canary: Canary | None = None
+    """Only kind base may lack it: a model as it comes has no learner that knows its log-probabilities."""
+
+    @property
+    def link(self) -> WeightsLink:
+        """This version, as one that others are built on."""
+        return WeightsLink(version=self.version, uri=self.uri, files=self.files)
+
+    @property
+    def whole(self) -> bool:
+        """Whether its folder holds all of it, to be served as it is."""
+        return self.kind in ("lora", "full")
+
+    @model_validator(mode="after")
+    def _has_what_its_kind_needs(self) -> Self:
+        if self.canary is None and self.kind != "base":
+            raise ValueError(f"weights of kind {self.kind} without a canary")
+        if (self.kind == "delta") != bool(self.chain):
+            raise ValueError(f"weights of kind {self.kind} with a chain of {len(self.chain)}")
+        if self.kind != "full" and (self.kind == "direct") != (self.direct is not None):
+            raise ValueError(f"weights of kind {self.kind} with direct: {self.direct}")
+        return self
+
+
+LoadFailure = Literal["VerificationFailed", "UpdateFailed"]
+"""Why weights were not taken: not what the manifest describes, or not to be had or loaded."""
+
+
+class WeightsState(Record):
+    """What a rollout server holds, by its own measurement."""
+
+    version: PolicyVersion | None
+    ready: bool
+    """False while loading, and for good after a failed verification."""
+    error: str | None = None
+    reason: LoadFailure | None = None
+    """With `error`: its kind."""
+    canary_error: float | None = None
+    """Mean absolute difference to the manifest's canary at the last load."""
+    seconds: float | None = None
+    """How long the last load took, download included."""

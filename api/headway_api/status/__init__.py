@@ -1,0 +1,116 @@
+"""What the platform answers: the `status` of both kinds.
+
+Two writers share it. Each has its own field manager and leaves the other's fields alone
+(`names.FIELD_MANAGER_OPERATOR`, `names.FIELD_MANAGER_COORDINATOR`). Nothing here is a source: numbers
+are projections of the ledger and the step reports. Fractions are strings, as everywhere in Kubernetes.
+"""
+
+from headway_api.status.common import (
+    Count,
+    Generation,
+    MlflowRun,
+    Role,
+    State,
+    Text,
+    Tracking,
+    Word,
+    decimal,
+    list_map,
+)
+from headway_api.status.evaluation import (
+    CandidateResult,
+    Difference,
+    EvalArtifacts,
+    EvalProgress,
+    GateResult,
+    Headline,
+    Interval,
+    ResolvedCandidate,
+    RLEvalJobStatus,
+    SuiteResult,
+)
+from headway_api.status.health import (
+    Pause,
+    Remediation,
+    RemedyFigures,
+    RemedyOrder,
+    RemedyState,
+    Signal,
+)
+from headway_api.status.preflight import (
+    Check,
+    Preflight,
+    PreflightFinding,
+)
+from headway_api.status.training import (
+    Algorithm,
+    Artifacts,
+    BestValidation,
+    Checkpoint,
+    Checkpoints,
+    Progress,
+    Reward,
+    RLTrainingJobStatus,
+    StartingWeights,
+    TaskValidation,
+    Test,
+    TestResult,
+    Validation,
+    Weights,
+)
+from headway_api.status.usage import (
+    Budget,
+    BudgetLimit,
+    Estimate,
+    Usage,
+)
+
+__all__ = [
+    "Algorithm",
+    "Artifacts",
+    "BestValidation",
+    "Budget",
+    "BudgetLimit",
+    "CandidateResult",
+    "Check",
+    "Checkpoint",
+    "Checkpoints",
+    "Count",
+    "Difference",
+    "Estimate",
+    "EvalArtifacts",
+    "EvalProgress",
+    "GateResult",
+    "Generation",
+    "Headline",
+    "Interval",
+    "MlflowRun",
+    "Pause",
+    "Preflight",
+    "PreflightFinding",
+    "Progress",
+    "RLEvalJobStatus",
+    "RLTrainingJobStatus",
+    "Remediation",
+    "RemedyFigures",
+    "RemedyOrder",
+    "RemedyState",
+    "ResolvedCandidate",
+    "Reward",
+    "Role",
+    "Signal",
+    "StartingWeights",
+    "State",
+    "SuiteResult",
+    "TaskValidation",
+    "Test",
+    "TestResult",
+    "Text",
+    "Tracking",
+    "Usage",
+    "Validation",
+    "Weights",
+    "Word",
+    "decimal",
+    "list_map",
+]

@@ -1,0 +1,79 @@
+"""Types and blocks that the status of both kinds has."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from headway_api.base import StatusModel
+
+State = Literal[
+    "Pending",
+    "Queued",
+    "Starting",
+    "Preflight",
+    "Training",
+    "Evaluating",
+    "Suspending",
+    "Suspended",
+    "Restarting",
+    "Stalled",
+    "Complete",
+    "Failed",
+]
+
+
+Count = Annotated[int, Field(ge=0)]
+
+
+Generation = Annotated[int, Field(ge=-1)]
+
+
+Text = Annotated[str, Field(max_length=1024)]
+
+
+Word = Annotated[str, Field(max_length=128)]
+
+
+def list_map(key: str) -> dict[str, Any]:
+    """A list that two writers may each own entries of, told apart by `key`."""
+    return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]}
+
+
+def decimal(value: float, digits: int = 4) -> str:
+    """A finite float as status shows it: fixed point, no trailing zeros."""
+    text = f"{value:.{digits}f}"
+    text = text.rstrip("0").rstrip(".") if "." in text else text
+    return "0" if text == "-0" else text
+
+
+class Role(StatusModel):
+    """The pods of one role."""
+
+    name: Word
+    """learner, rollout, coordinator, broker or judge."""
+    desired: Count = 0
+    """Pods wanted."""
+    ready: Count = 0
+    """Pods ready."""
+    restarts: Count = 0
+    """Restarts after failures; disruptions do not count."""
+    message: Text | None = None
+    """What keeps it from being ready, in the API's own words."""
+
+
+class MlflowRun(StatusModel):
+    """The run in MLflow."""
+
+    experiment_id: Word
+    """Id of the experiment."""
+    run_id: Word
+    """Id of the run."""
+    url: Text | None = None
+    """Address of the run's page in MLflow's user interface."""
+
+
+class Tracking(StatusModel):
+    """Where metrics are tracked."""
+
+    mlflow: MlflowRun | None = None
+    """The run in MLflow."""
