@@ -20,7 +20,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 
 from headway_analysis.measures.figures import Figures
@@ -44,21 +43,20 @@ from headway_coordinator.bounds import (
     rollback,
 )
 from headway_coordinator.budget.gate import Budget, unbounded
-from headway_coordinator.budget.worst import NO_LIMITS, Bill, Limits
+from headway_coordinator.budget.worst import NO_LIMITS, Limits
 from headway_coordinator.cancel_token import CancelToken
 from headway_coordinator.dataset import Data, position_of
+from headway_coordinator.durable import Durable
 from headway_coordinator.engines.fleet import Fleet
-from headway_coordinator.episode import Task
-from headway_coordinator.evaluation.summary import Summary
 from headway_coordinator.final_test import FinalTest
 from headway_coordinator.gateway.asks import Sampling
+from headway_coordinator.group_runner import GroupRunner
 from headway_coordinator.ledger.events import discarded_tokens
 from headway_coordinator.ledger.segments import Ledger
 from headway_coordinator.mixing import order_of
 from headway_coordinator.recurring import Recurring, given_up
-from headway_coordinator.remedies.driver import Record, Remedies
+from headway_coordinator.remedies.driver import Remedies
 from headway_coordinator.scheduler.slots import BatchScheduler
-from headway_coordinator.serial_executor import SerialExecutor
 from headway_coordinator.signals import Signals
 from headway_coordinator.spool import Replay, Spool
 from headway_coordinator.state import FinishedWhy, State
@@ -105,16 +103,9 @@ class Training:
         self._spec = spec
         self._data = data
         self._fleet = fleet
-        self._spool = spool
-        self._ledger = ledger
-        self._episode = episode
-        self._incarnation = incarnation
         self._on_change = on_change
-        self._on_episode = on_episode
         self.faults = faults or Recurring()
-        self._relative = relative
         self._budget = budget or unbounded()
-        self._limits = limits
         self.drains = False
         """Nothing more is begun: the budget is exhausted, and what is finished is trained."""
         self._beside = beside
@@ -127,8 +118,7 @@ class Training:
             spec.data.shuffle,
         )
         self.limiter = limiter
-        self._validation_limiter = beside.limiter if beside and beside.limiter else limiter.lane()
-        self._store = SerialExecutor()
+        self._durable = Durable(spool, ledger, incarnation)
         self._reporting = asyncio.Lock()
         self._changed = asyncio.Condition()
         self._running: dict[int, CancelToken] = {}
@@ -139,6 +129,30 @@ class Training:
         self._fault: JobError | None = None
         """What `run` ends with: it came up in a call of the learner's."""
         self.state = State()
+        self.scheduler = BatchScheduler(
+            batch_size=algorithm.batch_size,
+            max_lag=algorithm.max_steps_off_policy,
+            steps=schedule.max_steps,
+            positions=len(data.train) * schedule.max_epochs,
+            order=algorithm.sampler,
+        )
+        self._groups = GroupRunner(
+            spec,
+            self.state,
+            self.scheduler,
+            self._durable,
+            episode=episode,
+            beside=beside,
+            limiter=limiter,
+            validation_limiter=beside.limiter if beside and beside.limiter else limiter.lane(),
+            incarnation=incarnation,
+            budget=self._budget,
+            limits=limits,
+            faults=self.faults,
+            relative=relative,
+            on_episode=on_episode,
+            on_change=on_change,
+        )
         self.validations = Validations(
             spec,
             data.validation,
@@ -146,9 +160,9 @@ class Training:
             self.state,
             fleet,
             beside,
-            play=self._run,
-            keep=self._keep_summary,
-            published=lambda weights: self._store(spool.published, weights),
+            play=self._groups.run,
+            keep=self._durable.conclude,
+            published=self._durable.published,
             moved=self._notify,
             on_validation=on_validation,
             given_up=self._given_up,
@@ -159,25 +173,18 @@ class Training:
             data.tasks.get("test"),
             self.state,
             beside.fleet if beside else fleet,
-            play=self._run,
-            answered=lambda name: self._store(spool.evaluated, name),
-            published=lambda weights: self._store(spool.published, weights),
+            play=self._groups.run,
+            answered=self._durable.evaluated,
+            published=self._durable.published,
             moved=self._notify,
             on_test=on_test,
-        )
-        self.scheduler = BatchScheduler(
-            batch_size=algorithm.batch_size,
-            max_lag=algorithm.max_steps_off_policy,
-            steps=schedule.max_steps,
-            positions=len(data.train) * schedule.max_epochs,
-            order=algorithm.sampler,
         )
         self.remedies = Remedies(
             spec,
             self.state,
             self.scheduler,
             signals or Signals(spec),
-            write=lambda record: self._store(self._record, record),
+            write=self._durable.decide,
         )
 
     @property
@@ -218,7 +225,7 @@ class Training:
     @property
     def store_busy(self) -> float:
         """Seconds for which the write to the artifact store that is under way has been."""
-        return self._store.busy
+        return self._durable.busy
 
     @property
     def batch_ready(self) -> bool:
@@ -256,16 +263,16 @@ class Training:
         )
         left |= {p: GIVEN_UP[why] if idle else TOO_OLD for p, why in late.items()}
         for position, why in left.items():
-            gone.append(group := await self._store(self._give_up, kept.pop(position), why))
-            self._count_abandoned(group, why)
+            gone.append(group := await self._durable.give_up(kept.pop(position), why))
+            self._groups.count_abandoned(group, why)
             self.state.discarded += discarded_tokens(group)
         for group in [*kept.values(), *gone, *(g for found in replay.validations.values() for g in found)]:
-            await self._store(self._ledger.group, group)
-        for group in await self._store(self._spool.tested):
-            await self._store(self._ledger.group, group)
+            await self._durable.bill(group)
+        for group in await self._durable.tested():
+            await self._durable.bill(group)
         for report in replay.reports[1:]:
-            await self._store(self._ledger.step, report, time.time())
-        await self._bill_lost(replay)
+            await self._durable.bill_step(report)
+        await self._durable.bill_lost(replay.taken)
         self._waiting = kept
         for group in kept.values():
             self._budget.awaits_step(group)
@@ -274,22 +281,6 @@ class Training:
         if replay.reports:
             await self._fleet.want(replay.reports[-1].weights)
         logs.event(_log, "restored", step=self.state.step, waiting=len(kept), settled=len(settled))
-
-    async def _bill_lost(self, replay: Replay) -> None:
-        """Count again, from its episodes, each trained group whose segment somebody has taken away."""
-        for key in self._ledger.lost(replay.taken):
-            group = await self._store(self._spool.taken, key)
-            logs.event(
-                _log,
-                "segment-lost",
-                level=logging.WARNING,
-                segment=f"{key}.jsonl",
-                message="its usage was counted again from its episodes"
-                if group is not None
-                else "its episodes are gone too: bring back one of the two, or the bill is too low",
-            )
-            if group is not None:
-                await self._store(self._ledger.group, group)
 
     async def run(self) -> None:
         """Until the last step is taken and validated.
@@ -415,7 +406,7 @@ class Training:
         """End this process where the learner was rolled back: everything it knows was read from the store."""
         if not self.state.reports:
             return
-        latest = await self._store(self._spool.latest)
+        latest = await self._durable.latest()
         if (fault := rollback(report, self.state.reports[-1], latest)) is not None:
             await self._end(fault)
             raise fault
@@ -448,8 +439,7 @@ class Training:
             self._refuse_undecided(report)
         elif report.step > 0 and not self.scheduler.accepts(report.step, positions):
             raise Conflict(f"step {report.step} names other groups than its batch")
-        await self._store(self._spool.keep, report)
-        await self._store(self._ledger.step, report, time.time())
+        await self._durable.keep(report)
         for group_id in report.groups:
             self._budget.settled(group_id)
         gone: list[tuple[GroupRecord, Abandoned]] = []
@@ -498,15 +488,7 @@ class Training:
 
     async def _lose(self, group: GroupRecord, why: Abandoned) -> None:
         """Give up a group that has finished: it stands as abandoned, and costs what such a one costs."""
-        self._count_abandoned(await self._give_up_late(group, why), why)
-
-    async def _give_up_late(self, group: GroupRecord, why: Abandoned) -> GroupRecord:
-        counted = discarded_tokens(group).total()
-        group = await self._store(self._give_up, group, why)
-        await self._store(self._ledger.group, group)
-        self._budget.settled(group.group_id)
-        self.state.discarded[why.reason] += discarded_tokens(group).total() - counted
-        return group
+        self._groups.count_abandoned(await self._groups.give_up(group, why), why)
 
     async def _want(self, report: StepReport, reported: float) -> None:
         """Have the weights of a step sampled with."""
@@ -540,13 +522,6 @@ class Training:
             await self._until(lambda: bool(self._unvalidated()))
             await self.validations.run()
 
-    async def _keep_summary(self, summary: Summary) -> None:
-        await self._store(self._put_summary, summary)
-
-    def _put_summary(self, summary: Summary) -> None:
-        self._spool.refuse_superseded(self._incarnation)
-        self._spool.conclude(summary)
-
     async def _train(self, position: int) -> None:
         sampling = self._spec.rollout.sampling
         slot = self._order.slot(position)
@@ -568,11 +543,11 @@ class Training:
         if position in self._leaving:
             plan.stop.now(self._leaving[position])
         self._stop_doomed()
-        group = await self._run(plan)
+        group = await self._groups.run(plan)
         del self._running[position]
         why = self._leaving.pop(position, None)
         if why is not None and group.abandoned is None:  # it had ended when it was given up
-            group = await self._give_up_late(group, why)
+            group = await self._groups.give_up(group, why)
         if group.abandoned is not None:
             self._abandoned(position, group, group.abandoned)
         else:
@@ -582,7 +557,7 @@ class Training:
         await self._notify()
 
     def _abandoned(self, position: int, group: GroupRecord, why: Abandoned) -> None:
-        self._count_abandoned(group, why)
+        self._groups.count_abandoned(group, why)
         self.scheduler.abandoned(position)
         self._stop_doomed()
         if why.reason in ("TooFewScored", "NotJudged"):
@@ -595,39 +570,11 @@ class Training:
         found = self.faults.of_most()
         return lost(group) if found is None else given_up(found, begun=self.state.step > 0)
 
-    def _count_abandoned(self, group: GroupRecord, why: Abandoned) -> None:
-        said = why.model_dump()
-        logs.event(_log, "group-abandoned", level=logging.WARNING, group=group.group_id, **said)
-        self.state.abandoned[why.reason] += 1
-
     def _stop_doomed(self) -> None:
         """Cancel what runs, once nothing can train it: called wherever that may have come true."""
         if self.scheduler.over:
             for stop in self._running.values():
                 stop.now(NO_STEP_LEFT)
-
-    async def _run(self, plan: groups.Plan) -> GroupRecord:
-        """Run a group, make it and its usage durable."""
-        most = self._limits.sampled(plan.sampling.max_tokens, plan.sampling.episode_tokens)
-        async with self._budget.group(plan, Bill(plan.purpose), self._limits, most) as held:
-            group = await groups.run(
-                replace(plan, spending=held),
-                held.watched(self._counted),
-                self.limiter if plan.purpose is Purpose.TRAIN else self._validation_limiter,
-                incarnation=self._incarnation,
-                max_retries=self._spec.rollout.max_retries,
-                relative=self._relative,
-            )
-            if plan.purpose is not Purpose.TRAIN and not group.episodes:
-                return group  # it was refused, and has used nothing
-            own, group = group, await self._store(self._put, group)
-            if group is not own and (why := self._untrainable(group)) is not None:
-                group = await self._store(self._give_up, group, why)
-            await self._store(self._ledger.group, group)
-            if plan.purpose is Purpose.TRAIN and group.abandoned is None:
-                self._budget.awaits_step(group)
-        self.state.discarded += discarded_tokens(group)
-        return group
 
     def drain(self) -> None:
         """Begin no group any more: train the batches that are whole, and end."""
@@ -637,56 +584,6 @@ class Training:
         self.scheduler.positions = min(self.scheduler.positions, self.scheduler.cursor)
         self._budget.refuse()
         self._stop_doomed()
-
-    def _put(self, group: GroupRecord) -> GroupRecord:
-        """`Spool.put`, by the newest coordinator alone: what fails an older one is its successor's claim."""
-        self._spool.refuse_superseded(self._incarnation)
-        return self._spool.put(group)
-
-    def _give_up(self, group: GroupRecord, why: Abandoned) -> GroupRecord:
-        self._spool.refuse_superseded(self._incarnation)
-        return self._spool.give_up(group, why)
-
-    def _record(self, record: Record) -> Record:
-        self._spool.refuse_superseded(self._incarnation)
-        return self._spool.decided.write(record)
-
-    def _untrainable(self, group: GroupRecord) -> Abandoned | None:
-        """Why a predecessor's that stands for one run here is given up; None where it may be trained.
-
-        One of older tokens than its slot allows is given up even where it might be trained yet: the bound
-        derives from when groups begin. By age alone, one that was sampled before the job went back would do:
-        no step ages anybody that trains nothing.
-        """
-        oldest, position = oldest_step(group), position_of(group.group_id)
-        if group.purpose is not Purpose.TRAIN or group.abandoned is not None or oldest is None:
-            return None
-        if oldest < self.state.went_back:
-            return ROLLED_BACK
-        slot = self.scheduler.active.get(position)  # none where it was given up meanwhile
-        return TOO_OLD if slot is not None and as_of(oldest, self.state.idle) < slot.since else None
-
-    async def _counted(self, task: Task) -> EpisodeRecord:
-        counts = self.state
-        counts.in_flight[task.purpose] += 1
-        counts.retried[task.purpose] += groups.is_retry(task.attempt)
-        episode = self._episode
-        if self._beside is not None and task.purpose is not Purpose.TRAIN:
-            episode = self._beside.episode
-        try:
-            record = await episode(task)
-        finally:
-            counts.in_flight[task.purpose] -= 1
-        counts.ended[record.outcome.value, task.purpose] += 1
-        if record.reward is not None:
-            self.state.moved()
-        self._on_episode(record)
-        at_once = 1 + sum(counts.in_flight.values())
-        if self.faults.ended(record.episode_id, scored=record.reward is not None, at_once=at_once):
-            self._on_change()
-        if (found := self.faults.hopeless) is not None:
-            raise given_up(found, begun=counts.step > 0)
-        return record
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         """Wait for the job to move. Unbounded on purpose: `stall` says what it waits for."""

@@ -398,15 +398,15 @@ async def heard_in_part(job: Job, order: str) -> None:
     """It dies in the middle of giving groups up."""
     async with job.coordinator() as (training, learner, _):
         training.remedies.order = order
-        plain, given = training._give_up, []
+        plain, given = training._durable.give_up, []
 
-        def give_up(group: GroupRecord, why: Any) -> GroupRecord:
+        async def give_up(group: GroupRecord, why: Any) -> GroupRecord:
             if given:
                 raise asyncio.CancelledError
             given.append(group)
-            return plain(group, why)
+            return await plain(group, why)
 
-        training._give_up = give_up  # type: ignore[method-assign]
+        training._durable.give_up = give_up  # type: ignore[method-assign]
         taking = asyncio.create_task(learner.run(steps=1))
         await asyncio.wait([taking], timeout=5)
         taking.cancel()

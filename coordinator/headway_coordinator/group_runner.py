@@ -1,0 +1,134 @@
+"""Runs the groups of a training job: within the budget, to their end, and durable with their usage."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from headway_api import logs
+from headway_api.records import Abandoned, EpisodeRecord, GroupRecord, Purpose
+from headway_api.spec.training import RLTrainingJobSpec
+from headway_api.staleness import as_of
+from headway_coordinator import group as groups
+from headway_coordinator.bounds import ROLLED_BACK, TOO_OLD, oldest_step
+from headway_coordinator.budget.gate import Budget
+from headway_coordinator.budget.worst import Bill, Limits
+from headway_coordinator.dataset import position_of
+from headway_coordinator.durable import Durable
+from headway_coordinator.episode import Task
+from headway_coordinator.ledger.events import discarded_tokens
+from headway_coordinator.recurring import Recurring, given_up
+from headway_coordinator.scheduler.slots import BatchScheduler
+from headway_coordinator.state import State
+from headway_coordinator.validations import Beside
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class GroupRunner:
+    """Only the event loop uses it."""
+
+    spec: RLTrainingJobSpec
+    state: State
+    """Counts what runs, ended and was given up."""
+    scheduler: BatchScheduler
+    durable: Durable
+    episode: groups.Run
+    """Plays an episode on the servers of training."""
+    beside: Beside | None
+    """Plays the episodes of validations; None where the servers of training do."""
+    limiter: groups.Limiter
+    """Bounds training episodes."""
+    validation_limiter: groups.Limiter
+    """Bounds all other episodes."""
+    incarnation: int
+    budget: Budget
+    limits: Limits
+    faults: Recurring
+    """Learns why episodes failed."""
+    relative: groups.Relative | None
+    """Rewards the episodes of a group against each other."""
+    on_episode: Callable[[EpisodeRecord], None]
+    on_change: Callable[[], None]
+
+    async def run(self, plan: groups.Plan) -> GroupRecord:
+        """Run a group; make it and its usage durable."""
+        most = self.limits.sampled(plan.sampling.max_tokens, plan.sampling.episode_tokens)
+        async with self.budget.group(plan, Bill(plan.purpose), self.limits, most) as held:
+            group = await groups.run(
+                replace(plan, spending=held),
+                held.watched(self._counted),
+                self.limiter if plan.purpose is Purpose.TRAIN else self.validation_limiter,
+                incarnation=self.incarnation,
+                max_retries=self.spec.rollout.max_retries,
+                relative=self.relative,
+            )
+            if plan.purpose is not Purpose.TRAIN and not group.episodes:
+                return group  # the budget refused it, and it used nothing
+            own, group = group, await self.durable.put(group)
+            if group is not own and (why := self._untrainable(group)) is not None:
+                group = await self.durable.give_up(group, why)
+            await self.durable.bill(group)
+            if plan.purpose is Purpose.TRAIN and group.abandoned is None:
+                self.budget.awaits_step(group)
+        self.state.discarded += discarded_tokens(group)
+        return group
+
+    async def give_up(self, group: GroupRecord, why: Abandoned) -> GroupRecord:
+        """Abandon a finished group: it is marked, billed as discarded, and its reservation ends."""
+        counted = discarded_tokens(group).total()
+        group = await self.durable.give_up(group, why)
+        await self.durable.bill(group)
+        self.budget.settled(group.group_id)
+        self.state.discarded[why.reason] += discarded_tokens(group).total() - counted
+        return group
+
+    def count_abandoned(self, group: GroupRecord, why: Abandoned) -> None:
+        """Count and log an abandoned group."""
+        said = why.model_dump()
+        logs.event(_log, "group-abandoned", level=logging.WARNING, group=group.group_id, **said)
+        self.state.abandoned[why.reason] += 1
+
+    def _untrainable(self, group: GroupRecord) -> Abandoned | None:
+        """Why a predecessor's group, spooled in place of this one, is abandoned; None if it may be trained.
+
+        A group with tokens older than its slot allows is abandoned even where it could still be trained:
+        the staleness bound counts from when groups begin. Age alone would let through a group sampled before
+        a rollback, since a step that trains nothing ages no group.
+        """
+        oldest, position = oldest_step(group), position_of(group.group_id)
+        if group.purpose is not Purpose.TRAIN or group.abandoned is not None or oldest is None:
+            return None
+        if oldest < self.state.went_back:
+            return ROLLED_BACK
+        slot = self.scheduler.active.get(position)  # none if the group was given up meanwhile
+        return TOO_OLD if slot is not None and as_of(oldest, self.state.idle) < slot.since else None
+
+    async def _counted(self, task: Task) -> EpisodeRecord:
+        """Play an episode, and count it.
+
+        Raises:
+            JobError: one fault ends every episode, and goes on to.
+        """
+        counts = self.state
+        counts.in_flight[task.purpose] += 1
+        counts.retried[task.purpose] += groups.is_retry(task.attempt)
+        episode = self.episode
+        if self.beside is not None and task.purpose is not Purpose.TRAIN:
+            episode = self.beside.episode
+        try:
+            record = await episode(task)
+        finally:
+            counts.in_flight[task.purpose] -= 1
+        counts.ended[record.outcome.value, task.purpose] += 1
+        if record.reward is not None:
+            self.state.moved()
+        self.on_episode(record)
+        at_once = 1 + sum(counts.in_flight.values())
+        if self.faults.ended(record.episode_id, scored=record.reward is not None, at_once=at_once):
+            self.on_change()
+        if (found := self.faults.hopeless) is not None:
+            raise given_up(found, begun=counts.step > 0)
+        return record
