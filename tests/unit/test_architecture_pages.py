@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md, glossary and architecture pages: what they name exists, and their sentences are short."""
+"""CONTRIBUTING.md, glossary and architecture pages: what they name exists."""
 
 from __future__ import annotations
 
@@ -11,43 +11,17 @@ from pathlib import Path
 
 import pytest
 
+from headway_prose.sentences import FENCE, LINK, SPAN
+
 ROOT = Path(__file__).resolve().parents[2]
 HOPS = sorted((ROOT / "docs" / "architecture").glob("*.md"))
 PAGES = [ROOT / "CONTRIBUTING.md", ROOT / "docs" / "glossary.md", ROOT / "docs" / "architecture.md", *HOPS]
-WORDS = 25
-"""Most words of a sentence."""
-FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
-SPAN = re.compile(r"`([^`\n]+)`")
-LINK = re.compile(r"\[([^\]]*)\]\(([^)\s]+)\)")
 PLACE = "NAME"
 """Stands for a file that the reader writes."""
 
 
 def of_page(page: Path) -> str:
     return str(page.relative_to(ROOT))
-
-
-def blocks(text: str) -> Iterator[str]:
-    """Paragraphs, list items and headings of a page, and each cell of its tables; no code blocks."""
-    held: list[str] = []
-    for line in [*map(str.strip, FENCE.sub("", text).splitlines()), ""]:
-        item = re.match(r"(?:[-*]|\d+\.)\s+", line)
-        if held and (not line or item or line.startswith(("#", "|"))):
-            yield " ".join(held)
-            held = []
-        if line.startswith("|"):
-            yield from (cell.strip() for cell in line.strip("|").split("|"))
-        elif line.startswith("#"):
-            yield line.lstrip("# ")
-        elif line:
-            held.append(line[item.end() :] if item else line)
-
-
-def sentences(text: str) -> Iterator[str]:
-    """What is to be read as one sentence: a link counts as its words, code as one word."""
-    for block in blocks(text):
-        plain = LINK.sub(r"\1", SPAN.sub("code", block)).replace("**", "")
-        yield from (part for part in re.split(r"(?<=[.!?])\s+", plain) if re.search(r"\w", part))
 
 
 def hops(text: str) -> list[tuple[int, str]]:
@@ -148,12 +122,6 @@ def test_a_link_leads_somewhere(page: str, link: str) -> None:
     )
 
 
-@pytest.mark.parametrize("page", PAGES, ids=of_page)
-def test_every_sentence_is_short(page: Path) -> None:
-    long = [each for each in sentences(page.read_text()) if len(each.split()) > WORDS]
-    assert not long
-
-
 @pytest.mark.parametrize("page", HOPS, ids=of_page)
 def test_a_page_of_hops_has_a_diagram_and_says_what_is_durable(page: Path) -> None:
     text = page.read_text()
@@ -216,21 +184,6 @@ def test_the_patterns_find_what_the_pages_name() -> None:
     assert ("CONTRIBUTING.md", "api/headway_api/spec/algorithm.py", "LOSSES") in NAMED
     assert len(NAMED) > 150
     assert any("#" in link for _, link in LINKS)
-
-
-@pytest.mark.parametrize(
-    ("text", "longest"),
-    [
-        ("One two. Three four five.\n", 3),
-        ("- one two\n- three\n  four five\n", 3),
-        ("| a b | c d e |\n|---|---|\n", 3),
-        ("1. one\n\n   | a b | c d e |\n   |---|---|\n\n2. two\n", 3),
-        ("```\nnot a sentence of any kind\n```\none\n", 1),
-        ("See [the page](a.md#b) and `a.b. c d`.\n", 5),
-    ],
-)
-def test_sentences_are_counted_as_a_person_counts_them(text: str, longest: int) -> None:
-    assert max(len(each.split()) for each in sentences(text)) == longest
 
 
 def test_what_a_page_names_is_read_from_its_code() -> None:

@@ -1,0 +1,64 @@
+"""Finds what to mend in a page: long sentences and retired phrases. Compares it with the allow-list."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from .phrases import PHRASES
+from .sentences import sentences
+
+WORDS = 25
+"""Most words of a sentence."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One thing to mend: its line, the sentence, and what to do."""
+
+    line: int
+    sentence: str
+    advice: str
+
+
+def faults(text: str) -> Iterator[Fault]:
+    """Faults of a page, in the order of its lines."""
+    for sentence in sentences(text):
+        if sentence.words > WORDS:
+            advice = f"{sentence.words} words: split it into sentences of at most {WORDS}"
+            yield Fault(sentence.line, sentence.text, advice)
+        for phrase in PHRASES:
+            if found := phrase.pattern.search(sentence.text):
+                yield Fault(sentence.line, sentence.text, f'"{found[0]}": write {phrase.instead}')
+
+
+def allowed(text: str) -> dict[str, int]:
+    """Path and number of faults, from lines like `12 docs/page.md`; `#` begins a comment.
+
+    Raises ValueError, which names the line, for anything else.
+    """
+    read: dict[str, int] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not (plain := line.partition("#")[0].strip()):
+            continue
+        found = re.fullmatch(r"([1-9][0-9]*) (\S+)", plain)
+        if not found or found[2] in read:
+            raise ValueError(f"line {number} is {plain!r}: write a count and a path, and each path once")
+        read[found[2]] = int(found[1])
+    return read
+
+
+def verdicts(found: Mapping[str, list[Fault]], allowance: Mapping[str, int]) -> Iterator[str]:
+    """What fails the check, in words. `found` has every page that is checked, by its path."""
+    for page in sorted(found.keys() | allowance.keys()):
+        many, most = len(found.get(page, ())), allowance.get(page, 0)
+        if page not in found:
+            yield f"{page}: no such page is checked; remove its line from the allow-list"
+        elif many > most:
+            yield from (f"{page}:{each.line}: {each.sentence}\n    {each.advice}" for each in found[page])
+            if most:
+                yield f"{page}: {many} faults, and {most} are allowed; mend {many - most}"
+        elif many < most:
+            lower = f"write {many} in the allow-list" if many else "remove its line from the allow-list"
+            yield f"{page}: {many} faults, and {most} are allowed; {lower}"

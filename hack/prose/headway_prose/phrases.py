@@ -1,0 +1,71 @@
+"""Phrases that a reader stumbles over, each with what to write instead."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Phrase:
+    """What is not written, as a pattern without regard to case, and what is written instead."""
+
+    pattern: re.Pattern[str]
+    instead: str
+
+
+def _phrase(pattern: str, instead: str) -> Phrase:
+    return Phrase(re.compile(pattern, re.IGNORECASE), instead)
+
+
+_AUXILIARY = "is|are|was|were|do|does|did|has|have|can|may|will"
+
+PHRASES = (
+    # Inverted sentences.
+    _phrase(
+        rf"^(?:so|nor|neither) (?:{_AUXILIARY})\b", 'the subject first: "X also ...", "X does not ... either"'
+    ),
+    _phrase(r"^(?:not|never) (?:until|only|so|before)\b", "the subject first"),
+    _phrase(r"\b(?:it is|became|is it) so\b", "what is true, in full"),
+    _phrase(r"\bthe one,? and (?:then )?the other\b", "the names of both"),
+    # Private idioms.
+    _phrase(r"\bheed(?:s|ed)?\b", '"used" or "applied"'),
+    _phrase(r"\b(?:is|are|was|were|be|been) told\b(?! apart)", '"receives", "learns" or "shows"'),
+    _phrase(r"\btells? of\b", '"reports" or "shows"'),
+    _phrase(r"\bhas it that\b", '"says that"'),
+    _phrase(r"\bstands\b(?! for\b)", '"remains", "applies" or "is"'),
+    _phrase(r"\bstood\b(?! for\b)", '"remained", "applied" or "was"'),
+    _phrase(
+        r"\b(?:comes?|came) (?:to(?! an? \w+\b.*\bend)|of) (?:it|that|this|them|nothing)\b",
+        '"is", "results in"',
+    ),
+    _phrase(r"\bwhat (?:\S+ )+?(?:comes?|came) to\b", '"the result of ..."'),
+    _phrase(r"\b(?:is|are|was|were|be) taken for\b", '"is treated as" or "is mistaken for"'),
+    _phrase(r"\bgoes by\b", '"uses" or "follows"'),
+    _phrase(r"\bon record\b", '"recorded"'),
+    _phrase(r"\bat work\b", '"running" or "busy"'),
+    _phrase(r"\bparted\b", '"diverged" or "differ"'),
+    _phrase(r"\bdoes without\b", '"needs no"'),
+    _phrase(r"\bgravity\b", '"severity"'),
+    _phrase(r"\bsays? (?:why|so) in (?:words|a word)\b", '"explains"'),
+    _phrase(r"\bare? (?:meant|said) of\b", '"describes"'),
+    _phrase(r"\b(?:is|are) held to\b", '"must follow" or "is compared with"'),
+    _phrase(r"\bspeaks? (?:for|of)\b", '"describes" or "suggests"'),
+    # Old or long words.
+    _phrase(r"\bbut for\b", '"except for"'),
+    _phrase(r"\bnothing but\b", '"only"'),
+    _phrase(r"\banew\b", '"again"'),
+    _phrase(r"\btill\b", '"until"'),
+    _phrase(r"\bupon\b", '"on"'),
+    _phrase(r"\blest\b", '"so that ... not"'),
+    _phrase(
+        r"\b(?:whereof|thereof|whereby|wherein|therein|thereby|hereby|hence|thence|whence)\b", "a plain word"
+    ),
+    _phrase(r"\b(?:in order|so as) to\b", '"to"'),
+    _phrase(r"\bin place of\b", '"instead of"'),
+    _phrase(r"\bprior to\b", '"before"'),
+    _phrase(r"\bowing to\b", '"because of"'),
+    _phrase(r"\b(?:utili[sz]e|leverage)[sd]?\b", '"use"'),
+    _phrase(r"\ball the same\b", '"still"'),
+    _phrase(r"\bforthwith\b", '"at once"'),
+)
