@@ -279,10 +279,10 @@ def _of_both(make: Make, plain: Callable[..., Json]) -> dict[str, Callable[[], W
         "accepted, the preflight is not over": lambda: seen(plain()),
         "the preflight runs": lambda: in_preflight("Running", seen(plain())),
         "pods start": lambda: starting(make()),
-        "at work, `Accepted`": lambda: make(readinessPolicy="Accepted"),
-        "at work, `Running`": lambda: make(readinessPolicy="Running"),
-        "at work, `Succeeded`": lambda: make(readinessPolicy="Succeeded"),
-        "at work, and episodes fail (a tool, a judge)": lambda: episodes_fail(make()),
+        "running, `Accepted`": lambda: make(readinessPolicy="Accepted"),
+        "running, `Running`": lambda: make(readinessPolicy="Running"),
+        "running, `Succeeded`": lambda: make(readinessPolicy="Succeeded"),
+        "running, and episodes fail (a tool, a judge)": lambda: episodes_fail(make()),
         "spec edited, not yet seen": lambda: edited(make(readinessPolicy="Running")),
         "being suspended": lambda: suspending(make(readinessPolicy="Running")),
         "suspended, `Accepted`": lambda: suspended(make(readinessPolicy="Accepted")),
@@ -306,9 +306,9 @@ STAGES: Final[dict[str, dict[str, Callable[[], World]]]] = {
     "RLTrainingJob": _of_both(running, job)
     | {
         "the preflight samples": lambda: sampling(readinessPolicy="Running"),
-        "at work, a validation runs": lambda: said(running(), progress={"step": 4, "evaluating": 4}),
-        "at work, a sign of collapse is raised": lambda: said(running(), signals.healthy([verdict()])),
-        "at work, a remedy is watched": lambda: said(
+        "running, a validation runs": lambda: said(running(), progress={"step": 4, "evaluating": 4}),
+        "running, a sign of collapse is raised": lambda: said(running(), signals.healthy([verdict()])),
+        "running, a remedy is watched": lambda: said(
             running(), signals.healthy([verdict()]), remediations=[WATCHED]
         ),
         "a process is started again": lambda: started_again(running(readinessPolicy="Running")),
