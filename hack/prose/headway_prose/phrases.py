@@ -45,7 +45,7 @@ PHRASES = (
     _phrase(r"\bat hand\b", '"available"'),
     _phrase(r"\bheld against\b", '"compared with"'),
     _phrase(r"\bdear(?:er|est)?\b", '"expensive"'),
-    _phrase(r"\bpass(?:es|ed)? over\b", '"skipped" or "ignored"'),
+    _phrase(r"\bpass(?:es|ed) over\b", '"skipped" or "ignored"'),
     _phrase(r"\b(?:take|takes|took|taken) (?:it|them|that) up\b", '"applies"'),
     _phrase(r"\bends? well\b|\bended well\b", '"succeeds" or "completes"'),
     _phrase(r"\bfor good\b", '"permanently"'),
