@@ -13,10 +13,11 @@ import os
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
+
+from headway_api.document import Json
 
 JOB: Final = "job.json"
-Json = dict[str, Any]
 
 
 class JobFolder:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from typing import Any, Final
 
-Json = dict[str, Any]
+from headway_api.document import Json
 
 KEYED: Final[dict[str, tuple[str, ...]]] = {
     "containers": ("name",),

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Any, Final
+from typing import Final
 
-Json = dict[str, Any]
+from headway_api.document import Json
+
 TRAJECTORIES: Final = "trajectories"
 CHECKPOINTS: Final = "checkpoints"
 WEIGHTS: Final = "weights"

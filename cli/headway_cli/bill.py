@@ -11,6 +11,7 @@ from typing import Any, Final
 from headway_analysis.billing.segments import Usages, by_name, decode, fold, fold_held, once
 from headway_api import names
 from headway_api.artifacts import NUMBERED, SEGMENTS, written
+from headway_api.document import Json
 from headway_api.price_editions import Edition
 from headway_api.prices import DEFAULT, PriceBook, cost_by_day, shown, unpriced
 from headway_api.records import UsageEvent
@@ -19,7 +20,6 @@ from headway_cli.artifact_list import aligned
 from headway_cli.runs import NoRun
 from headway_cli.stored_run import StoredRun, readable
 
-Json = dict[str, Any]
 HASH: Final = 12
 """Digits of a price book's SHA-256 that are shown, as in status."""
 UNITS: Final = ("Tokens", "Seconds")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
+from headway_api.document import Json
 from headway_api.spec.evaluation import RLEvalJobSpec
 from headway_api.status import ResolvedCandidate
 from headway_cli.local.manifest import ManifestWrong
 from headway_operator.plan.candidates import Missing, conflicts, numbered, resolve
 
-Json = dict[str, Any]
 Trained = Callable[[str], Json]
 """Name of a training job -> the job, as an API server holds it; raises ManifestWrong where nobody has it."""
 

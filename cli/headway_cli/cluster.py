@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Final
 
 import urllib3
 from kubernetes import client, config, watch
@@ -15,6 +15,7 @@ from kubernetes.client.exceptions import ApiException
 from kubernetes.config.config_exception import ConfigException
 
 from headway_api import names
+from headway_api.document import Json
 
 MANAGER: Final = "headway-cli"
 CALL_SECONDS: Final = 30
@@ -26,7 +27,6 @@ WATCH_SECONDS: Final = 240
 SHOWN: Final = 3
 """Names that stand for one that does not exist."""
 INSTALL: Final = "helm install headway charts/headway -n headway-system --create-namespace"
-Json = dict[str, Any]
 
 
 class ClusterError(Exception):

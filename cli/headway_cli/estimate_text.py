@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from headway_analysis.estimate.made import Made
+from headway_api.document import Json
 from headway_api.prices import PriceBook
 from headway_cli.artifact_list import aligned
 
-Json = dict[str, Any]
 HASH = 12
 """Digits of a price book's SHA-256 that are shown, as in status."""
 

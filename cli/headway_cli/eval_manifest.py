@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from headway_api import names
+from headway_api.document import Json
 from headway_api.spec.evaluation import BASE_SUFFIX
 from headway_api.spec.rollout import RolloutSpec, ServersSpec
 from headway_api.spec.trust import MeasureSpec
 from headway_cli.local.manifest import ManifestWrong
 
-Json = dict[str, Any]
 MODELS: Final = ("hf://", "s3://", "file://")
 CHECKPOINT: Final = "checkpoint:"
 FORMS: Final = "NAME=checkpoint:JOB[:best|latest|STEP], or NAME=hf://ORGANIZATION/MODEL"

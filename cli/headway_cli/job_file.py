@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from pydantic import ValidationError
 
 from headway_api import price_file
+from headway_api.document import Json
 from headway_api.mistakes import mistakes
 from headway_api.price_file import PriceBookFault
 from headway_api.prices import DEFAULT, PriceBook
 from headway_api.spec.evaluation import RLEvalJob
 from headway_api.spec.training import RLTrainingJob
 from headway_cli.local.manifest import KINDS, ManifestWrong
-
-Json = dict[str, Any]
 
 
 def checked(document: Json) -> RLTrainingJob | RLEvalJob:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from headway_api import names
+from headway_api.document import Json
 
-Json = dict[str, Any]
 SUSPENSION: Final[Json] = {"spec": {"suspend": True}}
 
 

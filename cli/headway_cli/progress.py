@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-Json = dict[str, Any]
+from headway_api.document import Json
 
 
 def line(job: Json) -> str:

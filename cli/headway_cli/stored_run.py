@@ -23,7 +23,6 @@ from headway_api.weights_format import MODEL_FILE
 from headway_cli.runs import NoRun
 from headway_cli.where import LocalJob, Named, Place
 
-Json = dict[str, Any]
 MARKS = ("trajectories", "usage", "steps", "checkpoints", "logs", "incarnations", "prices")
 """Folders of which a run has at least one, as soon as it has written anything."""
 

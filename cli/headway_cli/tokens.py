@@ -12,11 +12,11 @@ from headway_analysis.estimate.prompts import Known
 from headway_api import rope
 from headway_api.base_model import HUB, Source, fetch, read_config
 from headway_api.bounds import OutOfBounds
+from headway_api.document import Json
 from headway_api.store import Store
 from headway_cli.runs import NoRun
 from headway_cli.stored_run import readable
 
-Json = dict[str, Any]
 TODAY: Final = datetime(2024, 7, 26)
 """The day that templates which state it are told, as in a job."""
 CONFIG: Final = "config.json"

@@ -10,11 +10,11 @@ from typing import Any, Final, Protocol
 
 from headway_api import names
 from headway_api.config import Identity
+from headway_api.document import Json
 from headway_api.job_folder import JobFolder
 
 WRITE_SECONDS: Final = 15.0
 """Longest that one write takes."""
-Json = dict[str, Any]
 
 
 class StoredJob(Protocol):

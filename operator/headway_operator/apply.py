@@ -19,9 +19,10 @@ from typing import Final
 
 from headway_api import names
 from headway_api.conditions import Reason
+from headway_api.document import Json
 from headway_api.keys import Key
 from headway_operator.cache import Cache, Ref, ref_of
-from headway_operator.kube import KINDS, Api, ApiError, Json
+from headway_operator.kube import KINDS, Api, ApiError
 from headway_operator.plan.context import Mode, Wanted
 from headway_operator.plan.health import Issue
 

@@ -14,7 +14,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from headway_api import names
-from headway_operator.wire import Json, slim
+from headway_api.document import Json
+from headway_operator.wire import slim
 
 Ref = tuple[str, str, str]
 """Kind, namespace and name of an object."""

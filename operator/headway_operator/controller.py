@@ -10,12 +10,13 @@ from typing import Final
 import urllib3
 
 from headway_api import logs, names
+from headway_api.document import Json
 from headway_operator.apply import Blocked
 from headway_operator.cache import Cache, Ref, particulars, ref_of
 from headway_operator.config import OperatorConfig
 from headway_operator.informer import Informer, sources
 from headway_operator.jobs import Jobs
-from headway_operator.kube import JOBS, Api, ApiError, Json
+from headway_operator.kube import JOBS, Api, ApiError
 from headway_operator.plan import planner
 from headway_operator.queue import Closed, KeyedQueue
 from headway_operator.reconcile import Key, Reconciler

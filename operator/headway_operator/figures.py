@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from headway_api import metrics, names
 from headway_api.conditions import TERMINAL
+from headway_api.document import Json
 from headway_api.signals import STATE_VALUES
-from headway_operator.plan.context import Json
 from headway_operator.plan.reading import manager_of
 
 OF_CONDITION: Final = {"BudgetLow": "low", "BudgetExhausted": "exhausted"}

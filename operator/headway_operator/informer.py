@@ -16,8 +16,9 @@ from typing import Final
 import urllib3
 
 from headway_api import logs, names
+from headway_api.document import Json
 from headway_operator.cache import Cache
-from headway_operator.kube import KINDS, Api, ApiError, Json, Kind
+from headway_operator.kube import KINDS, Api, ApiError, Kind
 from headway_operator.wire import UNREAD
 
 log = logging.getLogger(__name__)

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from headway_api.document import Json
 from headway_operator.cache import Cache, Ref, ref_of
-from headway_operator.kube import CUSTOM, JOBS, KINDS, Api, Json
+from headway_operator.kube import CUSTOM, JOBS, KINDS, Api
 
 
 class Jobs:

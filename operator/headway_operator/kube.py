@@ -17,9 +17,8 @@ from kubernetes import client, config
 
 from headway_api import names
 from headway_api.bounds import KIB, OutOfBounds, json_within
+from headway_api.document import Json
 from headway_operator import wire
-
-Json = dict[str, Any]
 
 REQUEST_SECONDS: Final = 15.0
 WATCH_SECONDS: Final = 290

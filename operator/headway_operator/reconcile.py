@@ -7,11 +7,12 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from headway_api import logs, names
+from headway_api.document import Json
 from headway_api.names import TRAINING_KIND
 from headway_operator.apply import Applier, Blocked, Outdated
 from headway_operator.cache import Cache, Ref, particulars, ref_of
 from headway_operator.config import OperatorConfig
-from headway_operator.kube import EVENT, KINDS, NAMESPACE, Api, ApiError, Json
+from headway_operator.kube import EVENT, KINDS, NAMESPACE, Api, ApiError
 from headway_operator.plan import children, planner
 from headway_operator.plan.context import JobStatus
 from headway_operator.plan.observed import Observed, is_ending

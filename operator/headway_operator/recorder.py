@@ -12,8 +12,9 @@ from typing import Final
 import urllib3
 
 from headway_api import logs
+from headway_api.document import Json
 from headway_operator.cache import Ref, particulars, ref_of
-from headway_operator.kube import EVENT, Api, ApiError, Json
+from headway_operator.kube import EVENT, Api, ApiError
 from headway_operator.plan import events
 from headway_operator.plan.context import JobStatus
 from headway_operator.plan.fact import Fact

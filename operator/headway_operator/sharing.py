@@ -15,11 +15,12 @@ from typing import Final, Literal
 from pydantic import ValidationError
 
 from headway_api import logs, names
+from headway_api.document import Json
 from headway_api.grants import Grant, RLBudgetStatus
 from headway_api.spec.budget import RLBudget
 from headway_api.spec.lifecycle import limits_of
 from headway_operator.cache import Cache, Ref, particulars, ref_of
-from headway_operator.kube import Api, ApiError, Json
+from headway_operator.kube import Api, ApiError
 from headway_operator.plan import grants
 from headway_operator.plan.reading import manager_of
 

@@ -12,10 +12,11 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from headway_api import metrics, names
+from headway_api.document import Json
 from headway_operator.cache import Cache
 from headway_operator.config import DEFAULT_MANAGER
 from headway_operator.figures import figures, labels_of, of_budget, state_of
-from headway_operator.kube import JOBS, Json
+from headway_operator.kube import JOBS
 from headway_operator.plan.reading import manager_of
 from headway_wire.threads import ThreadedServer
 

@@ -11,8 +11,7 @@ from typing import Any, Final
 
 from headway_api import names
 from headway_api.bounds import KIB, MIB, OutOfBounds, json_elements, json_members, json_within
-
-Json = dict[str, Any]
+from headway_api.document import Json
 
 OBJECT_BYTES: Final = 4 * MIB
 """Of one object or one event. The API server stores at most 1.5 MiB, and adds to it what it shows."""

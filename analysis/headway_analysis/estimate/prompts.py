@@ -6,15 +6,15 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import fsum
-from typing import Any, Final
+from typing import Final
 
 from headway_analysis.estimate.amounts import Range, exactly, ordered
 from headway_analysis.estimate.candidates import Opening
 from headway_api.config import EvalConfig
+from headway_api.document import Json
 from headway_api.opening import opening
 from headway_api.sandbox_api import ResetReply
 
-Json = dict[str, Any]
 Size = Callable[[Sequence[Json], Sequence[Json]], int]
 """Tokens of messages and tools, as a prompt."""
 Failed = Callable[[Exception], None]

@@ -8,23 +8,24 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from headway_analysis.preflight.conversation import function_of, parameters_of, properties_of
-from headway_analysis.preflight.evidence import Call, Json
+from headway_analysis.preflight.evidence import Call
+from headway_api.document import JsonView
 
 DEPTH: Final = 3
 """Levels of objects that are drawn."""
 
 
-def random_call(tool: Json, drawn: random.Random) -> Call:
+def random_call(tool: JsonView, drawn: random.Random) -> Call:
     """A call of a tool with what it requires."""
     return Call(name_of(tool), required_arguments(tool, drawn))
 
 
-def name_of(tool: Json) -> str:
+def name_of(tool: JsonView) -> str:
     """A tool's name."""
     return str(function_of(tool).get("name", ""))
 
 
-def required_arguments(tool: Json, drawn: random.Random) -> dict[str, Any]:
+def required_arguments(tool: JsonView, drawn: random.Random) -> dict[str, Any]:
     """A value of each parameter that the tool requires."""
     schema = parameters_of(tool)
     listed = schema.get("required")

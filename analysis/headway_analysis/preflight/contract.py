@@ -18,7 +18,7 @@ from referencing.jsonschema import DRAFT202012
 
 from headway_analysis.preflight.conversation import properties_of
 from headway_analysis.preflight.counted import Steps, validator
-from headway_analysis.preflight.evidence import Json
+from headway_api.document import JsonView
 
 BASE: Final = "urn:contract"
 METHODS: Final = ("get", "put", "post", "delete", "patch")
@@ -54,7 +54,7 @@ class Operation:
 class Contract:
     """All of them."""
 
-    document: Json
+    document: JsonView
     operations: tuple[Operation, ...]
     _registry: Any = field(default=None, repr=False, compare=False)
     _steps: Steps = field(default_factory=lambda: Steps(MOST_STEPS), repr=False, compare=False)
@@ -88,7 +88,7 @@ def plain(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
-def read(document: Json) -> Contract | None:
+def read(document: JsonView) -> Contract | None:
     """The operations of a document; None where it is neither OpenAPI nor a list of MCP's tools."""
     made = _translated(document, openapi=isinstance(document.get("paths"), Mapping))
     if isinstance(made.get("paths"), Mapping):
@@ -101,7 +101,7 @@ def read(document: Json) -> Contract | None:
     return Contract(made, operations, registry)
 
 
-def _translated(document: Json, *, openapi: bool) -> Json:
+def _translated(document: JsonView, *, openapi: bool) -> JsonView:
     """The document without what `LEFT_OUT` lists, and OpenAPI 3.0's `nullable` in JSON Schema's words.
 
     Parameters of these names stay, for their schemas are objects.
@@ -139,7 +139,7 @@ def _is_left_out(key: str, value: Any, *, names: bool) -> bool:
     return key in LEFT_OUT and not (names and isinstance(value, Mapping | list))
 
 
-def resolved(document: Json, value: Any) -> Any:
+def resolved(document: JsonView, value: Any) -> Any:
     """What a reference within the document points at."""
     for _ in range(DEPTH):
         reference = value.get("$ref") if isinstance(value, Mapping) else None
@@ -156,7 +156,7 @@ def _pointer(*parts: str) -> str:
     return "".join("/" + part.replace("~", "~0").replace("/", "~1") for part in parts)
 
 
-def _openapi(document: Json) -> Iterator[Operation]:
+def _openapi(document: JsonView) -> Iterator[Operation]:
     for path, item in document["paths"].items():
         if not isinstance(item, Mapping):
             continue
@@ -165,7 +165,7 @@ def _openapi(document: Json) -> Iterator[Operation]:
                 yield _operation(document, str(path), method, item)
 
 
-def _operation(document: Json, path: str, method: str, item: Json) -> Operation:
+def _operation(document: JsonView, path: str, method: str, item: JsonView) -> Operation:
     described = item[method]
     parameters: dict[str, Any] = {}
     required: set[str] = set()
@@ -192,7 +192,7 @@ def _operation(document: Json, path: str, method: str, item: Json) -> Operation:
     )
 
 
-def _answer(document: Json, path: str, method: str, described: Json) -> str | None:
+def _answer(document: JsonView, path: str, method: str, described: JsonView) -> str | None:
     responses = described.get("responses")
     for code in ("200", "201", "2XX", "default") if isinstance(responses, Mapping) else ():
         assert isinstance(responses, Mapping)

@@ -9,8 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from headway_analysis.measures.tries import sampled_messages, text_of
-from headway_analysis.preflight.evidence import Call, Json, Sampled, ToolResult
+from headway_analysis.preflight.evidence import Call, Sampled, ToolResult
 from headway_api.bounds import shortened
+from headway_api.document import JsonView
 
 LINES: Final = 40
 """Of an example."""
@@ -18,7 +19,7 @@ WIDTH: Final = 200
 """Characters of a line of it."""
 
 
-def prompt_messages(one: Sampled) -> list[Json]:
+def prompt_messages(one: Sampled) -> list[JsonView]:
     """What the model was shown before its first turn."""
     sampled = sampled_messages(one.record)
     if not sampled:
@@ -56,24 +57,24 @@ def calls_of(one: Sampled) -> tuple[Call, ...]:
     return tuple(Call(result.name, result.arguments) for result in one.results)
 
 
-def tool_names(tools: Iterable[Json]) -> list[str]:
+def tool_names(tools: Iterable[JsonView]) -> list[str]:
     """Names of the tools on offer."""
     return [str(function_of(tool).get("name", "")) for tool in tools]
 
 
-def function_of(tool: Json) -> Json:
+def function_of(tool: JsonView) -> JsonView:
     """A tool's own part of its OpenAI spec."""
     found = tool.get("function", tool)
     return found if isinstance(found, Mapping) else {}
 
 
-def parameters_of(tool: Json) -> Json:
+def parameters_of(tool: JsonView) -> JsonView:
     """The JSON schema of a tool's arguments."""
     found = function_of(tool).get("parameters")
     return found if isinstance(found, Mapping) else {}
 
 
-def properties_of(schema: Json) -> Json:
+def properties_of(schema: JsonView) -> JsonView:
     """The parameters that a JSON schema describes, each with its own schema; none where it is odd."""
     found = schema.get("properties")
     return found if isinstance(found, Mapping) else {}

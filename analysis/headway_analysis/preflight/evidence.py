@@ -11,19 +11,18 @@ from decimal import Decimal
 from typing import Any
 
 from headway_analysis.estimate.plan import Plan
+from headway_api.document import JsonView
 from headway_api.records import EpisodeRecord, GroupRecord
-
-Json = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Facts:
     """What job, model and data say, whatever the model does."""
 
-    rows: Sequence[Json]
+    rows: Sequence[JsonView]
     """Training rows."""
-    validation: Sequence[Json] = ()
-    test: Sequence[Json] = ()
+    validation: Sequence[JsonView] = ()
+    test: Sequence[JsonView] = ()
     overlap_allowed: bool = False
     """`spec.data.allowOverlap`: splits may share rows."""
     prompt_column: str | None = None
@@ -46,7 +45,7 @@ class Facts:
     relative: bool = False
     """Whether `group_reward` rewards the episodes of a group against each other. A script is in no group: its
     reward is what `reward` alone said, and nothing is paid by that."""
-    contract: Json | None = None
+    contract: JsonView | None = None
     """`spec.environment.contract`: an OpenAPI document, or MCP's list of tools."""
     seed: int = 0
     """The job's."""
@@ -68,7 +67,7 @@ class Call:
     """One tool call of a script."""
 
     name: str
-    arguments: Json
+    arguments: JsonView
 
 
 @dataclass(frozen=True)
@@ -79,7 +78,7 @@ class Script:
     """Id of the check that asks for it."""
     label: str
     """What it tries, as the check's judge tells its scripts apart: `second run`, `field dropped: tier`."""
-    row: Json
+    row: JsonView
     environment_seed: int
     calls: tuple[Call, ...] = ()
     """In their order; an episode that ends by a tool ends the script too."""
@@ -97,7 +96,7 @@ class ToolResult:
     """What a tool answered."""
 
     name: str
-    arguments: Json
+    arguments: JsonView
     content: str
     seconds: float
     done: bool = False
@@ -108,9 +107,9 @@ class Played:
     """What became of a script."""
 
     script: Script
-    messages: Sequence[Json] = ()
+    messages: Sequence[JsonView] = ()
     """What the environment's reset said."""
-    tools: Sequence[Json] = ()
+    tools: Sequence[JsonView] = ()
     """OpenAI tool specs that it offered."""
     results: Sequence[ToolResult] = ()
     reward: float | None = None
@@ -144,8 +143,8 @@ class JudgeQuestion:
 
     judge: str
     """Name of one of `spec.judges`."""
-    messages: Sequence[Json]
-    schema: Json | None = None
+    messages: Sequence[JsonView]
+    schema: JsonView | None = None
     """JSON schema that the answer holds to; None: it is text."""
 
 
@@ -166,9 +165,9 @@ class Sampled:
 
     record: EpisodeRecord
     group: GroupRecord
-    row: Json
+    row: JsonView
     environment_seed: int
-    tools: Sequence[Json] = ()
+    tools: Sequence[JsonView] = ()
     """OpenAI tool specs that the environment offered."""
     results: Sequence[ToolResult] = ()
     """Its tool calls, as they were carried out, in their order."""

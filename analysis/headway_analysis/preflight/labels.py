@@ -13,7 +13,8 @@ from headway_analysis.overlaps import normalized
 from headway_analysis.preflight.answers import Answer, parsed, tags_in
 from headway_analysis.preflight.choose import is_full
 from headway_analysis.preflight.conversation import folded, prompt_text, said_by, written
-from headway_analysis.preflight.evidence import Baseline, Json
+from headway_analysis.preflight.evidence import Baseline
+from headway_api.document import JsonView
 
 SURE: Final = frozenset(
     ("expected", "label", "labels", "answer", "answers", "truth", "groundtruth", "solution", "correct")
@@ -94,7 +95,7 @@ def _equal_to_answers(baseline: Baseline, columns: Sequence[str]) -> Label | Non
     return None
 
 
-def _columns(rows: Sequence[Json]) -> list[str]:
+def _columns(rows: Sequence[JsonView]) -> list[str]:
     return list(dict.fromkeys(name for row in rows for name in row))
 
 

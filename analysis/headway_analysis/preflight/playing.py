@@ -17,7 +17,8 @@ import json
 from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any
 
-from headway_analysis.preflight.evidence import Call, Json, Played, Script, ToolResult
+from headway_analysis.preflight.evidence import Call, Played, Script, ToolResult
+from headway_api.document import JsonView
 from headway_api.sandbox_api import FinishReply, FinishRequest, ResetReply, ResetRequest, ToolCall, ToolReply
 
 Request = ResetRequest | ToolCall | FinishRequest
@@ -129,7 +130,7 @@ def _called(
 
 
 def conversation(
-    first: Sequence[Json], results: Sequence[ToolResult], answer: str | None
+    first: Sequence[JsonView], results: Sequence[ToolResult], answer: str | None
 ) -> list[dict[str, Any]]:
     """The messages that a judge sees: one call a turn, and last what the agent said."""
     messages = [dict(message) for message in first]

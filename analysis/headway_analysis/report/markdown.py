@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 from headway_analysis.measures.candidate import ALL
 from headway_analysis.report.document import gaps
 from headway_analysis.statistics.differences import Finding
+from headway_api.document import JsonView
 
-Json = Mapping[str, Any]
 MAIN: Final = (
     ("external_score", "external score"),
     ("success", "success"),
@@ -31,7 +31,7 @@ VERDICTS: Final = {
 }
 
 
-def markdown(report: Json) -> str:
+def markdown(report: JsonView) -> str:
     """The report as Markdown.
 
     Args:
@@ -52,7 +52,7 @@ def markdown(report: Json) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _head(report: Json) -> str:
+def _head(report: JsonView) -> str:
     job, best, gate = report["job"], report["headline"], report["gate"]
     measured = [each for each in report["candidates"] if each["tries"]]
     lines = [f"# Evaluation {job['namespace']}/{job['name']}", ""]
@@ -67,7 +67,7 @@ def _head(report: Json) -> str:
     return "\n".join(lines)
 
 
-def _threshold(job: Json) -> float:
+def _threshold(job: JsonView) -> float:
     return float(job["evaluation"].get("successThreshold", 1.0))
 
 
@@ -75,7 +75,7 @@ def _plural(word: str, count: int) -> str:
     return word if count == 1 else f"{word.removesuffix('y')}ies" if word.endswith("y") else f"{word}s"
 
 
-def _main(report: Json) -> str:
+def _main(report: JsonView) -> str:
     lines = [
         [_cell(each["name"]), *(interval(_measure(each, name)) for name, _ in MAIN)]
         for each in report["candidates"]
@@ -84,12 +84,12 @@ def _main(report: Json) -> str:
     return _section("Candidates", _table(["candidate", *(title for _, title in MAIN)], lines))
 
 
-def _measure(candidate: Json, name: str, task: str = ALL) -> Json | None:
-    found: Json | None = candidate["measures"].get(task, {}).get(name)
+def _measure(candidate: JsonView, name: str, task: str = ALL) -> JsonView | None:
+    found: JsonView | None = candidate["measures"].get(task, {}).get(name)
     return found
 
 
-def _differences(report: Json) -> str:
+def _differences(report: JsonView) -> str:
     found = [
         f"- {told(measure, name, report['baseline'], each)}"
         for measure in COMPARED
@@ -98,7 +98,7 @@ def _differences(report: Json) -> str:
     return _section(f"Against {_cell(report['baseline'])}", "\n".join(found))
 
 
-def told(measure: str, name: str, baseline: str, found: Json) -> str:
+def told(measure: str, name: str, baseline: str, found: JsonView) -> str:
     """One paired difference in words."""
     names = f"{_words(measure)} of {_cell(name)}"
     if found["low"] is None or found["p_holm"] is None:
@@ -114,7 +114,7 @@ def told(measure: str, name: str, baseline: str, found: Json) -> str:
     )
 
 
-def _gate(report: Json) -> str:
+def _gate(report: JsonView) -> str:
     gate = report["gate"]
     if gate is None:
         return ""
@@ -123,26 +123,26 @@ def _gate(report: Json) -> str:
     return _section(f"Gate: {VERDICTS[gate['verdict']]}", "\n".join([about, "", *checks]))
 
 
-def _suites(report: Json) -> str:
+def _suites(report: JsonView) -> str:
     """What models could do before: each suite with its differences."""
     parts = [f"{_task(report, suite)}\n\n{_lost(report, suite)}".rstrip() for suite in report["suites"]]
     return _section("Suites", "\n\n".join(parts))
 
 
-def _lost(report: Json, suite: str) -> str:
+def _lost(report: JsonView, suite: str) -> str:
     found = report["suites"][suite]["differences"].get("external_score", {})
     said = (told("external_score", name, report["baseline"], each) for name, each in found.items())
     return "\n".join(f"- {one}" for one in said)
 
 
-def _tasks(report: Json) -> str:
+def _tasks(report: JsonView) -> str:
     every = {task for each in report["candidates"] for task in each["measures"]}
     tasks = sorted(every - {ALL} - report["suites"].keys())
     tables = [_task(report, task) for task in tasks]
     return _section("Tasks", "\n\n".join(tables)) if tables else ""
 
 
-def _task(report: Json, task: str) -> str:
+def _task(report: JsonView, task: str) -> str:
     lines = [
         [_cell(each["name"]), *(interval(_measure(each, name, task)) for name in BY_TASK), _rows(each, task)]
         for each in report["candidates"]
@@ -151,12 +151,12 @@ def _task(report: Json, task: str) -> str:
     return f"### {_cell(task)}\n\n" + _table(["candidate", *map(_words, BY_TASK), "rows"], lines)
 
 
-def _rows(candidate: Json, task: str) -> str:
+def _rows(candidate: JsonView, task: str) -> str:
     """Rows of the task that were measured; every try takes part in the rate of infrastructure errors."""
     return str(candidate["measures"][task]["infra_error"]["rows"])
 
 
-def _cost(report: Json) -> str:
+def _cost(report: JsonView) -> str:
     usage = report["usage"]
     lines = [_bill(each) for each in report["candidates"] if each["tries"]]
     said = f"In all: ${_money(usage['cost'])}, by the price book {_cell(usage['priceBook']['name'])}."
@@ -169,7 +169,7 @@ def _cost(report: Json) -> str:
     return _section("Cost", f"{_table(head, lines)}\n\n{said}")
 
 
-def _bill(candidate: Json) -> list[str]:
+def _bill(candidate: JsonView) -> list[str]:
     used = candidate["usage"]
     tokens = sum(amount for name, amount in used.items() if name != "sandboxSeconds")
     dear = (_measure(candidate, name) for name in ("cost", "cost_per_success"))
@@ -180,7 +180,7 @@ def _bill(candidate: Json) -> list[str]:
     return [_cell(candidate["name"]), cost, *each, counted, seconds]
 
 
-def _unknown(candidate: Json) -> str:
+def _unknown(candidate: JsonView) -> str:
     return "unpriced" if candidate["unpriced"] else "uncounted"
 
 
@@ -188,7 +188,7 @@ def _money(amount: str) -> str:
     return f"{float(amount):.4f}"
 
 
-def _gaps(report: Json) -> str:
+def _gaps(report: JsonView) -> str:
     """What an endpoint refused or did not count, and what has no price."""
     lines = [
         f"- {_cell(each['name'])}: {_cell(said)}."
@@ -198,7 +198,7 @@ def _gaps(report: Json) -> str:
     return _section("What is missing", "\n".join(lines))
 
 
-def _failures(report: Json) -> str:
+def _failures(report: JsonView) -> str:
     failed = [
         f"- {_cell(each['name'])}: {_cell(each['reason'] or '')}: {_cell(each['message'] or '')}"
         for each in report["candidates"]
@@ -207,7 +207,7 @@ def _failures(report: Json) -> str:
     return _section("Candidates that failed", "\n".join(failed))
 
 
-def _notes(report: Json) -> str:
+def _notes(report: JsonView) -> str:
     return _section(
         "Notes",
         "\n".join(
@@ -224,7 +224,7 @@ def _notes(report: Json) -> str:
     )
 
 
-def interval(found: Json | None) -> str:
+def interval(found: JsonView | None) -> str:
     """A figure with its interval."""
     if found is None:
         return "-"

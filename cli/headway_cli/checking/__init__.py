@@ -7,12 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from headway_analysis.preflight.definition import Finding
+from headway_api.document import Json
 from headway_cli.checking import episodes, job, own_tests, rows
-
-Json = dict[str, Any]
 
 
 def findings(document: Json, folder: Path, most_rows: int) -> Iterator[Finding]:

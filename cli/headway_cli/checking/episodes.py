@@ -14,9 +14,10 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from headway_analysis.preflight.definition import Example, Finding
+from headway_api.document import Json
 from headway_cli.checking import process as processes
 from headway_cli.checking.job import Spec
 from headway_cli.checking.rows import TRAIN, Data
@@ -30,7 +31,6 @@ CLOSING_SECONDS: Final = 5.0
 """From its last word to its end."""
 TAIL: Final = 2_000
 """Bytes of the last words of a process that failed."""
-Json = dict[str, Any]
 
 
 @dataclass(frozen=True)

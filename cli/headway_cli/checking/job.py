@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from headway_analysis.preflight.definition import Finding, Verdict
+from headway_api.document import Json
 from headway_api.recipes import GUARD_RAILS, warnings
 from headway_api.spec.evaluation import RLEvalJobSpec
 from headway_api.spec.training import RLTrainingJobSpec
@@ -23,7 +24,6 @@ MODEL: Final = "model"
 FILE: Final = "file://"
 FIELDS: Final = "docs/reference/crds.md says what each field takes."
 _FIELD: Final = re.compile(r"(?:spec|metadata)\.[A-Za-z0-9_.\[\]]*[A-Za-z0-9_\]]")
-Json = dict[str, Any]
 Spec = RLTrainingJobSpec | RLEvalJobSpec
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from headway_api import names
+from headway_api.document import Json
 from headway_cli.local import manifest
 from headway_cli.local.manifest import ManifestWrong
 
-Json = dict[str, Any]
 Spec = str | Path | Mapping[str, Any]
 """A file with one job, or the job itself, as its file would be."""
 BEGINS = {names.TRAINING_KIND: "train()", names.EVAL_KIND: "evaluate()"}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from headway_api.document import Json
 from headway_cli import bill, patches, stored_run
 from headway_cli.bill import Bill
 from headway_cli.client import outcome
@@ -14,8 +14,6 @@ from headway_cli.local.manifest import ManifestWrong
 from headway_cli.runs import NoRun
 from headway_cli.stored_run import StoredRun
 from headway_cli.where import Stored
-
-Json = dict[str, Any]
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,9 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
+from headway_api.document import Json
 from headway_api.job_folder import JobFolder
 from headway_cli import bill, stored_run, where
 from headway_cli.bill import Bill
@@ -36,7 +37,6 @@ ERROR: Final = "headway: "
 LAST_LINES: Final = 20
 NEAR: Final = 3
 """Names that stand for one that does not exist."""
-Json = dict[str, Any]
 
 
 @dataclass(frozen=True)

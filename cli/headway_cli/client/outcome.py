@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from headway_api import names
+from headway_api.document import Json
 from headway_cli import progress
 
-Json = dict[str, Any]
 HOLDING = ("BudgetExhausted", "Suspended", "Stalled")
 """Conditions under which a job stands still, the one that says most first."""
 

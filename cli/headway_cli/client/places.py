@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
+from headway_api.document import Json
 from headway_cli.bill import Bill
 from headway_cli.stored_run import StoredRun
-
-Json = dict[str, Any]
 
 
 class Job(Protocol):

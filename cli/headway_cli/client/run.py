@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from headway_analysis.report.page import reading
+from headway_api.document import Json
 from headway_api.records import GroupRecord, Outcome, Purpose
 from headway_api.run_files import RunFiles
 from headway_api.status import RLEvalJobStatus, RLTrainingJobStatus
 from headway_cli import episodes, run_page
 from headway_cli.bill import Bill
 from headway_cli.client import frames, outcome
-from headway_cli.client.places import Job, Json
+from headway_cli.client.places import Job
 from headway_cli.client.waiting import Waiting
 from headway_cli.decoding import decoder
 from headway_cli.episodes import Filter, Shown

@@ -11,10 +11,11 @@ from typing import Annotated, Final
 import typer
 
 from headway_analysis.preflight.definition import Finding
+from headway_api.document import Json
 from headway_cli import checking
 from headway_cli.checking import text
 from headway_cli.checking.episodes import to_json
-from headway_cli.commands.common import FAILED, INTERRUPTED, Changes, Form, Json, Output, told, wrong
+from headway_cli.commands.common import FAILED, INTERRUPTED, Changes, Form, Output, told, wrong
 from headway_cli.local import manifest
 
 ROWS: Final = 16

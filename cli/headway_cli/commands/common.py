@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
 from headway_api import names
+from headway_api.document import Json
 from headway_cli import progress
 from headway_cli.cluster import ClusterError
 from headway_cli.local.machine import MachineBusy
@@ -22,7 +23,6 @@ JOBS: Final = Path(names.LOCAL_JOBS)
 """Where jobs of this machine have their folders, below the current directory."""
 WRONG, FAILED, HELD, INTERRUPTED = 2, 1, 3, 130
 """Exit codes: the input is wrong; the job failed; it stands still until something is changed; Ctrl-C."""
-Json = dict[str, Any]
 
 
 class Form(StrEnum):

@@ -9,6 +9,7 @@ from typing import Annotated, Final
 import typer
 
 from headway_api import names
+from headway_api.document import Json
 from headway_cli import progress
 from headway_cli.commands.common import (
     FAILED,
@@ -16,7 +17,6 @@ from headway_cli.commands.common import (
     JOBS,
     Changes,
     Form,
-    Json,
     Output,
     Progress,
     note,

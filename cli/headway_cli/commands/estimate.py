@@ -11,22 +11,12 @@ from typing import Annotated
 import typer
 
 from headway_api import names
+from headway_api.document import Json
 from headway_api.job_folder import JobFolder
 from headway_api.spec.training import RLTrainingJob
 from headway_cli import job_file, where
 from headway_cli.cluster import Cluster, ClusterError
-from headway_cli.commands.common import (
-    JOBS,
-    Changes,
-    Context,
-    Form,
-    JobFile,
-    Json,
-    Namespace,
-    Output,
-    note,
-    told,
-)
+from headway_cli.commands.common import JOBS, Changes, Context, Form, JobFile, Namespace, Output, note, told
 from headway_cli.local import manifest
 from headway_cli.local.manifest import ManifestWrong
 

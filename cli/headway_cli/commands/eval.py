@@ -10,11 +10,12 @@ import typer
 import yaml
 
 from headway_api import names
+from headway_api.document import Json
 from headway_api.job_folder import JobFolder
 from headway_cli import eval_manifest, job_file, where
 from headway_cli.cluster import Cluster
 from headway_cli.commands import run
-from headway_cli.commands.common import JOBS, Context, Json, Namespace, told
+from headway_cli.commands.common import JOBS, Context, Namespace, told
 from headway_cli.eval_manifest import Asked
 from headway_cli.local import manifest
 from headway_cli.local.manifest import ManifestWrong

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from headway_api.document import Json
 from headway_api.job_folder import JobFolder
 from headway_cli import log_lines, stored_run, where
 from headway_cli.commands.common import (
@@ -14,7 +15,6 @@ from headway_cli.commands.common import (
     JOBS,
     Context,
     EndpointUrl,
-    Json,
     Kind,
     KindOf,
     Namespace,

@@ -7,6 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
+from headway_api.document import Json
 from headway_cli import progress
 from headway_cli.commands.common import (
     FAILED,
@@ -15,7 +16,6 @@ from headway_cli.commands.common import (
     JOBS,
     Changes,
     JobFile,
-    Json,
     Progress,
     note,
     told,

@@ -7,10 +7,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from headway_api import names
 from headway_api.conditions import ConditionType, is_finished, is_true
+from headway_api.document import Json
 from headway_api.job_folder import JobFolder
 from headway_cli.local.machine import Machine
 from headway_operator.config import Images, OperatorConfig
@@ -22,8 +23,6 @@ LOOK_SECONDS: Final = 0.5
 """How often the plan is made anew."""
 HERE: Final = "this-machine"
 """Stands for every image."""
-
-Json = dict[str, Any]
 
 
 def platform(accelerators: bool) -> OperatorConfig:

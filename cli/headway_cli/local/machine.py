@@ -11,11 +11,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Final, Self
 
 import aiohttp
 
 from headway_api import names
+from headway_api.document import Json
 from headway_api.keys import Key
 from headway_cli.local import workloads
 from headway_cli.local.pod import Place, Pod, kill_all, left_over, remove_folders
@@ -33,7 +34,6 @@ INDEX: Final = "batch.kubernetes.io/job-completion-index"
 LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"
 """Of the ends of pods' names, as Kubernetes has them: no words come about."""
 
-Json = dict[str, Any]
 Ref = tuple[str, str]
 """Kind and name; one job has one namespace."""
 

@@ -8,13 +8,14 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import yaml
 from pydantic import ValidationError
 
 from headway_api import names
 from headway_api.base import SpecModel
+from headway_api.document import Json
 from headway_api.job_folder import JobFolder
 from headway_api.mistakes import mistakes
 from headway_api.spec.evaluation import RLEvalJob
@@ -26,7 +27,6 @@ KINDS: Final[Mapping[str, type[RLTrainingJob] | type[RLEvalJob]]] = {
     names.TRAINING_KIND: RLTrainingJob,
     names.EVAL_KIND: RLEvalJob,
 }
-Json = dict[str, Any]
 
 
 class ManifestWrong(Exception):

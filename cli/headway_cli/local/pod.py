@@ -14,12 +14,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import aiohttp
 import psutil
 
 from headway_api import names
+from headway_api.document import Json
 from headway_cli.local.workloads import PodState, backoff, moment
 
 LOG_TAIL: Final = 2048
@@ -31,7 +32,6 @@ NOT_STARTED: Final = 128
 KILLED_SECONDS: Final = 10.0
 """How long a process may take to go once it is killed."""
 FOLDER_PREFIX: Final = "headway-pod-"
-Json = dict[str, Any]
 
 
 @dataclass(frozen=True)

@@ -10,15 +10,13 @@ import signal
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
+from headway_api.document import Json
 from headway_api.job_folder import JobFolder
 from headway_cli.local import manifest
 from headway_cli.local.engine import Engine
 from headway_cli.local.manifest import ManifestWrong
 from headway_cli.local.pod import kill_all, left_over
-
-Json = dict[str, Any]
 
 
 class Stopped(Exception):

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
-Json = dict[str, Any]
+from headway_api.document import Json
 
 BACKOFF_SECONDS: Final = 1.0
 """Before a pod is made again for the first time; twice as long each further time."""

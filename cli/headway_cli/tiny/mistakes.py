@@ -19,7 +19,8 @@ from itertools import pairwise
 from typing import Final
 
 from headway_analysis.preflight.arguments import random_call
-from headway_analysis.preflight.evidence import Call, Json
+from headway_analysis.preflight.evidence import Call
+from headway_api.document import JsonView
 
 WORD: Final = re.compile(r"\w+")
 FEW: Final = 12
@@ -167,7 +168,7 @@ def _read(text: str, otherwise: Call) -> Call:
     return Call(found["name"], found["arguments"])
 
 
-def slipped(acts: Acts, tools: Sequence[Json], known: Rules, drawn: random.Random) -> Acts:
+def slipped(acts: Acts, tools: Sequence[JsonView], known: Rules, drawn: random.Random) -> Acts:
     """The same with one mistake at random; its answer is wrong too, where a right one is known to differ.
 
     Args:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
-from headway_analysis.preflight.evidence import Json
+from headway_api.document import JsonView
 from headway_cli.tiny.mistakes import WORD, Acts, Place, words_of
 
 SPECIAL: Final = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<tool_call>", "</tool_call>",
@@ -77,8 +77,8 @@ CHAT_TEMPLATE: Final = r"""
 class Scene:
     """An episode as it is shown: what was said first, what was done, and what the tools answered."""
 
-    messages: Sequence[Json]
-    tools: Sequence[Json]
+    messages: Sequence[JsonView]
+    tools: Sequence[JsonView]
     acts: Acts
     results: Sequence[str]
     """One for each call."""
@@ -157,7 +157,7 @@ def shown(scene: Scene, renderer: Any) -> Spoken:
     tokens = list(renderer.render_ids(list(scene.messages), tools=tools or None, add_generation_prompt=True))
     mask, longest = [0] * len(tokens), 0
 
-    def say(message: Json) -> list[int]:
+    def say(message: JsonView) -> list[int]:
         nonlocal longest
         sampled = completion(renderer, message)
         tokens.extend(sampled)
@@ -187,7 +187,7 @@ def answered(
     sampled: Sequence[int],
     name: str,
     content: str,
-    tools: Sequence[Json],
+    tools: Sequence[JsonView],
 ) -> list[int]:
     """The tokens so far with a tool's answer behind what was sampled, and the next turn begun."""
     answer = {"role": "tool", "name": name, "content": content}
@@ -195,7 +195,7 @@ def answered(
     return list(bridged.token_ids)
 
 
-def completion(renderer: Any, message: Json) -> list[int]:
+def completion(renderer: Any, message: JsonView) -> list[int]:
     """What the model samples to say `message`: from after the generation prompt to the end-of-turn token.
 
     A user turn behind the message keeps the renderer from wrapping it in an empty thinking block.

@@ -15,6 +15,7 @@ from pydantic import Field
 from headway_analysis.preflight.evidence import JudgeQuestion, Sampled, ToolResult
 from headway_api.artifacts import Layout
 from headway_api.bounds import KIB
+from headway_api.document import Json
 from headway_api.exits import JobError
 from headway_api.record import Record
 from headway_api.records import EpisodeRecord, GroupRecord
@@ -30,7 +31,6 @@ MOST_QUESTIONS: Final = 8
 LONGEST_QUESTION: Final = 128 * KIB
 """Bytes of one as JSON; a longer one is not kept."""
 
-Json = dict[str, Any]
 Count = Callable[[str], int]
 """Tokens of a text, by the model's own tokenizer."""
 

@@ -13,7 +13,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from pydantic import Field
 
@@ -21,6 +21,7 @@ from headway_analysis.estimate.measured import Measured
 from headway_analysis.preflight.definition import Finding
 from headway_api.artifacts import Layout, shared_preflight
 from headway_api.base_model import WEIGHTS
+from headway_api.document import Json
 from headway_api.exits import JobError
 from headway_api.record import Record
 from headway_api.spec.training import RLTrainingJobSpec
@@ -32,7 +33,6 @@ from headway_coordinator.preflight import tensors
 VERSION: Final = 3
 """Of the checks: raise it with a change by which the same episodes are judged otherwise."""
 PINNED: Final = "@sha256:"
-Json = dict[str, Any]
 
 
 class Kept(Record):

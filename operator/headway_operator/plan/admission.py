@@ -10,9 +10,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from headway_api import names
+from headway_api.document import Json
 from headway_operator.plan import containers, reach
 from headway_operator.plan.containers import ROLE_TEMPLATES
-from headway_operator.plan.context import OWN_ACCOUNT, Context, Json
+from headway_operator.plan.context import OWN_ACCOUNT, Context
 
 POD_FIELDS: Final = frozenset(
     {

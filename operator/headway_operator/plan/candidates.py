@@ -22,12 +22,13 @@ from typing import Final
 from pydantic import ValidationError
 
 from headway_api.conditions import ConditionType, Reason, find, is_finished
+from headway_api.document import Json
 from headway_api.remedies import largest_rank
 from headway_api.spec.evaluation import BASE_SUFFIX, Candidate, CandidateCheckpoint, RLEvalJob, RLEvalJobSpec
 from headway_api.spec.model import ModelSpec
 from headway_api.spec.trust import CollapseSpec
 from headway_api.status import ResolvedCandidate, RLTrainingJobStatus, Weights
-from headway_operator.plan.context import Context, Json
+from headway_operator.plan.context import Context
 from headway_operator.plan.health import Issue, set_failure
 from headway_operator.plan.observed import Observed
 from headway_operator.plan.reading import training_status

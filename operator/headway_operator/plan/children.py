@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Final
 
 from headway_api import names
-from headway_operator.plan.context import Json
+from headway_api.document import Json
 
 BETWEEN: Final = ("Job", "Deployment", "ReplicaSet")
 """Kinds that may stand between a job and its pods."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from headway_operator.plan.context import Json
+from headway_api.document import Json
 
 ROLE_TEMPLATES: Final = "ask for it in the operator's roleTemplates"
 FIELDS: Final = frozenset(

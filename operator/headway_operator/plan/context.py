@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from headway_api import names
+from headway_api.document import Json
 from headway_api.spec.evaluation import RLEvalJob, RLEvalJobSpec
 from headway_api.spec.suite import Suite
 from headway_api.spec.training import RLTrainingJob, RLTrainingJobSpec
@@ -22,7 +23,6 @@ from headway_operator.config import OperatorConfig
 from headway_operator.plan import budget as budgets
 from headway_operator.plan import pause as pauses
 
-Json = dict[str, Any]
 Job = RLTrainingJob | RLEvalJob
 JobSpec = RLTrainingJobSpec | RLEvalJobSpec
 JobStatus = RLTrainingJobStatus | RLEvalJobStatus

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from headway_api import names
+from headway_api.document import Json
 from headway_api.spec.evaluation import RLEvalJobSpec
 from headway_operator.plan import failures, judges, pods
-from headway_operator.plan.context import Context, Json, Mode, Wanted
+from headway_operator.plan.context import Context, Mode, Wanted
 
 
 def manifests(context: Context) -> list[Wanted]:

@@ -12,10 +12,11 @@ from typing import Any
 from headway_api import names
 from headway_api.conditions import Condition, ConditionType, Reason, condition, find
 from headway_api.config import EvalConfig
+from headway_api.document import Json
 from headway_api.spec.evaluation import RLEvalJob
 from headway_api.status import ResolvedCandidate, RLEvalJobStatus, State
 from headway_operator.plan import admission, candidates, rollout
-from headway_operator.plan.context import Context, Job, JobStatus, Json, Wanted
+from headway_operator.plan.context import Context, Job, JobStatus, Wanted
 from headway_operator.plan.health import RoleHealth, role_health, together
 from headway_operator.plan.job_health import JobHealth
 from headway_operator.plan.observed import Observed, set_of

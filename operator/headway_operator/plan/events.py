@@ -14,7 +14,8 @@ from collections.abc import Collection, Iterable
 from datetime import datetime, timedelta
 from typing import Final
 
-from headway_operator.plan.context import JobStatus, Json
+from headway_api.document import Json
+from headway_operator.plan.context import JobStatus
 from headway_operator.plan.fact import Fact
 from headway_operator.plan.facts import facts, has_begun, over
 

@@ -21,9 +21,10 @@ from datetime import datetime
 from typing import Final
 
 from headway_api import exits, names
+from headway_api.document import Json
 from headway_api.failures import MATCHED_MOST, PODS_MOST, Failures, MatchedFailure, PodEndings, RoleFailures
 from headway_api.spec.failures import FailureRule
-from headway_operator.plan.context import Context, Json
+from headway_operator.plan.context import Context
 from headway_operator.plan.observed import (
     WORKLOADS,
     Observed,

@@ -21,11 +21,11 @@ from pydantic.alias_generators import to_camel
 
 from headway_api import names
 from headway_api.conditions import TERMINAL, Condition, ConditionType, Reason, condition, merge
+from headway_api.document import Json
 from headway_api.grants import MOST_JOBS, NAMESPACE, Grant, GrantedJob, Part, RLBudgetStatus, SharedLimit
 from headway_api.prices import shown
 from headway_api.spec.budget import RLBudget
 from headway_api.spec.lifecycle import USD, TokenBudget, limits_of
-from headway_operator.wire import Json
 
 STEPS: Final = {True: Decimal("0.0001"), False: Decimal(1)}
 """The least part of US dollars, and of tokens, that is granted."""

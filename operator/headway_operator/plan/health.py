@@ -11,8 +11,9 @@ from typing import Final
 
 from headway_api import exits, names, pod_lacks
 from headway_api.conditions import Reason
+from headway_api.document import Json
 from headway_operator.plan import failures, images
-from headway_operator.plan.context import Context, Json
+from headway_operator.plan.context import Context
 from headway_operator.plan.images import Outlook
 from headway_operator.plan.observed import (
     WORKLOADS,

@@ -21,8 +21,8 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from headway_api.document import Json
 from headway_api.held import MOST_PODS, MOST_TOTALS, Accelerators, HeldPod, HeldSeconds, Holder, seconds_of
-from headway_operator.plan.context import Json
 from headway_operator.plan.observed import conditions, containers, is_over, moment, role_of
 
 SEEN_SECONDS: Final = 60

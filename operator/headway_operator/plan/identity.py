@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from headway_api import names
-from headway_operator.plan.context import Context, Json, Wanted
+from headway_api.document import Json
+from headway_operator.plan.context import Context, Wanted
 
 GROUP: Final = "rbac.authorization.k8s.io"
 LONGEST: Final = 253

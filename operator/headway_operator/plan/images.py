@@ -11,8 +11,8 @@ from enum import Enum
 from typing import Final
 
 from headway_api import names
+from headway_api.document import Json
 from headway_api.spec.suite import field_of
-from headway_operator.plan.context import Json
 
 PULLS: Final = ("ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName")
 """What a container waits for where it has no image, in the kubelet's words."""

@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from headway_api import names
+from headway_api.document import Json
 from headway_api.keys import Key
 from headway_api.spec.judge import Judge, JudgeModel, field_of
 from headway_operator.plan import pods, rollout
-from headway_operator.plan.context import Context, Json, Mode, Wanted
+from headway_operator.plan.context import Context, Mode, Wanted
 from headway_operator.plan.health import RoleHealth, role_health, together
 from headway_operator.plan.observed import Observed
 

@@ -4,8 +4,9 @@ Service. Rank 0's node is where they meet."""
 from __future__ import annotations
 
 from headway_api import names
+from headway_api.document import Json
 from headway_operator.plan import failures, pods
-from headway_operator.plan.context import Context, Json, Mode, Wanted
+from headway_operator.plan.context import Context, Mode, Wanted
 
 INDEX_ANNOTATION = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 

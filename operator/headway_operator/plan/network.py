@@ -30,7 +30,8 @@ operator's configuration names (metricsFrom); they reach the port, and with it o
 from __future__ import annotations
 
 from headway_api import names
-from headway_operator.plan.context import Context, Json, Wanted
+from headway_api.document import Json
+from headway_operator.plan.context import Context, Wanted
 
 
 def manifests(context: Context, roles: tuple[str, ...]) -> list[Wanted]:

@@ -8,9 +8,9 @@ from datetime import datetime
 from typing import Final, Literal
 
 from headway_api import names
+from headway_api.document import Json
 from headway_api.failures import Failures
 from headway_api.spec.budget import RLBudget
-from headway_operator.plan.context import Json
 
 WORKLOADS = {
     names.COORDINATOR: "Job",

@@ -23,6 +23,7 @@ from typing import Final
 
 from headway_api import names
 from headway_api.conditions import ConditionType, Reason, find, is_finished
+from headway_api.document import Json
 from headway_api.spec.budget import RLBudget
 from headway_operator.config import OperatorConfig
 from headway_operator.plan import (
@@ -39,7 +40,7 @@ from headway_operator.plan import (
     status,
     teardown,
 )
-from headway_operator.plan.context import Context, JobStatus, Json, Wanted
+from headway_operator.plan.context import Context, JobStatus, Wanted
 from headway_operator.plan.health import (
     EVIDENCE_SECONDS,
     Issue,

@@ -7,9 +7,10 @@ from fnmatch import fnmatchcase
 from typing import Any, Final
 
 from headway_api.bounds import shortened
+from headway_api.document import Json
 from headway_api.spec.judge import field_of as judge_field
 from headway_operator import addresses
-from headway_operator.plan.context import Context, Json
+from headway_operator.plan.context import Context
 
 SHOWN: Final = 200
 NAMED_IN: Final = frozenset(

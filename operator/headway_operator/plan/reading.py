@@ -11,13 +11,14 @@ from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from headway_api.document import Json
 from headway_api.mistakes import mistakes
 from headway_api.spec.evaluation import RLEvalJob
 from headway_api.spec.metadata import Metadata
 from headway_api.spec.training import RLTrainingJob
 from headway_api.status import RLEvalJobStatus, RLTrainingJobStatus
 from headway_operator.config import DEFAULT_MANAGER
-from headway_operator.plan.context import Job, JobStatus, Json
+from headway_operator.plan.context import Job, JobStatus
 
 IDENTITY: Final = ("name", "namespace", "uid", "generation", "creationTimestamp")
 """Of metadata: what a job cannot be without."""

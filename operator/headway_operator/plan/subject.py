@@ -10,10 +10,11 @@ from typing import Any, ClassVar
 
 from headway_api.conditions import Condition, ConditionType, Reason
 from headway_api.config import EvalConfig, JobConfig
+from headway_api.document import Json
 from headway_api.spec.evaluation import RLEvalJob
 from headway_api.spec.training import RLTrainingJob
 from headway_api.status import State
-from headway_operator.plan.context import Context, Job, JobStatus, Json, Wanted
+from headway_operator.plan.context import Context, Job, JobStatus, Wanted
 from headway_operator.plan.health import Issue, RoleHealth
 from headway_operator.plan.job_health import JobHealth
 from headway_operator.plan.observed import Observed

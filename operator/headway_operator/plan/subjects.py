@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from headway_operator.plan.context import Json
+from headway_api.document import Json
 from headway_operator.plan.evaluation import Evaluation
 from headway_operator.plan.subject import Subject
 from headway_operator.plan.training import Training

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from headway_api import names
-from headway_operator.plan.context import Json
+from headway_api.document import Json
 from headway_operator.plan.observed import Observed, is_ending, is_over, moment, role_of
 
 LOOK_SECONDS: Final = 0.5

@@ -8,8 +8,8 @@ from __future__ import annotations
 import copy
 from typing import Final
 
+from headway_api.document import Json
 from headway_api.pod_template import bounded, merge
-from headway_operator.plan.context import Json
 
 USER: Final = 65532
 

@@ -24,12 +24,13 @@ from headway_api.conditions import (
     is_true,
 )
 from headway_api.config import JobConfig
+from headway_api.document import Json
 from headway_api.recipes import warnings
 from headway_api.spec.training import RLTrainingJob
 from headway_api.status import RLTrainingJobStatus, State
 from headway_operator.plan import admission, learner, pause, rollout, warm_start
 from headway_operator.plan import conditions as judged
-from headway_operator.plan.context import Context, Job, JobStatus, Json, Wanted
+from headway_operator.plan.context import Context, Job, JobStatus, Wanted
 from headway_operator.plan.health import Issue, RoleHealth, role_health, together
 from headway_operator.plan.job_health import JobHealth
 from headway_operator.plan.observed import Observed

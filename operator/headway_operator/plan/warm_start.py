@@ -14,10 +14,11 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from headway_api.conditions import is_finished
+from headway_api.document import Json
 from headway_api.spec.model import WarmStart
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_api.status import RLTrainingJobStatus, StartingWeights, Weights
-from headway_operator.plan.context import Context, Json
+from headway_operator.plan.context import Context
 from headway_operator.plan.reading import training_status
 
 FIELD: Final = "spec.model.warmStart.job"

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import aiohttp
 
 from headway_api.bounds import KIB, MIB, OutOfBounds, json_within, shortened
+from headway_api.document import Json
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 CALL_SECONDS = 30.0
@@ -33,8 +34,6 @@ WORDS = 1_000
 """Characters of a refusal's message that are repeated."""
 TOKEN_SECONDS = 60.0
 """A projected token is rotated in place; it is read again after so long."""
-
-Json = dict[str, Any]
 
 
 class ApiError(Exception):

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from headway_api import exits, names
 from headway_api.config import EvalConfig, JobConfig
+from headway_api.document import Json
 from headway_api.pod_template import bounded, merge
 from headway_api.sandbox_api import Problem
 from headway_api.spec.environment import EnvironmentSpec
@@ -42,8 +43,6 @@ STOPPED: Final = (137, 143)
 """Exit codes of a process that was told to end, or killed: by its node, most often."""
 LAST_WORDS: Final = 500
 """Characters of a log's end that a message repeats."""
-
-Json = dict[str, Any]
 
 
 @dataclass(frozen=True)

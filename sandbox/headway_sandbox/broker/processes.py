@@ -27,9 +27,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import BinaryIO, Final
 
 from headway_api import names
+from headway_api.document import Json
 from headway_api.quantity import amount
 from headway_sandbox.broker.kube import ApiError, Gone
 from headway_sandbox.broker.pods import CONTAINER
@@ -54,7 +55,6 @@ WITH_BROKER: Final = ("setpriv", "--pdeathsig", "KILL", "--")
 """It ends when its broker does, however that ends."""
 UNPRIVILEGED: Final = ("setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs", "--")
 """In its namespace it is root in name: without this it could take the mounts away again."""
-Json = dict[str, Any]
 
 
 @dataclass

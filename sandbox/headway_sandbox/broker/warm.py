@@ -22,9 +22,10 @@ import aiohttp
 
 from headway_api import logs, names
 from headway_api.bounds import shortened
+from headway_api.document import Json
 from headway_api.sandbox_api import Health, Problem
 from headway_sandbox.broker import pods, pool, reply
-from headway_sandbox.broker.kube import ApiError, Gone, Json, PodApi
+from headway_sandbox.broker.kube import ApiError, Gone, PodApi
 from headway_sandbox.broker.metrics import Metrics
 from headway_sandbox.broker.pool import Pod, State
 

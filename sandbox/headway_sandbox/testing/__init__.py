@@ -31,8 +31,9 @@ from typing import Any
 
 from headway_analysis.preflight import run
 from headway_analysis.preflight.catalogue import CHECKS
-from headway_analysis.preflight.evidence import Call, Facts, Json, Played, Script, ToolResult
+from headway_analysis.preflight.evidence import Call, Facts, Played, Script, ToolResult
 from headway_analysis.preflight.playing import Cut, Failed, each
+from headway_api.document import JsonView
 from headway_sandbox.environment import Environment
 from headway_sandbox.testing.playing import (
     Malformed,
@@ -69,7 +70,7 @@ MODEL_FREE = frozenset(check.id for check in CHECKS if not check.needs_model)
 
 def episode(
     environment: str | type[Environment] | Sandboxes,
-    row: Json,
+    row: JsonView,
     calls: Sequence[Call] = (),
     answer: str | None = None,
     *,
@@ -88,7 +89,7 @@ def episode(
 
 def check_environment(
     environment: str | type[Environment] | Sandboxes,
-    rows: Sequence[Json],
+    rows: Sequence[JsonView],
     agent: Model | None = None,
     *,
     allow: Collection[str] = (),
@@ -109,7 +110,7 @@ def check_environment(
 
 def examine(
     environment: str | type[Environment] | Sandboxes,
-    rows: Sequence[Json],
+    rows: Sequence[JsonView],
     agent: Model | None = None,
     *,
     recorded: Sequence[Recorded] = (),
@@ -118,8 +119,8 @@ def examine(
     facts: Facts | None = None,
     tokens: Tokens = about,
     workers: int | None = None,
-    validation: Sequence[Json] = (),
-    test: Sequence[Json] = (),
+    validation: Sequence[JsonView] = (),
+    test: Sequence[JsonView] = (),
     **more: Any,
 ) -> Report:
     """The same, whatever is found.
@@ -158,7 +159,9 @@ def examine(
     return Report(measured, played, run.findings(measured, played, checks=asked))
 
 
-def with_rows(facts: Facts, rows: Sequence[Json], validation: Sequence[Json], test: Sequence[Json]) -> Facts:
+def with_rows(
+    facts: Facts, rows: Sequence[JsonView], validation: Sequence[JsonView], test: Sequence[JsonView]
+) -> Facts:
     """The job's facts about these rows."""
     return dataclasses.replace(
         facts, rows=rows, validation=validation or facts.validation, test=test or facts.test

@@ -12,17 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
 
-from headway_analysis.preflight.evidence import (
-    Baseline,
-    Call,
-    Facts,
-    Json,
-    Played,
-    Sampled,
-    Script,
-    ToolResult,
-)
+from headway_analysis.preflight.evidence import Baseline, Call, Facts, Played, Sampled, Script, ToolResult
 from headway_analysis.preflight.playing import Agent, Cut, Failed, Turns, conversation, each, played
+from headway_api.document import JsonView
 from headway_api.records import EpisodeRecord, GroupRecord, Outcome, PolicyVersion, Purpose, Turn
 from headway_api.sandbox_api import ResetReply
 from headway_sandbox.testing.sandbox import Sandboxes
@@ -37,10 +29,10 @@ UNTRAINED: Final = PolicyVersion(incarnation=0, step=0)
 class Seen:
     """What a scripted agent knows of its episode."""
 
-    row: Json
-    messages: Sequence[Json]
+    row: JsonView
+    messages: Sequence[JsonView]
     """What the environment's reset said."""
-    tools: Sequence[Json]
+    tools: Sequence[JsonView]
     random: random.Random
     """Of this episode alone: the same seed gives the same episodes."""
 
@@ -65,11 +57,11 @@ def about(text: str) -> int:
 class Recorded:
     """An episode that was recorded elsewhere: its row, and its messages in OpenAI's form."""
 
-    row: Json
-    messages: Sequence[Json]
+    row: JsonView
+    messages: Sequence[JsonView]
 
 
-def replayed(recorded: Sequence[Json]) -> Model:
+def replayed(recorded: Sequence[JsonView]) -> Model:
     """The agent that calls what was called, and ends as it was ended."""
     calls = [
         Call(call["function"]["name"], _arguments(call["function"]["arguments"]))
@@ -229,7 +221,7 @@ def _baseline(
     )
 
 
-def _limited(model: Model, facts: Facts, drawn: random.Random, row: Json, tokens: Tokens) -> Agent:
+def _limited(model: Model, facts: Facts, drawn: random.Random, row: JsonView, tokens: Tokens) -> Agent:
     """The model within the job's turns, tokens and context, as an episode ends in training."""
 
     def agent(first: ResetReply) -> Turns:
@@ -260,7 +252,7 @@ def _said(answer: str, facts: Facts, used: int, tokens: Tokens) -> str:
     raise Cut(answer[: room * CHARACTERS_A_TOKEN])
 
 
-def _prompt(messages: Sequence[Json], tools: Sequence[Json], tokens: Tokens) -> int:
+def _prompt(messages: Sequence[JsonView], tools: Sequence[JsonView], tokens: Tokens) -> int:
     return sum(tokens(str(message.get("content") or "")) for message in messages) + tokens(
         json.dumps(list(tools))
     )

@@ -14,10 +14,11 @@ from headway_analysis.preflight.arguments import random_call
 from headway_analysis.preflight.choose import is_full, one_a_row, replay, silenced, succeeds
 from headway_analysis.preflight.conversation import excerpt, folded, prompt_messages, said_by, told
 from headway_analysis.preflight.definition import MOST_EXAMPLES, Check, Example, Finding
-from headway_analysis.preflight.evidence import Baseline, Call, Json, Played, Sampled, Script
+from headway_analysis.preflight.evidence import Baseline, Call, Played, Sampled, Script
 from headway_analysis.preflight.labels import Label, common, label_of, writings
 from headway_analysis.preflight.shares import Share, share
 from headway_analysis.preflight.sources import EXACT, GUIDE
+from headway_api.document import JsonView
 
 ID: Final = "constant-guess"
 ROWS: Final = 16
@@ -86,7 +87,7 @@ def _oracle(baseline: Baseline, label: Label, one: Sampled, at: int) -> Iterator
         yield replay(ID, f"{ORACLE}, {name}: {at}", one, answer=text)
 
 
-def _random(tools: Sequence[Json], seed: str) -> list[Call]:
+def _random(tools: Sequence[JsonView], seed: str) -> list[Call]:
     drawn = random.Random(seed)
     return [random_call(drawn.choice(list(tools)), drawn) for _ in range(CALLS)]
 

@@ -20,8 +20,9 @@ from headway_analysis.preflight.conversation import (
     written,
 )
 from headway_analysis.preflight.definition import MOST_EXAMPLES, Check, Example, Finding
-from headway_analysis.preflight.evidence import Baseline, Call, Json, Played, Probe, Sampled, Script
+from headway_analysis.preflight.evidence import Baseline, Call, Played, Probe, Sampled, Script
 from headway_analysis.preflight.sources import GUIDE
+from headway_api.document import JsonView
 
 ID: Final = "isolated"
 CHAINS: Final = 2
@@ -188,7 +189,7 @@ def _told(one: Played, results: int) -> str:
     return "\n".join([*map(written, one.messages), told(one.results[:results])])
 
 
-def _said_by(messages: Sequence[Json], one: Played) -> str:
+def _said_by(messages: Sequence[JsonView], one: Played) -> str:
     return "\n".join([*map(written, messages), *(result.content for result in one.results)])
 
 

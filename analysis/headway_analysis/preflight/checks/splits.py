@@ -8,8 +8,9 @@ from typing import Final
 from headway_analysis.overlaps import content, repeated, shared
 from headway_analysis.preflight.conversation import excerpt, folded, written
 from headway_analysis.preflight.definition import MOST_EXAMPLES, Check, Example, Finding
-from headway_analysis.preflight.evidence import Baseline, Json, Played, Script
+from headway_analysis.preflight.evidence import Baseline, Played, Script
 from headway_analysis.preflight.sources import GUIDE
+from headway_api.document import JsonView
 
 ID: Final = "splits"
 STARTS: Final = 4
@@ -39,7 +40,7 @@ def scripts(baseline: Baseline) -> Sequence[Script]:
     return found
 
 
-def _splits(baseline: Baseline) -> list[tuple[str, Sequence[Json]]]:
+def _splits(baseline: Baseline) -> list[tuple[str, Sequence[JsonView]]]:
     facts = baseline.facts
     named = (("train", facts.rows), ("validation", facts.validation), ("test", facts.test))
     return [(name, rows[:ROWS]) for name, rows in named if rows]
@@ -80,7 +81,7 @@ Faults = Iterator[tuple[bool, Example]]
 """Each with whether the check fails by it."""
 
 
-def _keys(rows: Sequence[Json]) -> list[str]:
+def _keys(rows: Sequence[JsonView]) -> list[str]:
     """What makes two rows one: all of their columns but a number of the row."""
     whole = [folded(content(row)) for row in rows]
     if not any(NAMES & row.keys() for row in rows[:10]):
@@ -91,7 +92,7 @@ def _keys(rows: Sequence[Json]) -> list[str]:
 
 
 def _shared(
-    splits: Sequence[tuple[str, Sequence[Json]]], keys: Mapping[str, Sequence[str]], allowed: bool
+    splits: Sequence[tuple[str, Sequence[JsonView]]], keys: Mapping[str, Sequence[str]], allowed: bool
 ) -> Faults:
     for at, (name, rows) in enumerate(splits):
         for other, others in splits[:at]:
@@ -104,7 +105,7 @@ def _shared(
                 yield grave, Example(title, excerpt(text))
 
 
-def _repeated(splits: Sequence[tuple[str, Sequence[Json]]], keys: Mapping[str, Sequence[str]]) -> Faults:
+def _repeated(splits: Sequence[tuple[str, Sequence[JsonView]]], keys: Mapping[str, Sequence[str]]) -> Faults:
     for name, rows in splits:
         pairs = repeated(keys[name])
         if len(pairs) > MOST_REPEATED * len(rows):
@@ -113,7 +114,7 @@ def _repeated(splits: Sequence[tuple[str, Sequence[Json]]], keys: Mapping[str, S
             yield False, Example(title, excerpt(text))
 
 
-def _columns(splits: Sequence[tuple[str, Sequence[Json]]], baseline: Baseline) -> Faults:
+def _columns(splits: Sequence[tuple[str, Sequence[JsonView]]], baseline: Baseline) -> Faults:
     first = splits[0][1]
     counts = _filled(first)
     prompt = baseline.facts.prompt_column
@@ -130,7 +131,7 @@ def _columns(splits: Sequence[tuple[str, Sequence[Json]]], baseline: Baseline) -
             yield grave, Example(title, excerpt(f"{name} row {number}: {written(rows[number])}"))
 
 
-def _filled(rows: Sequence[Json]) -> dict[str, int]:
+def _filled(rows: Sequence[JsonView]) -> dict[str, int]:
     found: dict[str, int] = {}
     for row in rows:
         for column, value in row.items():

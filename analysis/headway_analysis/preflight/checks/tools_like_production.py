@@ -16,8 +16,9 @@ from headway_analysis.preflight.conversation import (
     written,
 )
 from headway_analysis.preflight.definition import MOST_EXAMPLES, Check, Example, Finding
-from headway_analysis.preflight.evidence import Baseline, Json, Played, ToolResult
+from headway_analysis.preflight.evidence import Baseline, Played, ToolResult
 from headway_analysis.preflight.sources import GUIDE
+from headway_api.document import JsonView
 
 ID: Final = "tools-like-production"
 ANSWERS: Final = 8
@@ -59,15 +60,15 @@ def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
     )
 
 
-def _offered(baseline: Baseline) -> dict[str, Json]:
-    found: dict[str, Json] = {}
+def _offered(baseline: Baseline) -> dict[str, JsonView]:
+    found: dict[str, JsonView] = {}
     for one in baseline.sampled:
         for tool in one.tools:
             found.setdefault(str(function_of(tool).get("name", "")), tool)
     return found
 
 
-def _specs(contract: Contract, tools: Mapping[str, Json]) -> Iterator[Example]:
+def _specs(contract: Contract, tools: Mapping[str, JsonView]) -> Iterator[Example]:
     for name, tool in tools.items():
         operation = contract.operation(name)
         if operation is None:
@@ -78,7 +79,7 @@ def _specs(contract: Contract, tools: Mapping[str, Json]) -> Iterator[Example]:
         yield from _parameters(name, operation, schema)
 
 
-def _parameters(name: str, operation: Operation, schema: Json) -> Iterator[Example]:
+def _parameters(name: str, operation: Operation, schema: JsonView) -> Iterator[Example]:
     offered = properties_of(schema)
     listed = schema.get("required")
     required = set(map(str, listed)) if isinstance(listed, list) else set()

@@ -11,7 +11,8 @@ from headway_analysis.measures.candidate import ALL
 from headway_analysis.report.markdown import BY_TASK, COMPARED, MAIN, VERDICTS, interval, told
 from headway_analysis.report.page import drawing
 from headway_analysis.report.page.html import Page, Picture, Row, Table, dollars, rendered, short
-from headway_analysis.report.page.model import EvaluationRun, Json
+from headway_analysis.report.page.model import EvaluationRun
+from headway_api.document import JsonView
 
 MOST_BARS: Final = 24
 TITLES: Final = dict(MAIN)
@@ -38,7 +39,7 @@ def page(run: EvaluationRun) -> str:
     )
 
 
-def _facts(report: Json) -> Iterator[tuple[str, str]]:
+def _facts(report: JsonView) -> Iterator[tuple[str, str]]:
     best, job = report["headline"], report["job"]
     if best is not None:
         yield "Candidate", best["candidate"]
@@ -51,11 +52,11 @@ def _facts(report: Json) -> Iterator[tuple[str, str]]:
         yield "Cost", dollars(cost)
 
 
-def _measured(report: Json) -> list[Json]:
+def _measured(report: JsonView) -> list[JsonView]:
     return [each for each in report["candidates"] if each["tries"]]
 
 
-def _pictures(report: Json) -> Iterator[Picture]:
+def _pictures(report: JsonView) -> Iterator[Picture]:
     measured = _measured(report)
     for number, name in enumerate(BY_TASK):
         found = [(each["name"], figure) for each in measured if (figure := each["measures"][ALL].get(name))]
@@ -72,7 +73,7 @@ def _pictures(report: Json) -> Iterator[Picture]:
         yield _bars(f"{TITLES[BY_TASK[0]]} by task", "A suite is a task, too.", found[:MOST_BARS], "tasks")
 
 
-def _bars(title: str, about: str, found: list[tuple[str, Json]], key: str) -> Picture:
+def _bars(title: str, about: str, found: list[tuple[str, JsonView]], key: str) -> Picture:
     names = [name for name, _ in found]
     figures = [(float(one["value"]), one["low"], one["high"]) for _, one in found]
     rows: list[Row] = [
@@ -84,7 +85,7 @@ def _bars(title: str, about: str, found: list[tuple[str, Json]], key: str) -> Pi
     return Picture(head, about, title, [], svg, ("candidate", "value", "low", "high"), rows)
 
 
-def _candidates(report: Json) -> Table:
+def _candidates(report: JsonView) -> Table:
     rows = [
         (
             each["name"],
@@ -98,7 +99,7 @@ def _candidates(report: Json) -> Table:
     return Table("Candidates", columns, rows)
 
 
-def _differences(report: Json) -> Table | None:
+def _differences(report: JsonView) -> Table | None:
     rows = [
         (measure.replace("_", " "), name, each["finding"], told(measure, name, report["baseline"], each))
         for measure in COMPARED
@@ -109,7 +110,7 @@ def _differences(report: Json) -> Table | None:
     return Table(f"Against {report['baseline']}", ("measure", "candidate", "finding", "in words"), rows)
 
 
-def _gate(report: Json) -> Table | None:
+def _gate(report: JsonView) -> Table | None:
     gate = report["gate"]
     if gate is None:
         return None
@@ -117,8 +118,8 @@ def _gate(report: Json) -> Table | None:
     return Table("Gate", ("verdict", "check"), rows, note=gate["message"])
 
 
-def _costs(report: Json) -> Table:
-    def amounts(candidate: Json) -> str:
+def _costs(report: JsonView) -> Table:
+    def amounts(candidate: JsonView) -> str:
         used: dict[str, Any] = candidate["usage"]
         return ", ".join(f"{name} {amount:,.0f}" for name, amount in used.items() if amount)
 

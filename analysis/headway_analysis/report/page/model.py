@@ -9,10 +9,9 @@ from typing import Any
 from headway_analysis.report.page.episodes import View
 from headway_analysis.report.timeline import Lived, StepTime, spent, trace
 from headway_api.decisions import Decision
+from headway_api.document import JsonView
 from headway_api.records import StepReport, ValidationRecord
 from headway_api.spec.training import RLTrainingJobSpec
-
-Json = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -30,9 +29,9 @@ class TrainingRun:
     """What the batches of steps came to, by step."""
     validations: Sequence[ValidationRecord]
     decisions: Sequence[Decision]
-    preflight: Json | None
+    preflight: JsonView | None
     """`preflight.json`."""
-    report: Json | None
+    report: JsonView | None
     """`report.json`; None while the job runs."""
     episodes: Sequence[View]
     tokens: bool = False
@@ -69,7 +68,7 @@ class EvaluationRun:
     name: str
     namespace: str
     uid: str
-    report: Json
+    report: JsonView
     """`report.json`."""
     episodes: Sequence[View]
     tokens: bool = False
