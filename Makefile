@@ -43,9 +43,10 @@ print-venv: ## print where the environment is
 	@echo $(VENV)
 
 .PHONY: lint format types crds dashboards dashboard-pictures
-lint: venv ## ruff: rules and format; and whether the documentation is in plain words
+lint: venv ## ruff: rules and format; deptry: each extra against what its process imports; and whether the documentation is in plain words
 	$(PY) -m ruff check $(wildcard $(SOURCES))
 	$(PY) -m ruff format --check $(wildcard $(SOURCES))
+	$(PY) hack/python/extras.py
 	$(PY) hack/prose
 format: venv ## ruff: rewrite what it can
 	$(PY) -m ruff check --fix $(wildcard $(SOURCES))

@@ -38,7 +38,6 @@ PYTHON = os.environ.get("HEADWAY_PYTHON", "/usr/bin/python3")
 
 LOCKS: dict[str, tuple[str, ...]] = {
     "operator": ("operator", "broker"),
-    "broker": ("broker",),
     "coordinator": ("coordinator",),
     "rollout-cpu": ("rollout", "rollout-cpu"),
     "trainer": ("trainer",),
