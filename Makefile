@@ -51,6 +51,9 @@ lint: venv ## ruff: rules and format; deptry: each extra against what its proces
 format: venv ## ruff: rewrite what it can
 	$(PY) -m ruff check --fix $(wildcard $(SOURCES))
 	$(PY) -m ruff format $(wildcard $(SOURCES))
+.PHONY: audit
+audit: ## hold the locks against hack/audit/policy.toml: vulnerabilities, licences; build/audit/*.cdx.json are bills of materials (5 minutes; LOCKS="trainer cli": some)
+	"$$($(SYSTEM_PYTHON) hack/python/env.py tool audit)" hack/audit/audit.py $(AUDIT_ARGS) $(LOCKS)
 types: venv ## mypy, strict, on the packages
 	$(PY) -m mypy
 crds: venv ## write crds/, the chart's copies and the reference page from the models in api/

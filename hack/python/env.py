@@ -4,8 +4,9 @@
     env.py path         print where it is
                         (--oracles: both for the one that has verl and trl beside everything else)
     env.py guest NAME   create a guest's environment and print its python
+    env.py tool NAME    the same for a tool of this repository that has an environment of its own
     env.py lock         resolve pyproject.toml again into requirements/*.txt (--upgrade takes newer versions;
-                        --guest NAME resolves that guest alone)
+                        --guest NAME or --tool NAME resolves that one alone)
 
 A guest is somebody else's program that the tests run as its users do: an agent, or a library to compare
 with. It has an environment of its own, without this repository, so that neither bends the other's versions.
@@ -79,6 +80,10 @@ INSTALLS: dict[str, tuple[str, ...]] = {
     ),
 }
 """Name -> what its installation is told besides."""
+
+
+TOOLS = ("audit", "docs")
+"""Programs that look at this repository from outside: requirements/NAME.in."""
 
 
 class SetupError(Exception):
@@ -176,6 +181,10 @@ def guest(name: str) -> Environment:
     return Environment(f"guest-{name}", (lock,), ours=False, told=INSTALLS.get(name, ()))
 
 
+def tool(name: str) -> Environment:
+    return Environment(f"tool-{name}", (REQUIREMENTS / f"{name}.txt",), ours=False)
+
+
 def uv_options() -> dict[str, str]:
     return {"UV_CACHE_DIR": str(CACHE / "uv-cache"), "UV_NO_PROGRESS": "1", "UV_PYTHON_DOWNLOADS": "never"}
 
@@ -213,10 +222,10 @@ def fill(environment: Environment) -> None:
             run([*install, "--editable", ROOT], **uv_options())
 
 
-def lock(upgrade: bool, only: str | None) -> None:
+def lock(upgrade: bool, only: str | None, alone: str | None = None) -> None:
     """Resolve in one world first, then each image's share of it, so that all have the same versions.
 
-    With `only` that guest alone: guests are no part of that world.
+    With `only` that guest, or with `alone` that tool, and nothing else: they are no part of that world.
     """
     uv = bootstrap_uv()
     options = ["--python", PYTHON, "--generate-hashes", "--no-header", "--no-emit-index-url", "-q"]
@@ -227,6 +236,9 @@ def lock(upgrade: bool, only: str | None) -> None:
             target = f"requirements/{name}.txt"
             run([uv, "pip", "compile", *options, *arguments, "-o", target], DS_BUILD_OPS="0", **uv_options())
 
+    if alone:
+        resolve(alone, f"requirements/{alone}.in")
+        return
     if only:
         resolve(f"guests/{only}", f"requirements/guests/{only}.in", *GUESTS[only])
         return
@@ -242,7 +254,7 @@ def lock(upgrade: bool, only: str | None) -> None:
     keep_additions(REQUIREMENTS / "oracles.txt", REQUIREMENTS / "all.txt")
     for name, arguments in GUESTS.items():
         resolve(f"guests/{name}", f"requirements/guests/{name}.in", *arguments)
-    for name in ("bootstrap", "build"):
+    for name in ("bootstrap", "build", *TOOLS):
         resolve(name, f"requirements/{name}.in")
 
 
@@ -277,9 +289,11 @@ def main(arguments: Sequence[str]) -> int:
             "--oracles", action="store_true", help="the environment with verl and trl"
         )
     commands.add_parser("guest").add_argument("name", choices=sorted(GUESTS))
+    commands.add_parser("tool").add_argument("name", choices=TOOLS)
     locking = commands.add_parser("lock")
     locking.add_argument("--upgrade", action="store_true", help="take newer versions")
     locking.add_argument("--guest", choices=sorted(GUESTS), help="resolve that guest alone")
+    locking.add_argument("--tool", choices=TOOLS, help="resolve that tool alone")
     options = parser.parse_args(arguments)
     try:
         if options.command == "venv":
@@ -287,8 +301,11 @@ def main(arguments: Sequence[str]) -> int:
         elif options.command == "guest":
             create(guest(options.name))
             print(guest(options.name).python)
+        elif options.command == "tool":
+            create(tool(options.name))
+            print(tool(options.name).python)
         elif options.command == "lock":
-            lock(options.upgrade, options.guest)
+            lock(options.upgrade, options.guest, options.tool)
         else:
             print(checkout(options.oracles).folder)
     except SetupError as error:

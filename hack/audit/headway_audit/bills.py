@@ -1,0 +1,131 @@
+"""A bill of materials for a lock, from the metadata of its packages: no package is installed.
+
+pip reads the metadata that the index keeps beside each wheel; cyclonedx-py makes a bill from an environment
+that has this metadata and nothing else. So a lock of gigabytes takes seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import venv
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from headway_audit.locks import REQUIREMENTS, AuditError, Pin, normal
+
+FIELDS: Final = {
+    "metadata_version": "Metadata-Version",
+    "name": "Name",
+    "version": "Version",
+    "summary": "Summary",
+    "license": "License",
+    "license_expression": "License-Expression",
+    "classifier": "Classifier",
+    "requires_dist": "Requires-Dist",
+    "project_url": "Project-URL",
+    "home_page": "Home-page",
+}
+"""What a bill is made from; the rest of the metadata is left out."""
+
+
+def bill(packages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The CycloneDX document of packages, each by its metadata.
+
+    Raises:
+        AuditError: cyclonedx-py refuses them.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        environment = Path(folder) / "environment"
+        venv.create(environment, with_pip=False)
+        (site,) = environment.glob("lib/*/site-packages")
+        for each in packages:
+            home = site / f"{normal(each['name']).replace('-', '_')}-{each['version']}.dist-info"
+            home.mkdir()
+            (home / "METADATA").write_text(headers(each), encoding="utf-8")
+        target = Path(folder) / "bill.json"
+        command = [sys.executable, "-m", "cyclonedx_py", "environment", "--output-reproducible"]
+        run([*command, "--output-file", str(target), str(environment)])
+        document: dict[str, Any] = json.loads(target.read_text())
+    return document
+
+
+def headers(each: Mapping[str, Any]) -> str:
+    """The METADATA of a package, from pip's report of it."""
+    lines = []
+    for field, name in FIELDS.items():
+        value = each.get(field, [])
+        for text in value if isinstance(value, list) else [value]:
+            lines.append(f"{name}: " + "\n        ".join(str(text).splitlines()))
+    return "\n".join(lines) + "\n"
+
+
+def metadata(pins: Mapping[str, Pin], sources: Sequence[str]) -> list[Mapping[str, Any]]:
+    """The metadata of every package of a lock.
+
+    Wheels are asked for without their hashes, since pip would download them to compare; each is compared
+    here. A source is built, so pip holds it to its hash before.
+
+    Raises:
+        AuditError: the index cannot be asked, or has other files than the lock.
+    """
+    built = {normal(name) for name in sources} & set(pins)
+    with tempfile.TemporaryDirectory() as folder:
+        wheels = Path(folder) / "wheels.txt"
+        wheels.write_text(
+            "".join(f"{name}=={pin.version}\n" for name, pin in pins.items() if name not in built)
+        )
+        found = list(compared(report(wheels, "--only-binary", ":all:"), pins))
+        if built:
+            some = Path(folder) / "sources.txt"
+            some.write_text("\n".join(pins[name].lines for name in sorted(built)))
+            options = ("--require-hashes", "--no-binary", ",".join(sorted(built)))
+            found += compared(report(some, *options), pins)
+    if missing := set(pins) - {normal(each["name"]) for each in found}:
+        raise AuditError(f"pip says nothing of {', '.join(sorted(missing))}")
+    return found
+
+
+def compared(document: Mapping[str, Any], pins: Mapping[str, Pin]) -> Iterator[Mapping[str, Any]]:
+    """The metadata of a report of pip, of files that a lock has.
+
+    Raises:
+        AuditError: a file is another than the lock's.
+    """
+    for each in document["install"]:
+        name = normal(each["metadata"]["name"])
+        seen = each["download_info"].get("archive_info", {}).get("hashes", {}).get("sha256")
+        if name not in pins or seen not in pins[name].hashes:
+            raise AuditError(f"the index has another file of {name} than the lock: run `make lock`")
+        yield each["metadata"]
+
+
+def report(requirements: Path, *options: str) -> dict[str, Any]:
+    """What pip would install."""
+    target = requirements.with_suffix(".json")
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--dry-run",
+        "--no-deps",
+        "--ignore-installed",
+    ]
+    run([*command, *options, "--report", str(target), "--requirement", str(requirements)])
+    document: dict[str, Any] = json.loads(target.read_text())
+    return document
+
+
+def run(command: Sequence[str]) -> None:
+    # DeepSpeed's kernels are none of its metadata.
+    added = {"DS_BUILD_OPS": "0", "PIP_BUILD_CONSTRAINT": str(REQUIREMENTS / "build.txt")}
+    clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    done = subprocess.run(command, env={**clean, **added}, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise AuditError("\n".join((done.stderr or done.stdout).strip().splitlines()[-5:]))

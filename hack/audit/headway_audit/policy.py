@@ -1,0 +1,83 @@
+"""What is allowed: hack/audit/policy.toml, read and checked."""
+
+from __future__ import annotations
+
+import tomllib
+from datetime import date
+from pathlib import Path
+from typing import Annotated, Final
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+
+from headway_audit.locks import AuditError
+
+FILE: Final = Path(__file__).resolve().parents[1] / "policy.toml"
+Said = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+Reason = Annotated[str, StringConstraints(strip_whitespace=True, min_length=20)]
+
+
+class Entry(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Stated(Entry):
+    """A licence that a package's metadata does not say, or says so that it cannot be read."""
+
+    package: Said
+    licence: Said
+    """An SPDX expression."""
+    source: Reason
+    """Where it can be read."""
+
+
+class Excepted(Entry):
+    """A licence that is shipped though it is not in `allowed`."""
+
+    packages: Annotated[tuple[Said, ...], Field(min_length=1)]
+    """Names; one that ends with * means all that begin so."""
+    licences: Annotated[tuple[Said, ...], Field(min_length=1)]
+    reason: Reason
+
+
+class Known(Entry):
+    """A vulnerability that is known and accepted until a day."""
+
+    id: Said
+    package: Said
+    reason: Reason
+    until: date
+
+
+class Policy(Entry):
+    """The whole file."""
+
+    allowed: Annotated[frozenset[Said], Field(min_length=1)]
+    """SPDX ids."""
+    sources: tuple[Said, ...] = ()
+    """Packages that have no wheel, so that their metadata is built."""
+    readings: dict[str, Said] = {}
+    """What older metadata says -> the SPDX expression that is meant."""
+    stated: tuple[Stated, ...] = ()
+    excepted: tuple[Excepted, ...] = ()
+    known: tuple[Known, ...] = ()
+
+
+def parse(text: str) -> Policy:
+    """A policy.
+
+    Raises:
+        AuditError: it is no TOML, or a field is missing or wrong.
+    """
+    try:
+        return Policy.model_validate(tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        raise AuditError(f"hack/audit/policy.toml is no TOML: {error}") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"])
+        raise AuditError(f"hack/audit/policy.toml: {field}: {first['msg']}") from error
+
+
+def load() -> Policy:
+    """The repository's policy."""
+    return parse(FILE.read_text())
