@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from headway_api.backoff import doubled
+
 Key = TypeVar("Key")
 
 BACKOFF_FIRST_SECONDS = 0.2
@@ -102,10 +104,9 @@ class KeyedQueue(Generic[Key]):
     def retry(self, key: Key) -> float:
         """The key's work failed; it runs again after a pause that doubles each time. Returns the pause."""
         with self._changed:
-            failures = self._failures.get(key, 0)
-            self._failures[key] = failures + 1
+            failures = self._failures[key] = self._failures.get(key, 0) + 1
             self._release(key)
-        pause = min(BACKOFF_MOST_SECONDS, BACKOFF_FIRST_SECONDS * 2.0 ** min(failures, 20))
+        pause = doubled(failures, BACKOFF_FIRST_SECONDS, BACKOFF_MOST_SECONDS)
         self.add(key, pause)
         return pause
 

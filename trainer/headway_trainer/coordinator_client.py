@@ -16,6 +16,7 @@ from typing import Final
 from pydantic import ValidationError
 
 from headway_api import bounds
+from headway_api.backoff import doubled
 from headway_api.bounds import OutOfBounds, containers_within, shortened
 from headway_api.exits import JobError
 from headway_api.names import STARTING
@@ -67,7 +68,7 @@ class CoordinatorClient:
         self._key = key
         self._patience = patience
         self._silent_since: float | None = None
-        self._pause = FIRST_PAUSE
+        self._failures = 0
 
     def announce(self, report: StepReport, give_up: Callable[[], bool] = lambda: False) -> None:
         """Send a step report until it is taken, or `give_up` says, while the coordinator is away, that there
@@ -122,7 +123,7 @@ class CoordinatorClient:
             if _is_starting(answer):
                 self._silent_since = None
             raise Away(f"HTTP {answer.status}")
-        self._silent_since, self._pause = None, FIRST_PAUSE
+        self._silent_since, self._failures = None, 0
         _refuse(answer, method, path)
         return answer
 
@@ -133,8 +134,8 @@ class CoordinatorClient:
         if silent > self._patience:
             raise Unreachable(f"no answer from {self._url} for {silent:.0f} s ({away})") from away
         log("coordinator away", seconds=round(silent, 1), error=str(away))
-        time.sleep(self._pause)
-        self._pause = min(LONGEST_PAUSE, self._pause * 2)
+        self._failures += 1
+        time.sleep(doubled(self._failures, FIRST_PAUSE, LONGEST_PAUSE))
 
 
 def _is_starting(answer: Answer) -> bool:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
+from headway_api.backoff import doubled
 from headway_api.document import Json
 
 BACKOFF_SECONDS: Final = 1.0
@@ -126,7 +127,7 @@ def _is_due(index: int, counted: Sequence[PodState], now: datetime) -> bool:
 
 def backoff(failures: int) -> float:
     """Seconds to wait after so many failures."""
-    return float(min(LONGEST_BACKOFF_SECONDS, BACKOFF_SECONDS * 2 ** (failures - 1)))
+    return doubled(failures, BACKOFF_SECONDS, LONGEST_BACKOFF_SECONDS)
 
 
 def moment(at: datetime) -> str:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import aiohttp
 
 from headway_api import logs
+from headway_api.backoff import doubled
 from headway_coordinator.agents.agent import AgentResult, EpisodeContext
 from headway_coordinator.agents.remote import RemoteAgentHost, failed, played
 from headway_coordinator.faults import AgentFault, InfraFault
@@ -131,7 +132,7 @@ class HttpAgent:
         Raises:
             AgentFault: the agent refuses this prompt.
         """
-        pause = FIRST_PAUSE_SECONDS
+        failures = 0
         while True:
             document = self.desk.document(stage, rollout)
             try:
@@ -154,9 +155,10 @@ class HttpAgent:
                     return _Taken(self.idle_seconds)
                 problem = error
             said = rollout.redacted(str(problem))[:MESSAGE_LENGTH]
+            failures += 1
+            pause = doubled(failures, FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS)
             logs.event(_log, "agent-unreachable", level=logging.WARNING, error=said, pause=pause)
             await asyncio.sleep(pause)
-            pause = min(2 * pause, LAST_PAUSE_SECONDS)
             if not self.desk.server.renew(rollout):
                 return _Taken(self.idle_seconds)  # it had arrived
 

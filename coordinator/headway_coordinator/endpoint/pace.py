@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
+from headway_api.backoff import doubled, spread
 from headway_coordinator.adaptive_semaphore import AdaptiveSemaphore
 
 FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS = 1.0, 60.0
@@ -57,8 +58,7 @@ class Pace:
 
 def backoff(tries: int, chance: Callable[[], float] = random.random) -> float:
     """Seconds to wait after the `tries`-th failure: doubled each time, and between half of that and all."""
-    whole = min(LAST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2.0 ** min(tries - 1, 30))
-    return whole * (1.0 + chance()) / 2.0
+    return spread(doubled(tries, FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS), chance)
 
 
 def pause(asked: float | None, tries: int, chance: Callable[[], float] = random.random) -> float:

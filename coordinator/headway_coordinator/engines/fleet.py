@@ -17,6 +17,7 @@ import aiohttp
 from pydantic import ValidationError
 
 from headway_api import logs
+from headway_api.backoff import doubled
 from headway_api.conditions import Reason
 from headway_api.model_names import POLICY, name_of
 from headway_api.records import PolicyVersion, WeightsManifest, WeightsState
@@ -59,7 +60,7 @@ def _reason(error: UpstreamError | Unreachable | ValidationError, seconds: float
 
 def retry_after(failures: int) -> float:
     """Seconds until a server that answered so many loads in a row with an error is told to load again."""
-    return float(min(RETRY_SECONDS * 2 ** (min(failures, 32) - 1), LAST_RETRY_SECONDS))
+    return doubled(failures, RETRY_SECONDS, LAST_RETRY_SECONDS)
 
 
 class NotTaken(Exception):
@@ -172,7 +173,7 @@ class Fleet:
                 self.router.lost_request(server.endpoint, str(lost))
             await self._notify()
             if all(other.endpoint in failed for other in self.router.in_rotation()):
-                await asyncio.sleep(min(FIRST_PAUSE_SECONDS * 2 ** (failures - 1), LAST_PAUSE_SECONDS))
+                await asyncio.sleep(doubled(failures, FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS))
 
     async def _ask(
         self, server: Server, manifest: WeightsManifest, request: vllm.Request, timeout: float

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
+from headway_api.backoff import doubled
 from headway_api.conditions import Reason
 from headway_api.records import PolicyVersion
 from headway_coordinator.engines import weights
@@ -32,7 +33,7 @@ UNANNOUNCED: Final = "the learner has not announced weights yet"
 
 def rest_after(losses: int) -> float:
     """Seconds that a server rests after so many losses, one after the other."""
-    return float(min(FIRST_REST_SECONDS * 2 ** (min(losses, 32) - 1), LAST_REST_SECONDS))
+    return doubled(losses, FIRST_REST_SECONDS, LAST_REST_SECONDS)
 
 
 @dataclass(frozen=True)

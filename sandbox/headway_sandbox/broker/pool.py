@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from headway_api import names
+from headway_api.backoff import doubled
 
 PENDING_SECONDS = 900.0
 """A pod that does not run for so long is replaced; a node may have to be added and an image pulled first."""
@@ -117,7 +118,7 @@ def surplus(limits: Limits, counts: Counts, demand: Demand) -> int:
 
 def pause_after(failures: int) -> float:
     """Seconds to wait before the next creation after so many failed ones in a row."""
-    return 0.0 if failures == 0 else min(30.0, 0.5 * 2.0 ** min(failures, 10))
+    return 0.0 if failures == 0 else doubled(failures, 1.0, 30.0)
 
 
 def overdue(pod: Pod, now: float) -> str | None:

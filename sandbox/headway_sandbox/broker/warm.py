@@ -21,6 +21,7 @@ from typing import Any
 import aiohttp
 
 from headway_api import logs, names
+from headway_api.backoff import doubled
 from headway_api.bounds import shortened
 from headway_api.document import Json
 from headway_api.sandbox_api import Health, Problem
@@ -30,6 +31,8 @@ from headway_sandbox.broker.metrics import Metrics
 from headway_sandbox.broker.pool import Pod, State
 
 GRACE_SECONDS = 1
+PAUSES = (0.5, 30.0)
+"""Seconds: the first pause after an error of the API server, and the longest."""
 PROBE_PAUSE_SECONDS = 0.05
 ERROR_CHARACTERS = 300
 """Of what is wrong with an answer that are repeated."""
@@ -180,15 +183,15 @@ class WarmPool:
 
     async def _delete(self, pod: Pod) -> None:
         async with self._deleting:
-            pause = 0.5
+            failures = 0
             while True:
                 try:
                     await self._api.delete(pod.name, pod.uid, GRACE_SECONDS)
                     return
                 except (ApiError, aiohttp.ClientError, TimeoutError) as error:
                     logs.event(_log, "delete-failed", level=logging.WARNING, pod=pod.name, error=str(error))
-                    await asyncio.sleep(pause)
-                    pause = min(30.0, 2 * pause)
+                    failures += 1
+                    await asyncio.sleep(doubled(failures, *PAUSES))
 
     # making
 
@@ -265,18 +268,18 @@ class WarmPool:
     # following
 
     async def _follow(self) -> None:
-        pause = 0.5
+        failures = 0
         while True:
             try:
                 version = await self._list()
-                pause = 0.5
+                failures = 0
                 await self._watch(version)
             except Gone:
                 continue
             except (ApiError, aiohttp.ClientError, TimeoutError) as error:
                 logs.event(_log, "watch-failed", level=logging.WARNING, error=str(error))
-                await asyncio.sleep(pause)
-                pause = min(30.0, 2 * pause)
+                failures += 1
+                await asyncio.sleep(doubled(failures, *PAUSES))
 
     async def _list(self) -> str:
         listed, version = await self._api.list(pods.selector(self._kind))

@@ -1,0 +1,27 @@
+"""Pauses between tries: doubled each time up to a bound, and by chance where many wait alike."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Final
+
+MOST_DOUBLINGS: Final = 64
+"""Beyond these no pause grows: a count of failures without an end must not overflow."""
+
+
+def doubled(failures: int, first: float, most: float) -> float:
+    """Seconds to wait after so many failures in a row: `first` after one, twice as long after each more.
+
+    Never more than `most`. Without a failure it is half of `first`.
+    """
+    return float(min(most, first * 2.0 ** min(failures - 1, MOST_DOUBLINGS)))
+
+
+def spread(seconds: float, chance: Callable[[], float] = random.random) -> float:
+    """Between half of a pause and all of it, so that those who failed together do not come back together.
+
+    Args:
+        chance: a number from 0 to 1 at each call.
+    """
+    return seconds * (1.0 + chance()) / 2.0
