@@ -52,7 +52,7 @@ format: venv ## ruff: rewrite what it can
 	$(PY) -m ruff check --fix $(wildcard $(SOURCES))
 	$(PY) -m ruff format $(wildcard $(SOURCES))
 .PHONY: audit
-audit: ## hold the locks against hack/audit/policy.toml: vulnerabilities, licences; build/audit/*.cdx.json are bills of materials (5 minutes; LOCKS="trainer cli": some)
+audit: ## hold the locks against hack/audit/policy.toml: vulnerabilities, licences; build/audit/*.cdx.json are bills of materials (minutes; LOCKS="trainer cli": some)
 	"$$($(SYSTEM_PYTHON) hack/python/env.py tool audit)" hack/audit/audit.py $(AUDIT_ARGS) $(LOCKS)
 types: venv ## mypy, strict, on the packages
 	$(PY) -m mypy
