@@ -51,6 +51,9 @@ lint: venv ## ruff: rules and format; deptry: each extra against what its proces
 format: venv ## ruff: rewrite what it can
 	$(PY) -m ruff check --fix $(wildcard $(SOURCES))
 	$(PY) -m ruff format $(wildcard $(SOURCES))
+.PHONY: docs
+docs: ## build the documentation as a site, build/site; a link or an anchor that leads nowhere fails (REPOSITORY=address: where links out of docs/ lead)
+	"$$($(SYSTEM_PYTHON) hack/python/env.py tool docs)" hack/docs/site_of_docs.py $(if $(REPOSITORY),--repository $(REPOSITORY))
 .PHONY: audit
 audit: ## hold the locks against hack/audit/policy.toml: vulnerabilities, licences; build/audit/*.cdx.json are bills of materials (minutes; LOCKS="trainer cli": some)
 	"$$($(SYSTEM_PYTHON) hack/python/env.py tool audit)" hack/audit/audit.py $(AUDIT_ARGS) $(LOCKS)

@@ -19,7 +19,6 @@ TEXT = PAGE.read_text()
 FIELDS = sorted(set(re.findall(r"\b(?:spec|status)(?:\.[a-zA-Z]+(?:\[\])?)+", TEXT)))
 TARGETS = sorted(set(re.findall(r"`make ([a-z0-9-]+)`", TEXT)))
 METRICS = sorted(set(re.findall(r"`((?:[a-z]+/)?(?:rollout|episodes|analysis|val)/[a-z0-9_/]+)`", TEXT)))
-LINKS = sorted(set(re.findall(r"\]\(([^)]+)\)", TEXT)))
 
 
 def schemas() -> Iterator[Mapping[str, Any]]:
@@ -37,12 +36,6 @@ def has(schema: Mapping[str, Any], field: str) -> bool:
     return bool(schema)
 
 
-def anchors(page: Path) -> set[str]:
-    """What links to a page's sections are called."""
-    titles = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
-    return {re.sub(r"[^a-z0-9 -]", "", title.lower()).replace(" ", "-") for title in titles}
-
-
 @pytest.mark.parametrize("field", FIELDS)
 def test_a_field_that_the_page_names_exists(field: str) -> None:
     assert any(has(schema, field) for schema in schemas()), "no custom resource has this field"
@@ -58,14 +51,6 @@ def test_a_metric_that_the_page_names_exists(name: str) -> None:
     assert metrics.family(name)
 
 
-@pytest.mark.parametrize("link", LINKS)
-def test_a_link_of_the_page_leads_somewhere(link: str) -> None:
-    path, _, section = link.partition("#")
-    page = (PAGE.parent / path).resolve() if path else PAGE
-    assert page.is_file()
-    assert not section or section in anchors(page)
-
-
 def test_what_the_page_imports_can_be_imported() -> None:
     [names] = re.findall(r"from headway_sandbox.testing import (.+)", TEXT)
     assert all(name in headway_sandbox.testing.__all__ for name in names.split(", "))
@@ -76,4 +61,3 @@ def test_the_page_names_what_it_is_about() -> None:
     assert {"spec.evaluation.passK", "spec.candidates[].checkpoint.withBase"} <= {*FIELDS}
     assert {"demo", "test-traps"} <= {*TARGETS}
     assert len(METRICS) > 8
-    assert any("#" in link for link in LINKS)

@@ -1,0 +1,117 @@
+#!/usr/bin/env python3
+"""Build the documentation as a site: build/site, from docs/ and README.md.
+
+    site_of_docs.py [--repository ADDRESS]
+
+The pages are written for whoever reads them in the repository, so that some links lead out of docs/. The site
+has none of these files: such a link leads to ADDRESS, where the repository is browsed. Without ADDRESS it
+becomes the file's path. Zensical checks every other link and anchor; one that leads nowhere is an error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import posixpath
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+SOURCE: Final = ROOT / "build" / "docs"
+"""What `zensical.toml` calls docs_dir: the pages with their links rewritten."""
+FRONT: Final = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md"}
+"""Pages outside docs/ that are in the site too, and what they are called there."""
+LINK: Final = re.compile(r"(!?)\[((?:`[^`\n]*`|[^\[\]`\n])*)\]\(([^)\s]+)\)|`[^`\n]*`")
+ITEM: Final = re.compile(r"(?:[-*]|\d+\.) ")
+FENCE: Final = re.compile(r"^(`{3,}|~{3,}).*?^\1\s*$", re.MULTILINE | re.DOTALL)
+
+
+def pages(root: Path) -> dict[str, str]:
+    """Every file that the site has: its path in the repository, and in the site."""
+    files = sorted(file for file in (root / "docs").rglob("*") if file.is_file())
+    found = {file.relative_to(root).as_posix(): file.relative_to(root / "docs").as_posix() for file in files}
+    return found | {source: name for source, name in FRONT.items() if (root / source).is_file()}
+
+
+def rewritten(text: str, page: str, known: Mapping[str, str], repository: str | None) -> str:
+    """A page for the site.
+
+    Args:
+        page: its path in the repository.
+        known: `pages` of the repository.
+        repository: where files of the repository are browsed; None where nowhere.
+    """
+    home = posixpath.dirname(known[page])
+
+    def of(match: re.Match[str]) -> str:
+        mark, words, target = match[1], match[2], match[3]
+        if target is None or target.startswith("#") or re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", target):
+            return match[0]
+        path, sign, section = target.partition("#")
+        file = posixpath.normpath(posixpath.join(posixpath.dirname(page), path))
+        if file in known:
+            return f"{mark}[{words}]({posixpath.relpath(known[file], home or '.')}{sign}{section})"
+        if repository:
+            return f"{mark}[{words}]({repository.rstrip('/')}/{file}{sign}{section})"
+        return words if words.strip("`").rstrip("/") == file else f"{words} (`{file}`)"
+
+    return outside_fences(text, lambda part: LINK.sub(of, part))
+
+
+def outside_fences(text: str, change: Callable[[str], str]) -> str:
+    """A page with everything changed but its blocks of code."""
+    parts, end = [], 0
+    for fence in FENCE.finditer(text):
+        parts += [change(text[end : fence.start()]), fence[0]]
+        end = fence.end()
+    return "".join([*parts, change(text[end:])])
+
+
+def plain(part: str) -> str:
+    """Lists as the site's parser wants them: behind an empty line, and items' further blocks by 4 spaces."""
+    lines: list[str] = []
+    for line in part.split("\n"):
+        before = lines[-1] if lines else ""
+        if ITEM.match(line) and before and not before.startswith((" ", "#")) and not ITEM.match(before):
+            lines.append("")
+        lines.append(f" {line}" if line.startswith("   ") else line)
+    return "\n".join(lines)
+
+
+def stage(root: Path, target: Path, repository: str | None) -> int:
+    """Write the site's sources; returns how many pages."""
+    shutil.rmtree(target, ignore_errors=True)
+    known = pages(root)
+    for source, name in known.items():
+        copy = target / name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        if source.endswith(".md"):
+            text = rewritten((root / source).read_text(), source, known, repository)
+            copy.write_text(outside_fences(text, plain))
+        else:
+            shutil.copyfile(root / source, copy)
+    return sum(name.endswith(".md") for name in known.values())
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--repository", help="such as https://example.com/headway/blob/main")
+    options = parser.parse_args(arguments)
+    count = stage(ROOT, SOURCE, options.repository or None)
+    shutil.rmtree(ROOT / "build" / "site", ignore_errors=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "zensical", "build", "--strict", "--clean"], cwd=ROOT, check=False
+    )
+    if done.returncode == 0:
+        print(f"[docs] {count} pages: build/site/index.html", file=sys.stderr)
+    return done.returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
