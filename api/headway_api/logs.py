@@ -6,25 +6,32 @@ import json
 import logging
 import sys
 import time
+from collections.abc import Mapping
 from typing import Any, Final
 
 LONGEST: Final = 16 * 1024
 """Characters of one text in a line; of a longer one the start and the end are said."""
 
 
+def line(event: str, fields: Mapping[str, object], *, level: str = "info", at: float | None = None) -> str:
+    """One event as a line: time, level, event, then its fields, texts among them cut to `LONGEST`.
+
+    Args:
+        at: seconds since the epoch; now where it is None.
+    """
+    moment = time.time() if at is None else at
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(moment)) + f".{int(moment % 1 * 1000):03d}Z"
+    whole = {"time": stamp, "level": level, "event": event} | dict(fields)
+    return json.dumps({name: _cut(value) for name, value in whole.items()}, default=str)
+
+
 class _Line(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        line: dict[str, Any] = {
-            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
-            + f".{int(record.msecs):03d}Z",
-            "level": record.levelname.lower(),
-            "event": record.getMessage(),
-            **getattr(record, "fields", {}),
-        }
+        fields = dict(getattr(record, "fields", {}))
         if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
-        line = {name: _cut(value) for name, value in line.items()}
-        return json.dumps(line, default=str)
+            fields["exception"] = self.formatException(record.exc_info)
+        level = record.levelname.lower()
+        return line(record.getMessage(), fields, level=level, at=record.created)
 
 
 def _cut(value: Any) -> Any:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
-from datetime import UTC, datetime
+
+from headway_api import logs
 
 
 def log(event: str, **fields: object) -> None:
-    """Write `event` with its fields; `rank` is added where there are several."""
-    line: dict[str, object] = {"at": datetime.now(UTC).isoformat(timespec="milliseconds"), "event": event}
-    if os.environ.get("WORLD_SIZE", "1") != "1":
-        line["rank"] = int(os.environ["RANK"])
-    print(json.dumps(line | fields, default=str), file=sys.stdout, flush=True)
+    """Write `event` with its fields; `rank` is added where there are several.
+
+    Printed and not logged: DeepSpeed and torch configure `logging` as they like.
+    """
+    of_rank: dict[str, object] = (
+        {"rank": int(os.environ["RANK"])} if os.environ.get("WORLD_SIZE", "1") != "1" else {}
+    )
+    print(logs.line(event, of_rank | fields), file=sys.stdout, flush=True)
