@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from headway_prose.sentences import FENCE, LINK, SPAN
+from headway_prose.sentences import FENCE, SPAN
 
 ROOT = Path(__file__).resolve().parents[2]
 HOPS = sorted((ROOT / "docs" / "architecture").glob("*.md"))
@@ -102,8 +102,6 @@ def test_a_file_without_its_folder_exists_somewhere(name: str) -> None:
 def test_a_make_target_that_a_page_names_exists(page: str, target: str) -> None:
     found = re.search(rf"^{re.escape(target)}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert found, f"{page} names make {target}, which the Makefile does not have"
-
-
 
 
 @pytest.mark.parametrize("page", HOPS, ids=of_page)

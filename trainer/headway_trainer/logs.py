@@ -13,7 +13,7 @@ def log(event: str, **fields: object) -> None:
 
     Printed and not logged: DeepSpeed and torch configure `logging` as they like.
     """
-    of_rank: dict[str, object] = (
-        {"rank": int(os.environ["RANK"])} if os.environ.get("WORLD_SIZE", "1") != "1" else {}
-    )
+    of_rank: dict[str, object] = {}
+    if os.environ.get("WORLD_SIZE", "1") != "1":
+        of_rank["rank"] = int(os.environ["RANK"])
     print(logs.line(event, of_rank | fields), file=sys.stdout, flush=True)
