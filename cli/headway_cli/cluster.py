@@ -96,6 +96,11 @@ class Cluster:
             )
         return answer
 
+    def jobs(self, kind: str) -> list[Json]:
+        """All jobs of a kind."""
+        with self._explained(kind):
+            return self._listed(kind)
+
     def change(self, kind: str, name: str, patch: Json) -> Json:
         """The job after a merge patch."""
         with self._explained(kind, name):
@@ -147,11 +152,11 @@ class Cluster:
                 raise JobGone(f"{kind} {name} was deleted")
             yield event["object"]
 
-    def _names(self, kind: str) -> list[str]:
+    def _listed(self, kind: str) -> list[Json]:
         found = self._api.list_namespaced_custom_object(
             *_place(kind, self.namespace), _request_timeout=CALL_SECONDS
         )
-        return [each["metadata"]["name"] for each in found["items"]]
+        return [*found["items"]]
 
     @contextmanager
     def _explained(self, kind: str, name: str = "", *, gone_is_old: bool = False) -> Iterator[None]:
@@ -178,7 +183,9 @@ class Cluster:
                 f"not installed there, or another version of it; {INSTALL}"
             )
         if _is_absent(error) and name:
-            near = difflib.get_close_matches(name, _quiet(lambda: self._names(kind)), SHOWN, 0.5)
+            near = difflib.get_close_matches(
+                name, [each["metadata"]["name"] for each in _quiet(lambda: self._listed(kind))], SHOWN, 0.5
+            )
             hint = f"did you mean {', '.join(near)}?" if near else "write -n for another namespace"
             return f"namespace {self.namespace} has no {kind} {name}; {hint}"
         if error.status == 403:
@@ -221,7 +228,7 @@ def _cause(error: BaseException) -> str:
     return str(error).rpartition(": ")[2] or type(error).__name__
 
 
-def _quiet(ask: Callable[[], list[str]]) -> list[str]:
+def _quiet(ask: Callable[[], list[Json]]) -> list[Json]:
     try:
         return ask()
     except (ApiException, urllib3.exceptions.HTTPError):  # who may not list is told no names

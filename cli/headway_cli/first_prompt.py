@@ -20,17 +20,20 @@ Note = Callable[[str], None]
 
 
 def beginning(
-    spec: RLTrainingJobSpec | RLEvalJobSpec, row: Row, modules: Path, note: Note
+    spec: RLTrainingJobSpec | RLEvalJobSpec, row: Row, modules: Path | None, note: Note
 ) -> ResetReply | None:
     """What an agent is shown first.
 
     Args:
         spec: the job's.
         row: the first of its rows.
-        modules: folder of the environment's modules.
+        modules: folder of the environment's modules; None: no episode is begun.
         note: told why nothing is returned: the module does not lie there, or fails.
     """
     asked = spec.environment
+    if modules is None:
+        note("no episode was begun, so a prompt may have any length")
+        return None
     module = modules.joinpath(*asked.entrypoint.partition(":")[0].split("."))
     if not (module.with_suffix(".py").is_file() or module.is_dir()):
         note(

@@ -37,8 +37,8 @@ from headway_cli.tokens import NotAtHand
 class Here:
     """What of this machine an estimate is made with."""
 
-    modules: Path
-    """Folder of the environment's modules."""
+    modules: Path | None
+    """Folder of the environment's modules; None: no episode is begun, and no code of it runs."""
     cache: Path
     """Where configurations and tokenizers of models in buckets are put."""
     model: Path | None

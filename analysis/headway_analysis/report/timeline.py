@@ -67,6 +67,10 @@ class StepTime:
         """The share of the seconds that is accounted for, from 0 to 1."""
         return 1 - self.parts.get(UNKNOWN, 0.0) / self.seconds if self.seconds > 0 else 1.0
 
+    def as_json(self) -> dict[str, Any]:
+        """As an object of JSON."""
+        return {"step": self.step, "seconds": self.seconds, "parts": dict(self.parts), "known": self.known}
+
 
 def own_parts(report: StepReport) -> dict[str, float]:
     """What the learner did itself for a step, in seconds, by the last part of a `timing_s/` name."""

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from headway_api.store import READERS, Store, below
-from headway_cli import artifact_list, stored_run, where
-from headway_cli.artifact_list import Marks
+from headway_api.store import below
+from headway_cli import artifact_list, run_contents, stored_run, where
 from headway_cli.commands.common import JOBS, EndpointUrl, Form, Output, RunAt, note, told, wrong
 from headway_cli.stored_run import StoredRun, readable
 
@@ -30,31 +28,15 @@ def artifacts(
         raise wrong("write --get PATTERN and --to FOLDER together")
     with told():
         found = stored_run.opened(where.meant(run, JOBS), endpoint_url)
-        root = found.layout.root
-        with readable(root):
-            keys = sorted(uri.removeprefix(f"{root}/") for uri in found.store.list(root))
+        keys = run_contents.keys(found)
         if get is not None and to is not None:
             _copy(found, keys, get, to)
             return
-        sizes = _sizes(found.store, root, keys)
-        marks = _marks(found)
-    contents = artifact_list.contents(root, sizes)
+        contents, marks = run_contents.read(found, keys)
     if output is Form.JSON:
         typer.echo(json.dumps(artifact_list.as_json(contents, marks), indent=2))
     else:
         typer.echo(artifact_list.text(contents, marks))
-
-
-def _marks(run: StoredRun) -> Marks:
-    kept = run.weights()
-    return Marks(run.best(), kept[-1] if kept else None, run.latest())
-
-
-def _sizes(store: Store, root: str, keys: list[str]) -> dict[str, int]:
-    """Bytes of each object."""
-    with readable(root), ThreadPoolExecutor(READERS) as pool:
-        sizes = pool.map(lambda key: store.size(f"{root}/{key}"), keys)
-        return dict(zip(keys, sizes, strict=True))
 
 
 def _copy(run: StoredRun, keys: list[str], pattern: str, folder: Path) -> None:

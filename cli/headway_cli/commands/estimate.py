@@ -36,6 +36,9 @@ def estimate(
     training: Annotated[
         list[Path] | None, typer.Option(help="File of a training job that an evaluation's candidate names.")
     ] = None,
+    episode: Annotated[
+        bool, typer.Option("--episode/--no-episode", help="Begin one here, to see how long a prompt is.")
+    ] = True,
     output: Output = Form.TEXT,
     namespace: Namespace = None,
     context: Context = None,
@@ -49,7 +52,7 @@ def estimate(
         document = manifest.changed(manifest.read(job), set_ or [])
         checked, book = job_file.checked(document), job_file.book_of(prices)
         _note_book(document, notes, given=prices is not None)
-        modules = (environment or job.parent).resolve()
+        modules = (environment or job.parent).resolve() if episode else None
         here = price_before.Here(modules, Path(cache), model, datetime.now(UTC), notes.append)
         if isinstance(checked, RLTrainingJob):
             found = price_before.of_training(checked, book, here)

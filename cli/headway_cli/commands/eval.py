@@ -7,18 +7,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-import yaml
 
-from headway_api import names
-from headway_api.document import Json
-from headway_api.job_folder import JobFolder
-from headway_cli import eval_manifest, job_file, where
+from headway_cli import eval_job
 from headway_cli.cluster import Cluster
 from headway_cli.commands import run
 from headway_cli.commands.common import JOBS, Context, Namespace, told
 from headway_cli.eval_manifest import Asked
-from headway_cli.local import manifest
-from headway_cli.local.manifest import ManifestWrong
 
 
 def eval_(
@@ -74,14 +68,10 @@ def eval_(
         agent_turns=agent_turns,
     )
     with told():
-        training = _training(from_, job, local=local, context=context, namespace=namespace)
-        made = eval_manifest.manifest(asked, training)
-        text = yaml.safe_dump(made, sort_keys=False)
+        training = eval_job.training(from_, job, JOBS if local else None, context, namespace)
         with tempfile.TemporaryDirectory(prefix="headway-") as folder:
             file = Path(folder) / "eval.yaml"
-            file.write_text(text)
-            document = manifest.read(file)
-            _check(document, training, local=local)
+            text, document = eval_job.written(asked, training, file, local=local)
             if print_:
                 typer.echo(text, nl=False)
             elif local:
@@ -89,46 +79,3 @@ def eval_(
             else:
                 kind, place, called = Cluster(context, namespace).submit(document)
                 typer.echo(f"{kind} {place}/{called}")
-
-
-def _check(document: Json, training: Json | None, *, local: bool) -> None:
-    """Raises ManifestWrong where a field is wrong. A local job's output is its folder, whatever it says."""
-    if local:
-        document = {**document, "spec": {**document["spec"], "output": {"uri": "file:///"}}}
-    try:
-        job_file.checked(document)
-    except ManifestWrong as error:
-        if training is not None:
-            raise
-        raise ManifestWrong(f"{error}; --from FILE borrows what is missing of a training job") from error
-
-
-def _training(
-    file: Path | None, job: str | None, *, local: bool, context: str | None, namespace: str | None
-) -> Json | None:
-    """The training job that the rest is borrowed from: of a file, of this machine, or of the cluster.
-
-    Raises:
-        ManifestWrong: the file has another kind of job, or the job is not there.
-        ClusterError: the cluster does not have it.
-    """
-    if file is not None:
-        found = manifest.read(file)
-        if found["kind"] != names.TRAINING_KIND:
-            raise ManifestWrong(
-                f"--from {file}: write the file of an RLTrainingJob, not of an {found['kind']}"
-            )
-        return found
-    if job is None:
-        return None
-    if not local:
-        return _bare(Cluster(context, namespace).job(names.TRAINING_KIND, job))
-    if not where.is_local_job(JOBS / job):
-        raise ManifestWrong(f"--job {job}: no job of that name ran here ({JOBS / job}); write --from FILE")
-    return _bare(JobFolder(JOBS / job).whole())
-
-
-def _bare(stored: Json) -> Json:
-    """A stored job as its file would be."""
-    metadata = {key: stored["metadata"][key] for key in ("name", "namespace") if key in stored["metadata"]}
-    return {"kind": stored["kind"], "metadata": metadata, "spec": stored["spec"]}

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Annotated
 
 import typer
 
-from headway_api.document import Json
-from headway_api.job_folder import JobFolder
-from headway_cli import log_lines, stored_run, where
+from headway_cli import job_logs, stored_run, where
 from headway_cli.commands.common import (
     INTERRUPTED,
     JOBS,
@@ -24,7 +22,6 @@ from headway_cli.commands.common import (
 )
 from headway_cli.log_lines import Line, Role, Wanted
 from headway_cli.pod_logs import PodLogs
-from headway_cli.runs import NoRun
 from headway_cli.where import LocalJob, Named, Stored
 
 JobOrRun = Annotated[
@@ -54,12 +51,13 @@ def logs(
         if isinstance(place, Stored) and follow:
             raise wrong("--follow is of jobs that run: a store has what processes kept; leave it out")
         if isinstance(place, Named):
-            lines = _of_cluster(PodLogs(context, namespace), kind.kind, job, wanted, follow, endpoint_url)
+            there = PodLogs(context, namespace)
+            asked = job_logs.Asked(wanted, follow, endpoint_url, note)
+            lines = job_logs.of_cluster(there, kind.kind, job, asked)
         elif isinstance(place, LocalJob):
-            lines = _of_local_job(place, wanted, follow)
+            lines = job_logs.of_local_job(place, wanted, follow)
         else:
-            run = stored_run.opened(place, endpoint_url)
-            lines = log_lines.of_store(run, log_lines.stems(run.job.get("kind"), run.name), wanted)
+            lines = job_logs.of_run(stored_run.opened(place, endpoint_url), wanted)
         _print(lines)
 
 
@@ -73,46 +71,3 @@ def _print(lines: Iterable[Line]) -> None:
         raise typer.Exit(INTERRUPTED) from None
     if not some:
         note("no such process has written anything")
-
-
-def _of_local_job(place: LocalJob, wanted: Wanted, follow: bool) -> Iterator[Line]:
-    raw = JobFolder(place.folder).whole()
-    begins = log_lines.stems(raw["kind"], raw["metadata"]["name"])
-    read = log_lines.followed if follow else log_lines.of_folder
-    return read(place.folder / "logs", begins, wanted)
-
-
-def _of_cluster(
-    there: PodLogs, kind: str, name: str, wanted: Wanted, follow: bool, endpoint_url: str | None
-) -> Iterator[Line]:
-    """Of its pods; of pods that are gone, what they kept in the store."""
-    raw = there.job(kind, name)
-    uid = raw["metadata"]["uid"]
-    found = there.containers(uid, wanted)
-    if not found and (uri := raw.get("status", {}).get("artifacts", {}).get("uri")) is not None:
-        kept = _kept(raw, uri, wanted, endpoint_url)
-        if kept or not follow:
-            note(f"no such pod of {name} is there; this is the last that its processes kept in {uri}")
-            yield from kept
-            return
-    if follow:
-        yield from there.followed(kind, name, uid, wanted)
-    for each in () if follow else found:
-        yield from there.read(each, wanted)
-
-
-def _kept(raw: Json, uri: str, wanted: Wanted, endpoint_url: str | None) -> list[Line]:
-    """What a job's processes kept of their logs.
-
-    Raises:
-        NoRun: the store cannot be read from here.
-    """
-    url = endpoint_url or raw["spec"].get("output", {}).get("endpointUrl")
-    begins = log_lines.stems(raw["kind"], raw["metadata"]["name"])
-    try:
-        return [*log_lines.of_store(stored_run.opened(Stored(uri), url), begins, wanted)]
-    except NoRun as error:
-        raise NoRun(
-            f"no such pod is there, and their last logs cannot be read: {error}; name a store that this "
-            "machine reaches with --endpoint-url"
-        ) from error

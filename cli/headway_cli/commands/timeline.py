@@ -38,13 +38,7 @@ def timeline(
         note("no step says when it ended: none was trained yet, or the run is older than these times")
     for each in times:
         if output is Form.JSON:
-            line = {
-                "step": each.step,
-                "seconds": each.seconds,
-                "parts": dict(each.parts),
-                "known": each.known,
-            }
-            typer.echo(json.dumps(line))
+            typer.echo(json.dumps(each.as_json()))
             continue
         typer.echo(f"step {each.step}: {each.seconds:.1f} s, {each.known:.1%} accounted for")
         for what, seconds in each.parts.items():

@@ -24,9 +24,15 @@ FIGURES: Final = (
 )
 
 
+def named_runs(runs: Sequence[TrainingRun]) -> dict[str, TrainingRun]:
+    """The runs by what each is called: its job's name; where several have it, with the first letters of the
+    uid."""
+    return dict(zip(_names(runs), runs, strict=True))
+
+
 def page(runs: Sequence[TrainingRun]) -> str:
     """The page as HTML; two to `MOST_RUNS` runs."""
-    named = dict(zip(_names(runs), runs, strict=True))
+    named = named_runs(runs)
     return rendered(
         Page(
             title=" and ".join(named) if len(named) == 2 else f"{len(named)} runs",
@@ -36,15 +42,14 @@ def page(runs: Sequence[TrainingRun]) -> str:
             notes=[f"{name} has no job.json, so its spec is not compared." for name in _without_spec(named)],
             pictures=[
                 Picture.of(chart, drawing.svg(chart, f"p{number}"))
-                for number, chart in enumerate(_charts(named))
+                for number, chart in enumerate(charts(named))
             ],
-            tables=[_outcomes(named), _differing(named)],
+            tables=[outcomes(named), differing(named)],
         )
     )
 
 
 def _names(runs: Sequence[TrainingRun]) -> list[str]:
-    """Of each run its job's name; where several have it, with the first letters of the uid."""
     plain = [run.name for run in runs]
     return [
         name if plain.count(name) == 1 else f"{name} {run.uid[:8]}"
@@ -56,7 +61,8 @@ def _without_spec(named: Mapping[str, TrainingRun]) -> Iterator[str]:
     return (name for name, run in named.items() if run.spec is None)
 
 
-def _charts(named: Mapping[str, TrainingRun]) -> Iterator[Chart]:
+def charts(named: Mapping[str, TrainingRun]) -> Iterator[Chart]:
+    """The curves, a chart a figure that any run has."""
     yield from _drawn("Held-out external score", "score", named, _scores)
     yield from _drawn("Held-out reward", "reward", named, _rewards)
     for title, unit, figure in FIGURES:
@@ -83,7 +89,8 @@ def _drawn(
         yield Chart(title, unit, lines)
 
 
-def _outcomes(named: Mapping[str, TrainingRun]) -> Table:
+def outcomes(named: Mapping[str, TrainingRun]) -> Table:
+    """What each run came to."""
     rows = []
     for name, run in named.items():
         first, last = (run.validations[0], run.validations[-1]) if run.validations else (None, None)
@@ -103,7 +110,7 @@ def _outcomes(named: Mapping[str, TrainingRun]) -> Table:
     return Table("Outcome", columns, rows)
 
 
-def _differing(named: Mapping[str, TrainingRun]) -> Table:
+def differing(named: Mapping[str, TrainingRun]) -> Table:
     """The fields of the specs that are not the same in all runs."""
     flat = {
         name: dict(training.flat(run.spec.as_object())) for name, run in named.items() if run.spec is not None

@@ -1,0 +1,85 @@
+"""An evaluation from options, checked: what it borrows of a training job, and its file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from headway_api import names
+from headway_api.job_folder import JobFolder
+from headway_cli import eval_manifest, job_file, where
+from headway_cli.cluster import Cluster
+from headway_cli.eval_manifest import Asked
+from headway_cli.local import manifest
+from headway_cli.local.manifest import ManifestWrong
+
+Json = dict[str, Any]
+
+
+def written(asked: Asked, training: Json | None, file: Path, *, local: bool = False) -> tuple[str, Json]:
+    """Write the evaluation to a file; its text, and the job that it is.
+
+    Args:
+        asked: the options.
+        training: the training job that the rest is borrowed from; None: nothing is.
+        file: where.
+        local: it runs on this machine, whatever its output says.
+
+    Raises:
+        ManifestWrong: an option or a field is wrong, or one is missing.
+    """
+    text = yaml.safe_dump(eval_manifest.manifest(asked, training), sort_keys=False)
+    file.write_text(text)
+    document = manifest.read(file)
+    _check(document, training, local=local)
+    return text, document
+
+
+def _check(document: Json, training: Json | None, *, local: bool) -> None:
+    """Raises ManifestWrong where a field is wrong. A local job's output is its folder, whatever it says."""
+    if local:
+        document = {**document, "spec": {**document["spec"], "output": {"uri": "file:///"}}}
+    try:
+        job_file.checked(document)
+    except ManifestWrong as error:
+        if training is not None:
+            raise
+        raise ManifestWrong(f"{error}; --from FILE borrows what is missing of a training job") from error
+
+
+def training(
+    file: Path | None, job: str | None, jobs: Path | None, context: str | None, namespace: str | None
+) -> Json | None:
+    """The training job that the rest is borrowed from: of a file, of this machine, or of the cluster.
+
+    Args:
+        file: with the training job.
+        job: the name of one.
+        jobs: where jobs of this machine have their folders; None: the job is the cluster's.
+
+    Raises:
+        ManifestWrong: the file has another kind of job, or the job is not there.
+        ClusterError: the cluster does not have it.
+    """
+    if file is not None:
+        found = manifest.read(file)
+        if found["kind"] != names.TRAINING_KIND:
+            raise ManifestWrong(
+                f"--from {file}: write the file of an RLTrainingJob, not of an {found['kind']}"
+            )
+        return found
+    if job is None:
+        return None
+    if jobs is None:
+        return _bare(Cluster(context, namespace).job(names.TRAINING_KIND, job))
+    if not where.is_local_job(jobs / job):
+        raise ManifestWrong(f"--job {job}: no job of that name ran here ({jobs / job}); write --from FILE")
+    return _bare(JobFolder(jobs / job).whole())
+
+
+def _bare(stored: Json) -> Json:
+    """A stored job as its file would be."""
+    metadata = {key: stored["metadata"][key] for key in ("name", "namespace") if key in stored["metadata"]}
+    return {"kind": stored["kind"], "metadata": metadata, "spec": stored["spec"]}

@@ -1,0 +1,82 @@
+"""The lines that a job's processes have written, wherever the job is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from headway_api.job_folder import JobFolder
+from headway_cli import log_lines, stored_run
+from headway_cli.log_lines import Line, Wanted
+from headway_cli.pod_logs import PodLogs
+from headway_cli.runs import NoRun
+from headway_cli.stored_run import StoredRun
+from headway_cli.where import LocalJob, Stored
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Of a job on a cluster: which lines, and how they are read."""
+
+    wanted: Wanted
+    follow: bool
+    """Go on with what is written from now on, until the job has ended."""
+    endpoint_url: str | None
+    """Of the S3-compatible store; None: spec.output.endpointUrl."""
+    note: Callable[[str], None]
+    """Told where the lines are what processes kept in the store."""
+
+
+def of_local_job(place: LocalJob, wanted: Wanted, follow: bool) -> Iterator[Line]:
+    """Of a job of this machine; with `follow` also what is written from now on, for ever."""
+    raw = JobFolder(place.folder).whole()
+    begins = log_lines.stems(raw["kind"], raw["metadata"]["name"])
+    read = log_lines.followed if follow else log_lines.of_folder
+    return read(place.folder / "logs", begins, wanted)
+
+
+def of_run(run: StoredRun, wanted: Wanted) -> Iterator[Line]:
+    """What the processes of a run kept of their logs in its store."""
+    return log_lines.of_store(run, log_lines.stems(run.job.get("kind"), run.name), wanted)
+
+
+def of_cluster(there: PodLogs, kind: str, name: str, asked: Asked) -> Iterator[Line]:
+    """Of a job's pods; of pods that are gone, what they kept in the store.
+
+    Raises:
+        ClusterError: the job is not there, or the cluster refuses.
+        NoRun: no pod is there, and the store cannot be read.
+    """
+    raw = there.job(kind, name)
+    uid = raw["metadata"]["uid"]
+    found = there.containers(uid, asked.wanted)
+    if not found and (uri := raw.get("status", {}).get("artifacts", {}).get("uri")) is not None:
+        kept = _kept(raw, uri, asked)
+        if kept or not asked.follow:
+            asked.note(f"no such pod of {name} is there; this is the last that its processes kept in {uri}")
+            yield from kept
+            return
+    if asked.follow:
+        yield from there.followed(kind, name, uid, asked.wanted)
+    for each in () if asked.follow else found:
+        yield from there.read(each, asked.wanted)
+
+
+def _kept(raw: Json, uri: str, asked: Asked) -> list[Line]:
+    """What a job's processes kept of their logs.
+
+    Raises:
+        NoRun: the store cannot be read from here.
+    """
+    url = asked.endpoint_url or raw["spec"].get("output", {}).get("endpointUrl")
+    begins = log_lines.stems(raw["kind"], raw["metadata"]["name"])
+    try:
+        return [*log_lines.of_store(stored_run.opened(Stored(uri), url), begins, asked.wanted)]
+    except NoRun as error:
+        raise NoRun(
+            f"no such pod is there, and their last logs cannot be read: {error}; name a store that this "
+            "machine reaches with --endpoint-url"
+        ) from error
