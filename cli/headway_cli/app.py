@@ -15,6 +15,7 @@ from headway_cli.commands import (
     image,
     init,
     logs,
+    mcp,
     report,
     run,
     serve,
@@ -45,6 +46,7 @@ for command in (
     logs.logs,
     artifacts.artifacts,
     serve.serve,
+    mcp.mcp,
 ):
     app.command()(command)
 app.command("eval")(evaluation.eval_)

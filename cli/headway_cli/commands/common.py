@@ -23,6 +23,8 @@ JOBS: Final = Path(names.LOCAL_JOBS)
 """Where jobs of this machine have their folders, below the current directory."""
 WRONG, FAILED, HELD, INTERRUPTED = 2, 1, 3, 130
 """Exit codes: the input is wrong; the job failed; it stands still until something is changed; Ctrl-C."""
+KNOWN: Final = (ManifestWrong, MachineBusy, ClusterError, NoRun)
+"""Errors whose words say what is wrong, and what to write."""
 
 
 class Form(StrEnum):
@@ -87,7 +89,7 @@ def told() -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
-    except (ManifestWrong, MachineBusy, ClusterError, NoRun) as error:
+    except KNOWN as error:
         raise wrong(str(error)) from error
 
 

@@ -1,0 +1,151 @@
+"""What tools are asked. The descriptions are what a model reads of them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from headway_api.records import Outcome, Purpose
+from headway_cli.log_lines import Role
+from headway_cli.mcp_server.definition import Arguments
+
+Word = Annotated[str, Field(min_length=1, max_length=1024)]
+Words = Annotated[tuple[Word, ...], Field(max_length=32)]
+Kind = Annotated[
+    Literal["training", "eval"] | None,
+    Field(description="Which, where a training job and an evaluation on the cluster have one name."),
+]
+Job = Annotated[
+    Word,
+    Field(description="Name of a job, as the tool jobs lists it; or a folder of a run below the project's."),
+]
+File = Annotated[
+    Word, Field(description="File with an RLTrainingJob or RLEvalJob, below the project's folder.")
+]
+Changes = Annotated[
+    Words, Field(alias="set", description="Fields to change in it first: spec.schedule.maxSteps=3.")
+]
+
+
+class OfJob(Arguments):
+    """Of one job."""
+
+    job: Job
+    kind: Kind = None
+
+
+class OfFile(Arguments):
+    """Of a job's file."""
+
+    file: File
+    set_: Changes = ()
+
+
+class JobsAsked(Arguments):
+    """Which jobs are listed."""
+
+    state: Annotated[
+        str | None, Field(max_length=64, description="Those in this state, such as Running or Failed.")
+    ] = None
+    limit: Annotated[int, Field(ge=1, le=200, description="So many at most, the newest first.")] = 50
+
+
+class StatusAsked(OfJob):
+    """How a job stands."""
+
+    spec: Annotated[bool, Field(description="Also what the job asks for.")] = False
+
+
+class LogsAsked(OfJob):
+    """Which lines."""
+
+    role: Annotated[Role | None, Field(description="Of these processes alone.")] = None
+    tail: Annotated[int, Field(ge=1, le=1000, description="The last so many lines of each process.")] = 100
+
+
+class TrajectoriesAsked(OfJob):
+    """Which episodes."""
+
+    purpose: Annotated[
+        Purpose | None, Field(description="Default: train, and of an evaluation evaluation.")
+    ] = None
+    step: Annotated[int | None, Field(ge=0, description="Those of one step.")] = None
+    row: Annotated[int | None, Field(ge=0, description="Those of one row of the dataset, from 0.")] = None
+    outcome: Annotated[Outcome | None, Field(description="Those that ended so.")] = None
+    disagree: Annotated[
+        bool, Field(description="Those whose reward and external score differ, furthest apart first.")
+    ] = False
+    limit: Annotated[int, Field(ge=1, le=20, description="So many at most.")] = 3
+    offset: Annotated[int, Field(ge=0, le=1_000_000, description="Pass over so many first.")] = 0
+    characters: Annotated[
+        int, Field(ge=50, le=20_000, description="Of each message at most; the rest is cut.")
+    ] = 2000
+
+
+class TimelineAsked(OfJob):
+    """Which steps."""
+
+    steps: Annotated[
+        tuple[Annotated[int, Field(ge=0)], ...],
+        Field(max_length=8, description="Steps that are to be among the eight at most that are told."),
+    ] = ()
+
+
+class ReportAsked(OfJob):
+    """Which figures."""
+
+    figures: Annotated[
+        Words,
+        Field(description="Names or patterns, such as rollout/reward/*; default: those that say most."),
+    ] = ()
+    last: Annotated[int, Field(ge=1, le=200, description="The last so many steps and validations.")] = 20
+
+
+class CompareAsked(Arguments):
+    """Which runs."""
+
+    jobs: Annotated[
+        tuple[Job, ...], Field(min_length=2, max_length=8, description="Two to eight training jobs, by name.")
+    ]
+    points: Annotated[int, Field(ge=2, le=100, description="Of each curve at most, evenly chosen.")] = 12
+
+
+class CheckAsked(OfFile):
+    """How much is played."""
+
+    rows: Annotated[int, Field(ge=1, le=256, description="Training rows that episodes are played on.")] = 16
+
+
+class EvalAsked(Arguments):
+    """An evaluation, as `headway eval` takes it."""
+
+    job: Annotated[
+        Word | None,
+        Field(description="A training job: its best weights, and the model before training."),
+    ] = None
+    models: Annotated[Words, Field(description="Models as they come: hf://ORGANIZATION/NAME.")] = ()
+    candidates: Annotated[
+        Words,
+        Field(description="NAME=checkpoint:JOB[:best|latest|STEP], or NAME= and a model's address."),
+    ] = ()
+    from_: Annotated[
+        Word | None,
+        Field(
+            alias="from",
+            description="File of a training job: environment, agent, rows and output are its.",
+        ),
+    ] = None
+    data: Annotated[
+        Word | None, Field(description="Address of rows to measure on; default: the job's test split.")
+    ] = None
+    baseline: Annotated[Word | None, Field(description="Candidate to compare the others with.")] = None
+    must_beat: Annotated[
+        Word | None, Field(description="Candidate that the first other one must beat, or the job fails.")
+    ] = None
+    margin: Annotated[Word | None, Field(description="By more than this much, such as 0.05.")] = None
+    max_rows: Annotated[int | None, Field(ge=1, description="The first so many rows.")] = None
+    environment: Annotated[Word | None, Field(description="Its entrypoint: MODULE:CLASS.")] = None
+    image: Annotated[Word | None, Field(description="The environment's image.")] = None
+    agent_turns: Annotated[int | None, Field(ge=1, description="Most turns of an episode.")] = None
+    name: Annotated[Word | None, Field(description="Of the evaluation; default: JOB-eval.")] = None

@@ -1,0 +1,138 @@
+"""Cuts an answer to a size that a model can read, and says where and how much. Pure.
+
+What is cut is said beside the answer and not inside of it: a text from outside could imitate any mark.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, Final
+
+Json = dict[str, Any]
+MOST_CHARACTERS: Final = 40_000
+"""Of an answer as JSON: about 10,000 tokens."""
+MOST_SAID: Final = 20
+"""Cuts that are listed one by one."""
+MOST_DEPTH: Final = 24
+"""Levels of lists and objects."""
+LADDER: Final = (
+    (20_000, 2000),
+    (8000, 500),
+    (4000, 200),
+    (2000, 100),
+    (1000, 50),
+    (500, 30),
+    (200, 20),
+    (100, 10),
+    (50, 5),
+)
+"""Characters of a text and entries of a list, one pair after the other until an answer fits."""
+
+
+@dataclass
+class Cuts:
+    """What was left out, in words, each with the place of it."""
+
+    said: list[str] = field(default_factory=list)
+    more: int = 0
+    """Cuts beyond those that are said."""
+
+    def add(self, path: str, kept: int, of: int, what: str) -> None:
+        """One more."""
+        if len(self.said) < MOST_SAID:
+            self.said.append(f"{path or 'answer'}: {kept} of {of} {what}")
+        else:
+            self.more += 1
+
+    def lines(self) -> list[str]:
+        """As the answer lists them."""
+        return [*self.said, *([f"{self.more} more places were cut"] if self.more else [])]
+
+
+class TooLong(Exception):
+    """No cut makes the answer fit."""
+
+
+def fitted(answer: Json, most: int = MOST_CHARACTERS, text: int | None = None) -> tuple[Json, list[str]]:
+    """An answer that fits, and what was cut of it.
+
+    Args:
+        answer: of whatever JSON has; floats that are no numbers become words, and odd characters `?`.
+        most: characters of it as JSON.
+        text: characters of one text; None: as many as fit.
+
+    Raises:
+        TooLong: it has too many parts.
+    """
+    for characters, entries in LADDER:
+        cuts = Cuts()
+        most_text = characters if text is None else min(text, characters)
+        made: Json = _cut(answer, "", most_text, entries, cuts, 0)
+        if size(made) <= most:
+            return made, cuts.lines()
+    raise TooLong
+
+
+def size(value: object) -> int:
+    """Characters of a value as JSON."""
+    return len(json.dumps(value, ensure_ascii=False))
+
+
+def _cut(value: Any, path: str, text: int, entries: int, cuts: Cuts, depth: int) -> Any:
+    if isinstance(value, str):
+        if len(value) > text:
+            cuts.add(path, text, len(value), "characters")
+        return _sound(value[:text])
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if not isinstance(value, dict | list | tuple):
+        return value
+    if depth >= MOST_DEPTH:
+        cuts.add(path, 0, len(value), "entries")
+        return None
+    if len(value) > entries:
+        cuts.add(path, entries, len(value), "entries")
+    parts = islice(_parts(value), entries)
+    made = [(key, _cut(each, _below(path, key), text, entries, cuts, depth + 1)) for key, each in parts]
+    if isinstance(value, dict):
+        return {_sound(str(key)[:text]): each for key, each in made}
+    return [each for _, each in made]
+
+
+def _parts(value: dict[Any, Any] | list[Any] | tuple[Any, ...]) -> Iterator[tuple[Any, Any]]:
+    return iter(value.items()) if isinstance(value, dict) else iter(enumerate(value))
+
+
+def _below(path: str, key: object) -> str:
+    """A place in an answer; a name from outside is kept short and on one line."""
+    name = "".join(each if each.isprintable() else "?" for each in str(key)[:40])
+    return f"{path}/{name}" if path else name
+
+
+def _sound(text: str) -> str:
+    """Without halves of surrogate pairs, which no UTF-8 has."""
+    return text.encode(errors="replace").decode()
+
+
+def first_that_fit(rows: list[Json], most: int) -> list[Json]:
+    """As many of some rows as have `most` characters together, and at least one."""
+    used, kept = 0, 0
+    for row in rows:
+        used += size(row)
+        if used > most and kept:
+            break
+        kept += 1
+    return rows[:kept]
+
+
+def thinned(points: list[Any], most: int) -> list[Any]:
+    """At most so many of some points, evenly, with the first and the last."""
+    if len(points) <= most:
+        return points
+    last = len(points) - 1
+    chosen = sorted({round(number * last / (most - 1)) for number in range(most)}) if most > 1 else [last]
+    return [points[each] for each in chosen]

@@ -1,0 +1,89 @@
+"""Tools that change jobs. A server lists and calls them only where a person has allowed it."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from headway_api import names
+from headway_cli import eval_job, job_file, patches
+from headway_cli.client.on_cluster import ClusterJob
+from headway_cli.client.on_machine import LocalRun
+from headway_cli.eval_manifest import Asked
+from headway_cli.local import manifest
+from headway_cli.mcp_server.arguments import EvalAsked, OfFile, OfJob
+from headway_cli.mcp_server.desk import Desk
+from headway_cli.mcp_server.jobs import head
+from headway_cli.mcp_server.words import ToolWrong
+
+Json = dict[str, Any]
+
+
+def submit(desk: Desk, asked: OfFile) -> Json:
+    """Apply a job of a file to the cluster."""
+    document = manifest.changed(manifest.read(desk.file(asked.file)), asked.set_)
+    job_file.checked(document)
+    return _applied(desk, document)
+
+
+def suspend(desk: Desk, asked: OfJob) -> Json:
+    """Stop a job's pods, or its processes on this machine."""
+    found = desk.find(asked.job, asked.kind)
+    if not isinstance(found, ClusterJob | LocalRun):
+        raise ToolWrong(f"job: {asked.job} is what a run has stored: name a job")
+    found.suspend()
+    return {**head(desk, found), "suspend": True, "notes": ["what is acknowledged stays; resume goes on"]}
+
+
+def resume(desk: Desk, asked: OfJob) -> Json:
+    """Let a job on the cluster go on."""
+    found = desk.find(asked.job, asked.kind)
+    if isinstance(found, LocalRun):
+        raise ToolWrong(
+            f"job: {found.name} is a job of this machine, which a terminal must hold: write "
+            "`headway run FILE --local --resume` there"
+        )
+    if not isinstance(found, ClusterJob):
+        raise ToolWrong(f"job: {asked.job} is what a run has stored: name a job on the cluster")
+    patch = patches.resumption(found.now())
+    found.cluster.change(found.kind, found.name, patch)
+    paused = patch.get("metadata", {}).get("annotations", {}).get(names.ANNOTATION_RESUME)
+    notes = [] if paused is None else [f"the pause of {paused} is over"]
+    return {**head(desk, found), "suspend": False, "notes": notes}
+
+
+def evaluate(desk: Desk, asked: EvalAsked) -> Json:
+    """Apply an evaluation made of options."""
+    options = Asked(
+        name=asked.name,
+        job=asked.job,
+        models=asked.models,
+        candidates=asked.candidates,
+        data=asked.data,
+        baseline=asked.baseline,
+        must_beat=asked.must_beat,
+        margin=asked.margin,
+        max_rows=asked.max_rows,
+        environment=asked.environment,
+        image=asked.image,
+        agent_turns=asked.agent_turns,
+    )
+    file = None if asked.from_ is None else desk.file(asked.from_, "from")
+    training = eval_job.training(file, asked.job, None, desk.context, desk.namespace)
+    with tempfile.TemporaryDirectory(prefix="headway-") as folder:
+        text, document = eval_job.written(options, training, Path(folder) / "eval.yaml")
+    return {**_applied(desk, document), "manifest": text}
+
+
+def _applied(desk: Desk, document: Json) -> Json:
+    """Apply a job to the one namespace that this server may change."""
+    there = desk.cluster()
+    asked = document["metadata"].get("namespace")
+    if asked not in (None, there.namespace):
+        raise ToolWrong(
+            f"metadata.namespace is {asked}, and this server changes jobs of {there.namespace} alone: write "
+            f"that, or start a server with -n {asked}"
+        )
+    kind, namespace, name = there.submit(document)
+    return {"job": name, "kind": kind, "at": f"namespace {namespace} of context {there.context}"}

@@ -1,0 +1,220 @@
+"""What a server may read, and where a job is: on this machine, on the cluster, or in a store.
+
+A person says at the start which folder, namespace and stores a server reaches. A model that has read hostile
+text can choose among those, and name no others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from headway_api import names
+from headway_api.job_folder import JobFolder
+from headway_cli import bill, stored_run, where
+from headway_cli.bill import Bill
+from headway_cli.client.on_cluster import ClusterJob
+from headway_cli.client.on_machine import LocalRun
+from headway_cli.cluster import Cluster, ClusterError, NoSuchJob
+from headway_cli.local.manifest import NAME
+from headway_cli.mcp_server import words
+from headway_cli.mcp_server.words import ToolWrong
+from headway_cli.pod_logs import PodLogs
+from headway_cli.stored_run import StoredRun
+from headway_cli.where import LocalJob, Named
+
+Json = dict[str, Any]
+KINDS: Final = {"training": names.TRAINING_KIND, "eval": names.EVAL_KIND}
+HERE: Final = "this machine"
+S3: Final = "s3://"
+
+
+class Found(Protocol):
+    """A job, or what one has left."""
+
+    @property
+    def kind(self) -> str:
+        """`RLTrainingJob` or `RLEvalJob`."""
+
+    @property
+    def name(self) -> str: ...
+
+    def now(self) -> Json:
+        """With its status."""
+
+    def stored(self) -> StoredRun:
+        """What it has written."""
+
+    def bill(self) -> Bill:
+        """What it has used."""
+
+
+@dataclass(frozen=True)
+class StoredJob:
+    """What a job has stored, without the job."""
+
+    run: StoredRun
+
+    @property
+    def kind(self) -> str:
+        """Where nobody has kept it, that of training."""
+        return str(self.run.job.get("kind") or names.TRAINING_KIND)
+
+    @property
+    def name(self) -> str:
+        """Of the job."""
+        return self.run.name
+
+    def now(self) -> Json:
+        """Raises ToolWrong: only a job has a status."""
+        raise ToolWrong(f"job: {self.name} is what a run has stored, and has no status: call report")
+
+    def stored(self) -> StoredRun:
+        """Itself."""
+        return self.run
+
+    def bill(self) -> Bill:
+        """What its ledger says."""
+        return bill.read(self.run, None)
+
+
+@dataclass(frozen=True)
+class Desk:
+    """What one server reaches."""
+
+    project: Path
+    """Folder of files and of local jobs (`.headway`); the process's current one."""
+    context: str | None = None
+    """Of the kubeconfig; None: the current one."""
+    namespace: str | None = None
+    """None: the context's."""
+    endpoint_url: str | None = None
+    """Of the S3-compatible store, as this machine reaches it."""
+    stores: tuple[str, ...] = ()
+    """Addresses below which runs may be named, beside the project's folder."""
+    allows_changes: bool = False
+
+    @property
+    def jobs(self) -> Path:
+        """Where local jobs have their folders."""
+        return self.project / names.LOCAL_JOBS
+
+    @property
+    def names_a_cluster(self) -> bool:
+        """Whether a person has chosen a cluster: then names are those of its jobs alone, as of the verbs."""
+        return self.context is not None or self.namespace is not None
+
+    def cluster(self) -> Cluster:
+        """The cluster. Raises ClusterError: there is none."""
+        return Cluster(self.context, self.namespace)
+
+    def pods(self) -> PodLogs:
+        """The same, with its pods."""
+        return PodLogs(self.context, self.namespace)
+
+    def file(self, word: str, argument: str = "file") -> Path:
+        """A file of the project.
+
+        Raises:
+            ToolWrong: it lies elsewhere, or is not there.
+        """
+        path = self._inside(Path(word), argument)
+        if not path.is_file():
+            raise ToolWrong(f"{argument}: {word} is not there: write a file below {self.project}")
+        return path
+
+    def local_jobs(self) -> Iterator[Path]:
+        """Folders of local jobs, the newest first."""
+        found = [each for each in self.jobs.glob("*") if where.is_local_job(each)]
+        return iter(sorted(found, key=lambda each: -(each / "job.json").stat().st_mtime))
+
+    def find(self, word: str, kind: str | None) -> Found:
+        """A job.
+
+        Args:
+            word: a name, a folder of the project, or an address below one of `stores`.
+            kind: `training` or `eval`, of a job on the cluster; None: whichever there is.
+
+        Raises:
+            ToolWrong, NoRun, ClusterError: there is none.
+        """
+        if word.startswith(where.ADDRESSES):
+            self._require_reachable(word)
+        elif not word.strip():
+            raise ToolWrong("job: write a name; call jobs to see them")
+        place = Named(word) if self._is_of_the_cluster(word) else where.meant(word, self.jobs)
+        if isinstance(place, Named):
+            return self._on_cluster(place.name, kind)
+        if isinstance(place, LocalJob):
+            self._inside(place.folder, "job", link=self.jobs)
+            return _local(place.folder, kind)
+        if not place.uri.startswith(S3) and not self._is_store(place.uri):
+            self._inside(Path(place.uri.removeprefix("file://")), "job")
+        return StoredJob(stored_run.opened(place, self.endpoint_url))
+
+    def place_of(self, found: Found) -> str:
+        """Where a job is, in words."""
+        if isinstance(found, ClusterJob):
+            return in_words(found.cluster)
+        return found.run.layout.root if isinstance(found, StoredJob) else HERE
+
+    def _is_of_the_cluster(self, word: str) -> bool:
+        return self.names_a_cluster and NAME.fullmatch(word) is not None
+
+    def _on_cluster(self, name: str, kind: str | None) -> ClusterJob:
+        kinds = [KINDS[kind]] if kind is not None else [*KINDS.values()]
+        near = words.meant(name, (each.name for each in self.local_jobs()))
+        try:
+            there = self.cluster()
+            first: NoSuchJob | None = None
+            for each in kinds:
+                try:
+                    there.job(each, name)
+                    return ClusterJob(there, each, name, self.endpoint_url)
+                except NoSuchJob as error:
+                    first = first or error
+        except ClusterError as error:
+            if self.names_a_cluster:
+                raise
+            raise ToolWrong(f"job: {self.jobs} has no job {name}{near}; of a cluster: {error}") from error
+        here = "" if self.names_a_cluster else f"{self.jobs} has no job {name}{near}; "
+        raise ToolWrong(f"job: {here}{first}") from first
+
+    def _require_reachable(self, address: str) -> None:
+        if self._is_store(address) or (not address.startswith(S3)):
+            return
+        known = f"write an address below {', '.join(self.stores)}" if self.stores else "write a job's name"
+        raise ToolWrong(
+            f"job: {address} is no address that this server reads: {known}, or start it with --store"
+        )
+
+    def _is_store(self, address: str) -> bool:
+        steps = address.rstrip("/").split("/")
+        for store in self.stores:
+            begins = store.rstrip("/").split("/")
+            if steps[: len(begins)] == begins and ".." not in steps:
+                return True
+        return False
+
+    def _inside(self, path: Path, argument: str, link: Path | None = None) -> Path:
+        """A path of the project, resolved; `link`: a folder of it that may itself be a link to elsewhere."""
+        found = (self.project / path).resolve()
+        homes = [self.project.resolve(), *([] if link is None else [link.resolve()])]
+        if not any(found.is_relative_to(home) for home in homes):
+            raise ToolWrong(f"{argument}: {path} is outside of {self.project}: write a path below it")
+        return found
+
+
+def _local(folder: Path, kind: str | None) -> LocalRun:
+    raw = JobFolder(folder).whole()
+    found = str(raw.get("kind", names.TRAINING_KIND))
+    if kind is not None and found != KINDS[kind]:
+        raise ToolWrong(f"kind: {folder.name} is an {found}: leave kind out")
+    return LocalRun(folder, found, str(raw["metadata"]["name"]), None, ())
+
+
+def in_words(cluster: Cluster) -> str:
+    """Which cluster, and which namespace of it."""
+    return f"namespace {cluster.namespace} of context {cluster.context}"

@@ -1,0 +1,143 @@
+"""Tools that read figures by step: of one run, of several side by side, and its seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any, Final
+
+from headway_analysis.report.page import comparison, reading
+from headway_analysis.report.page.model import TrainingRun
+from headway_cli.client import frames
+from headway_cli.mcp_server import bounds, words
+from headway_cli.mcp_server.arguments import CompareAsked, ReportAsked, TimelineAsked
+from headway_cli.mcp_server.desk import Desk
+from headway_cli.mcp_server.jobs import head
+from headway_cli.mcp_server.words import ToolWrong
+from headway_cli.runs import NoRun
+from headway_cli.stored_run import StoredRun, readable
+
+Json = dict[str, Any]
+MOST_FIGURES: Final = 40
+DEFAULT: Final = tuple(figure for _, _, figure in comparison.FIGURES)
+
+
+def report(desk: Desk, asked: ReportAsked) -> Json:
+    """Figures of the last steps and validations; of an evaluation its report."""
+    found = desk.find(asked.job, asked.kind)
+    run = found.stored()
+    if run.evaluates:
+        return {**head(desk, found), "report": _report(run)}
+    with readable(run.layout.root):
+        read = reading.curves(run.files)
+    return {**head(desk, found), **figures(read, asked.figures, asked.last)}
+
+
+def _report(run: StoredRun) -> Json:
+    with readable(run.layout.root):
+        found = run.files.document(run.layout.report)
+    if found is None:
+        raise NoRun(f"{run.name}: the evaluation has not ended, and its report is written then: call status")
+    return found
+
+
+def figures(run: TrainingRun, patterns: Sequence[str], last: int) -> Json:
+    """Figures of a training run's last steps, a list a figure, with null where a step has none. Pure.
+
+    Raises:
+        ToolWrong: a pattern stands for no figure.
+    """
+    by_step = run.by_step
+    known = sorted({name for of in by_step.values() for name in of})
+    chosen = _chosen(known, patterns)
+    steps = sorted(by_step)[-last:]
+    validated = frames.validated(run.validations)
+    ended = run.report or {}
+    notes = [] if steps else ["no step was trained yet"]
+    if left := chosen[MOST_FIGURES:]:
+        notes.append(f"{len(left)} more figures match; write narrower patterns")
+    if more := len(by_step) - len(steps):
+        notes.append(f"{more} earlier steps are left out; write a higher last")
+    return {
+        "finished": ended.get("finished"),
+        "usage": ended.get("usage"),
+        "steps": steps,
+        "figures": {name: [by_step[step].get(name) for step in steps] for name in chosen[:MOST_FIGURES]},
+        "validations": [_validation(step, validated[step], patterns) for step in sorted(validated)[-last:]],
+        "known": known,
+        "notes": notes,
+    }
+
+
+def _validation(step: int, of: Mapping[str, float], patterns: Sequence[str]) -> Json:
+    """Its own figures, and the metrics that are asked for."""
+    own = {name: value for name, value in of.items() if "/" not in name or _is_meant(name, patterns)}
+    return {"step": step, **own}
+
+
+def _chosen(known: Sequence[str], patterns: Sequence[str]) -> list[str]:
+    if not patterns:
+        return [name for name in DEFAULT if name in known]
+    for each in patterns:
+        if known and not each.startswith("val/") and not any(fnmatchcase(name, each) for name in known):
+            near = words.meant(each, known) or "; known has their names"
+            raise ToolWrong(f"figures: this run has no figure {each}{near}")
+    return [name for name in known if _is_meant(name, patterns)]
+
+
+def _is_meant(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, each) for each in patterns)
+
+
+def compare(desk: Desk, asked: CompareAsked) -> Json:
+    """The curves of several training runs, what they came to, and how their specs differ."""
+    runs: list[TrainingRun] = []
+    read: list[StoredRun] = []
+    for word in asked.jobs:
+        at = desk.find(word, "training" if desk.names_a_cluster else None).stored()
+        if at.evaluates:
+            raise ToolWrong(f"jobs: {word} is an evaluation, and has no steps: name training jobs")
+        if any(at.layout == each.layout for each in read):
+            raise ToolWrong(f"jobs: {word} is named twice: name different runs")
+        read.append(at)
+        with readable(at.layout.root):
+            runs.append(reading.curves(at.files))
+    return side_by_side(runs, asked.points)
+
+
+def side_by_side(runs: Sequence[TrainingRun], points: int) -> Json:
+    """What the page of `headway compare` shows, as data. Pure."""
+    named = comparison.named_runs(runs)
+    outcomes, differing = comparison.outcomes(named), comparison.differing(named)
+    return {
+        "outcomes": [dict(zip(outcomes.columns, row, strict=True)) for row in outcomes.rows],
+        "differences": [dict(zip(differing.columns, row, strict=True)) for row in differing.rows],
+        "curves": [
+            {
+                "title": chart.title,
+                "unit": chart.unit,
+                "points": {
+                    line.name: [[*point] for point in bounds.thinned([*line.points], points)]
+                    for line in chart.lines
+                },
+            }
+            for chart in comparison.charts(named)
+        ],
+    }
+
+
+def timeline(desk: Desk, asked: TimelineAsked) -> Json:
+    """Where the seconds of some steps went."""
+    found = desk.find(asked.job, asked.kind)
+    run = found.stored()
+    if run.evaluates:
+        raise ToolWrong(f"job: {asked.job} is an evaluation, and has no steps: name a training job")
+    with readable(run.layout.root):
+        read = reading.timed(run.files, asked.steps)
+    if absent := {*asked.steps} - read.lived.keys():
+        raise ToolWrong(
+            f"steps: the run has no step {min(absent)} that was trained, or its batch is too large"
+        )
+    times = read.times()
+    notes = [] if times else ["no step says when it ended: none was trained yet, or the run is too old"]
+    return {**head(desk, found), "steps": [each.as_json() for each in times], "notes": notes}

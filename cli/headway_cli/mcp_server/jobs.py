@@ -1,0 +1,165 @@
+"""Tools that read one job, or list them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from heapq import nlargest
+from itertools import islice
+from typing import Any, Final
+
+from headway_api.job_folder import JobFolder
+from headway_api.records import Purpose
+from headway_cli import artifact_list, bill, episodes, job_logs, progress, run_contents
+from headway_cli.client.on_cluster import ClusterJob
+from headway_cli.client.on_machine import LocalRun
+from headway_cli.cluster import ClusterError
+from headway_cli.episodes import Filter, Shown
+from headway_cli.log_lines import Line, Wanted
+from headway_cli.mcp_server import bounds
+from headway_cli.mcp_server.arguments import JobsAsked, LogsAsked, OfJob, StatusAsked, TrajectoriesAsked
+from headway_cli.mcp_server.desk import HERE, KINDS, Desk, Found, in_words
+from headway_cli.stored_run import StoredRun
+from headway_cli.where import LocalJob
+
+Json = dict[str, Any]
+MOST_LINE: Final = 2000
+"""Characters of a line of a log."""
+ROOM: Final = bounds.MOST_CHARACTERS - 4000
+"""Characters for lines or episodes, beside what else an answer says."""
+
+
+def jobs(desk: Desk, asked: JobsAsked) -> Json:
+    """Jobs of this machine, then those of the cluster, each the newest first."""
+    notes: list[str] = []
+    rows = [] if desk.names_a_cluster else [row(JobFolder(each).whole(), HERE) for each in desk.local_jobs()]
+    try:
+        there = desk.cluster()
+        found = [each for kind in KINDS.values() for each in there.jobs(kind)]
+        found.sort(key=lambda each: str(each["metadata"].get("creationTimestamp", "")), reverse=True)
+        rows += [row(each, in_words(there)) for each in found]
+    except ClusterError as error:
+        if desk.names_a_cluster:
+            raise
+        notes.append(f"no jobs of a cluster are listed: {error}")
+    chosen = [each for each in rows if asked.state in (None, each["state"])]
+    if left := chosen[asked.limit :]:
+        notes.append(f"{len(left)} more; write a higher limit, or a state")
+    return {"jobs": chosen[: asked.limit], "notes": notes}
+
+
+def row(job: Json, at: str) -> Json:
+    """A job as a line of a list."""
+    status = job.get("status") or {}
+    usage = status.get("usage") or {}
+    return {
+        "job": job["metadata"]["name"],
+        "kind": job.get("kind"),
+        "at": at,
+        "state": status.get("state", "Pending"),
+        "reason": status.get("reason"),
+        "progress": status.get("progress"),
+        "reward": (status.get("reward") or {}).get("mean"),
+        "heldOut": progress.held_out(status.get("validation") or {}),
+        "totalTokens": usage.get("totalTokens"),
+        "cost": usage.get("cost"),
+        "created": job["metadata"].get("creationTimestamp"),
+    }
+
+
+def status(desk: Desk, asked: StatusAsked) -> Json:
+    """A job's status as it is now, and the same in one line."""
+    found = desk.find(asked.job, asked.kind)
+    job = found.now()
+    said = {**head(desk, found), "line": progress.line(job)}
+    if asked.spec:
+        said["spec"] = job.get("spec")
+    return {**said, "status": job.get("status") or {}}
+
+
+def logs(desk: Desk, asked: LogsAsked) -> Json:
+    """The last lines of a job's processes, the last of all at the end."""
+    found, notes = desk.find(asked.job, asked.kind), list[str]()
+    kept: deque[Json] = deque()
+    used = left = 0
+    for line in _lines(desk, found, Wanted(asked.role, asked.tail), notes):
+        kept.append({"writer": line.writer, "text": line.text[:MOST_LINE]})
+        used += bounds.size(kept[-1])
+        if len(line.text) > MOST_LINE:
+            notes.append(f"a line of {line.writer} is cut: {MOST_LINE} of {len(line.text)} characters")
+        while used > ROOM:
+            used -= bounds.size(kept.popleft())
+            left += 1
+    if left:
+        notes.append(f"{left} earlier lines were left out; write a role, or a smaller tail")
+    if not kept:
+        notes.append("no such process has written anything")
+    return {**head(desk, found), "lines": [*kept], "notes": notes[-bounds.MOST_SAID :]}
+
+
+def _lines(desk: Desk, found: Found, wanted: Wanted, notes: list[str]) -> Iterator[Line]:
+    if isinstance(found, LocalRun):
+        return job_logs.of_local_job(LocalJob(found.folder), wanted, follow=False)
+    if isinstance(found, ClusterJob):
+        asked = job_logs.Asked(wanted, False, desk.endpoint_url, notes.append)
+        return job_logs.of_cluster(desk.pods(), found.kind, found.name, asked)
+    return job_logs.of_run(found.stored(), wanted)
+
+
+def trajectories(desk: Desk, asked: TrajectoriesAsked) -> Json:
+    """Episodes with their conversations, some at a time."""
+    found = desk.find(asked.job, asked.kind)
+    run = found.stored()
+    purpose = asked.purpose or (Purpose.EVALUATION if run.evaluates else Purpose.TRAIN)
+    wanted = Filter(asked.step, asked.outcome, asked.row, asked.disagree)
+    shown = _page(run, purpose, wanted, asked.offset, asked.limit + 1)
+    rows, cut = [], list[str]()
+    for number, each in enumerate(shown[: asked.limit]):
+        made, said = bounds.fitted(episodes.row(each), ROOM, asked.characters)
+        rows.append(made)
+        cut += [f"episodes/{number}/{line}" for line in said]
+    kept = bounds.first_that_fit(rows, ROOM)
+    goes_on = len(kept) < len(shown)
+    return {
+        **head(desk, found),
+        "purpose": purpose.value,
+        "episodes": kept,
+        "next": asked.offset + len(kept) if goes_on else None,
+        "notes": _told(kept, cut, goes_on=goes_on, purpose=purpose),
+    }
+
+
+def _told(kept: list[Json], cut: list[str], *, goes_on: bool, purpose: Purpose) -> list[str]:
+    numbers = tuple(f"episodes/{number}/" for number in range(len(kept)))
+    notes = [f"cut: {line}; write more characters" for line in cut if line.startswith(numbers)]
+    if goes_on:
+        notes.append("there are more: write next as offset")
+    if not kept:
+        notes.append(f"no episode of {purpose.value} matches")
+    return notes[-bounds.MOST_SAID :]
+
+
+def _page(run: StoredRun, purpose: Purpose, wanted: Filter, offset: int, many: int) -> list[Shown]:
+    """Some of the episodes that are meant; groups are read one at a time."""
+    found = (each for group in run.groups(purpose) for each in wanted.of([group]))
+    if wanted.disagree:
+        return nlargest(offset + many, found, key=lambda each: each.gap)[offset:]
+    return [*islice(found, offset, offset + many)]
+
+
+def cost(desk: Desk, asked: OfJob) -> Json:
+    """What a job has used, and what that costs."""
+    found = desk.find(asked.job, asked.kind)
+    return {**head(desk, found), **bill.as_json(found.bill())}
+
+
+def artifacts(desk: Desk, asked: OfJob) -> Json:
+    """What a run has written, by what it is."""
+    found = desk.find(asked.job, asked.kind)
+    run = found.stored()
+    return {**head(desk, found), **artifact_list.as_json(*run_contents.read(run, run_contents.keys(run)))}
+
+
+def head(desk: Desk, found: Found) -> Json:
+    """Which job an answer is of."""
+    return {"job": found.name, "kind": found.kind, "at": desk.place_of(found)}

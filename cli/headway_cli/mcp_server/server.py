@@ -1,0 +1,154 @@
+"""Speaks the Model Context Protocol over stdin and stdout.
+
+Standard output carries the protocol alone: while it is spoken, the SDK points the process's own standard
+output at standard error, so whatever else is printed goes there. The end of standard input ends the process.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Final
+
+import anyio
+import anyio.to_thread
+from mcp.server.context import ServerRequestContext
+from mcp.server.lowlevel import Server
+from mcp.server.stdio import stdio_server
+from mcp.shared.exceptions import MCPError
+from mcp_types import (
+    INVALID_PARAMS,
+    CallToolRequestParams,
+    CallToolResult,
+    ListToolsResult,
+    PaginatedRequestParams,
+    TextContent,
+    ToolAnnotations,
+)
+from mcp_types import Tool as Listed
+from pydantic import ValidationError
+
+from headway_cli.client.outcome import RunFailed
+from headway_cli.commands.common import KNOWN
+from headway_cli.mcp_server import bounds, catalogue, verb, words
+from headway_cli.mcp_server.bounds import TooLong
+from headway_cli.mcp_server.definition import Tool
+from headway_cli.mcp_server.desk import Desk
+from headway_cli.mcp_server.words import ToolWrong
+
+Json = dict[str, Any]
+Context = ServerRequestContext[dict[str, Any]]
+AT_ONCE: Final = 4
+"""Calls that are answered at the same time; more wait."""
+MOST_WORDS: Final = 4000
+"""Characters of an error."""
+INSTRUCTIONS: Final = (
+    "Headway trains tool-using agents with reinforcement learning. Call jobs first, then status, report and "
+    f"trajectories of a job by its name. {catalogue.LIMIT} {catalogue.UNTRUSTED}"
+)
+log = logging.getLogger(__name__)
+
+
+def served(desk: Desk) -> None:
+    """Serve one client until standard input ends."""
+    try:
+        anyio.run(_serve, desk)
+    finally:
+        verb.end_all()
+
+
+async def _serve(desk: Desk) -> None:
+    server = made(desk)
+    async with stdio_server() as (read, write):
+        await server.run(read, write, server.create_initialization_options())
+
+
+def made(desk: Desk) -> Server[dict[str, Any]]:
+    """The server, for any transport."""
+    limiter = anyio.CapacityLimiter(AT_ONCE)
+
+    async def list_tools(context: Context, params: PaginatedRequestParams | None) -> ListToolsResult:
+        tools = catalogue.listed(allows_changes=desk.allows_changes)
+        return ListToolsResult(tools=[described(each, allows_changes=desk.allows_changes) for each in tools])
+
+    async def call_tool(context: Context, params: CallToolRequestParams) -> CallToolResult:
+        tool = _named(params.name)
+        if tool.change is not None and not desk.allows_changes:
+            return _error(
+                f"{tool.name} is not offered here, since this server only reads: ask the person who set it "
+                "up to start it with --allow-changes"
+            )
+        # A call that nobody waits for any more does not hold up the end of the process.
+        ask = partial(answered, desk, tool, params.arguments or {})
+        return await anyio.to_thread.run_sync(ask, abandon_on_cancel=True, limiter=limiter)
+
+    return Server(
+        "headway",
+        title="Headway",
+        version=_version(),
+        instructions=INSTRUCTIONS,
+        on_list_tools=list_tools,
+        on_call_tool=call_tool,
+    )
+
+
+def _version() -> str:
+    """Headway's own; empty of a checkout that is not installed."""
+    try:
+        return version("headway")
+    except PackageNotFoundError:
+        return ""
+
+
+def _named(name: str) -> Tool[Any]:
+    """Raises MCPError: there is none."""
+    known = {tool.name: tool for tool in catalogue.TOOLS}
+    if name not in known:
+        said = f"there is no tool {name[:60]!r}{words.meant(name[:60], known)}"
+        raise MCPError(code=INVALID_PARAMS, message=said)
+    return known[name]
+
+
+def described(tool: Tool[Any], *, allows_changes: bool) -> Listed:
+    """A tool as a client lists it."""
+    reads = tool.change is None and not (tool.runs_code and allows_changes)
+    return Listed(
+        name=tool.name,
+        title=tool.title,
+        description=tool.about,
+        input_schema=tool.arguments.model_json_schema(by_alias=True),
+        annotations=ToolAnnotations(
+            title=tool.title,
+            read_only_hint=reads,
+            destructive_hint=tool.change is not None and tool.change.destructive,
+            idempotent_hint=tool.change is None or tool.change.repeatable,
+            open_world_hint=False,
+        ),
+    )
+
+
+def answered(desk: Desk, tool: Tool[Any], arguments: Json) -> CallToolResult:
+    """What a call comes to: an answer as data, or an error in words. Raises nothing."""
+    try:
+        asked = tool.arguments.model_validate(arguments)
+    except ValidationError as error:
+        return _error(words.of_arguments(error, tool.arguments))
+    try:
+        said, cut = bounds.fitted(tool.run(desk, asked))
+    except (ToolWrong, RunFailed, *KNOWN) as error:
+        return _error(str(error))
+    except TooLong:
+        return _error(f"{tool.name}: the answer is too long: ask for less")
+    except Exception:
+        log.exception("%s failed", tool.name)
+        return _error(f"{tool.name} failed inside of Headway; the server's standard error says where")
+    answer = {**said, "cut": cut}
+    text = TextContent(type="text", text=json.dumps(answer, ensure_ascii=False))
+    return CallToolResult(content=[text], structured_content=answer)
+
+
+def _error(said: str) -> CallToolResult:
+    made, _ = bounds.fitted({"error": said}, text=MOST_WORDS)
+    return CallToolResult(content=[TextContent(type="text", text=made["error"])], is_error=True)

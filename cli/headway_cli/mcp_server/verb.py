@@ -1,0 +1,86 @@
+"""A verb as a process of its own: the project's code that it runs is read anew, and ends at a deadline."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from typing import Final
+
+from headway_cli.mcp_server.words import ToolWrong
+
+ERROR: Final = "headway: "
+"""Before what `headway` says is wrong."""
+GRACE_SECONDS: Final = 1.5
+"""For a verb that is told to end, to end what it has started. Clients wait 2 seconds for a server."""
+LAST_LINES: Final = 10
+WRONG: Final = 2
+_running: set[subprocess.Popen[str]] = set()
+_lock = threading.Lock()
+
+
+def said(words: Sequence[str], seconds: float) -> str:
+    """What `headway` with some words writes.
+
+    Args:
+        words: verb and options.
+        seconds: how long it may take.
+
+    Raises:
+        ToolWrong: it says what is wrong, or takes longer.
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-m", "headway_cli", *words],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        process_group=0,
+    )
+    with _lock:
+        _running.add(process)
+    try:
+        out, noted = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        _end(process)
+        raise ToolWrong(
+            f"headway {words[0]} took more than {seconds:g} s and was ended: run it on the command line"
+        ) from None
+    finally:
+        with _lock:
+            _running.discard(process)
+    lines = noted.splitlines()
+    told = [each.removeprefix(ERROR) for each in lines if each.startswith(ERROR)]
+    if process.returncode == WRONG or not out:
+        raise ToolWrong("\n".join(told or lines[-LAST_LINES:]) or f"headway {words[0]} said nothing")
+    return out
+
+
+def end_all() -> None:
+    """End every verb that runs, in order: what each has started ends with it."""
+    with _lock:
+        running = [*_running]
+    for each in running:
+        _tell(each, signal.SIGINT)
+    for each in running:
+        _end(each)
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    _tell(process, signal.SIGINT)
+    try:
+        process.wait(GRACE_SECONDS)
+    except subprocess.TimeoutExpired:
+        _tell(process, signal.SIGKILL)
+        process.wait()
+
+
+def _tell(process: subprocess.Popen[str], what: signal.Signals) -> None:
+    try:
+        os.killpg(process.pid, what)
+    except ProcessLookupError:
+        return
