@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 from headway_api import names
+from headway_api.document import Json
 from headway_api.job_folder import JobFolder
 from headway_cli import eval_manifest, job_file, where
 from headway_cli.cluster import Cluster
 from headway_cli.eval_manifest import Asked
 from headway_cli.local import manifest
 from headway_cli.local.manifest import ManifestWrong
-
-Json = dict[str, Any]
 
 
 def written(asked: Asked, training: Json | None, file: Path, *, local: bool = False) -> tuple[str, Json]:

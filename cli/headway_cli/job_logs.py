@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
+from headway_api.document import Json
 from headway_api.job_folder import JobFolder
 from headway_cli import log_lines, stored_run
 from headway_cli.log_lines import Line, Wanted
@@ -13,8 +13,6 @@ from headway_cli.pod_logs import PodLogs
 from headway_cli.runs import NoRun
 from headway_cli.stored_run import StoredRun
 from headway_cli.where import LocalJob, Stored
-
-Json = dict[str, Any]
 
 
 @dataclass(frozen=True)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
-import threading
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from headway_cli.commands.common import INTERRUPTED, Context, EndpointUrl, Namespace, wrong
+from headway_cli.commands.common import Context, EndpointUrl, Namespace, wrong
 from headway_cli.mcp_server.desk import Desk
 
 
@@ -45,11 +43,4 @@ def mcp(
         if not each.startswith(("s3://", "file:///")):
             raise wrong(f"--store {each}: write an address, such as s3://bucket/runs")
     desk = Desk(Path.cwd(), context, namespace, endpoint_url, stores, allow_changes)
-    try:
-        server.served(desk)
-    except KeyboardInterrupt:
-        raise typer.Exit(INTERRUPTED) from None
-    if threading.active_count() > 1:
-        # A call that waits for a store or a cluster would hold up the end of this process for minutes.
-        sys.stderr.flush()
-        os._exit(0)
+    server.served(desk)

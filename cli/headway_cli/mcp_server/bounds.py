@@ -12,11 +12,16 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
 
-Json = dict[str, Any]
+from headway_api.document import Json
+
 MOST_CHARACTERS: Final = 40_000
 """Of an answer as JSON: about 10,000 tokens."""
 MOST_SAID: Final = 20
 """Cuts that are listed one by one."""
+MOST_PATH: Final = 100
+"""Characters of a place; its end says most."""
+RESERVED: Final = 4000
+"""Characters of an answer for what was cut."""
 MOST_DEPTH: Final = 24
 """Levels of lists and objects."""
 LADDER: Final = (
@@ -33,10 +38,16 @@ LADDER: Final = (
 """Characters of a text and entries of a list, one pair after the other until an answer fits."""
 
 
+class TooLong(Exception):
+    """No cut makes the answer fit."""
+
+
 @dataclass
 class Cuts:
     """What was left out, in words, each with the place of it."""
 
+    room: int
+    """Characters that are left, about: an answer of millions of parts is not walked to its end."""
     said: list[str] = field(default_factory=list)
     more: int = 0
     """Cuts beyond those that are said."""
@@ -44,20 +55,24 @@ class Cuts:
     def add(self, path: str, kept: int, of: int, what: str) -> None:
         """One more."""
         if len(self.said) < MOST_SAID:
-            self.said.append(f"{path or 'answer'}: {kept} of {of} {what}")
+            self.said.append(f"{path[-MOST_PATH:] or 'answer'}: {kept} of {of} {what}")
         else:
             self.more += 1
+
+    def take(self, characters: int) -> None:
+        """Raises TooLong where that much is not left."""
+        self.room -= characters
+        if self.room < 0:
+            raise TooLong
 
     def lines(self) -> list[str]:
         """As the answer lists them."""
         return [*self.said, *([f"{self.more} more places were cut"] if self.more else [])]
 
 
-class TooLong(Exception):
-    """No cut makes the answer fit."""
-
-
-def fitted(answer: Json, most: int = MOST_CHARACTERS, text: int | None = None) -> tuple[Json, list[str]]:
+def fitted(
+    answer: Json, most: int = MOST_CHARACTERS - RESERVED, text: int | None = None
+) -> tuple[Json, list[str]]:
     """An answer that fits, and what was cut of it.
 
     Args:
@@ -69,9 +84,12 @@ def fitted(answer: Json, most: int = MOST_CHARACTERS, text: int | None = None) -
         TooLong: it has too many parts.
     """
     for characters, entries in LADDER:
-        cuts = Cuts()
+        cuts = Cuts(most)
         most_text = characters if text is None else min(text, characters)
-        made: Json = _cut(answer, "", most_text, entries, cuts, 0)
+        try:
+            made: Json = _cut(answer, "", most_text, entries, cuts, 0)
+        except TooLong:
+            continue
         if size(made) <= most:
             return made, cuts.lines()
     raise TooLong
@@ -83,6 +101,7 @@ def size(value: object) -> int:
 
 
 def _cut(value: Any, path: str, text: int, entries: int, cuts: Cuts, depth: int) -> Any:
+    cuts.take(min(len(value), text) if isinstance(value, str) else 1)
     if isinstance(value, str):
         if len(value) > text:
             cuts.add(path, text, len(value), "characters")

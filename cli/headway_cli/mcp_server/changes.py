@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import Any
 
 from headway_api import names
+from headway_api.document import Json
 from headway_cli import eval_job, job_file, patches
 from headway_cli.client.on_cluster import ClusterJob
 from headway_cli.client.on_machine import LocalRun
@@ -16,8 +16,6 @@ from headway_cli.mcp_server.arguments import EvalAsked, OfFile, OfJob
 from headway_cli.mcp_server.desk import Desk
 from headway_cli.mcp_server.jobs import head
 from headway_cli.mcp_server.words import ToolWrong
-
-Json = dict[str, Any]
 
 
 def submit(desk: Desk, asked: OfFile) -> Json:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
+from headway_api.document import Json
 from headway_cli.mcp_server.desk import Desk
-
-Json = dict[str, Any]
 
 
 class Arguments(BaseModel):

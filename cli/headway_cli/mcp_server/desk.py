@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from headway_api import names
+from headway_api.document import Json
 from headway_api.job_folder import JobFolder
 from headway_cli import bill, stored_run, where
 from headway_cli.bill import Bill
@@ -25,7 +26,6 @@ from headway_cli.pod_logs import PodLogs
 from headway_cli.stored_run import StoredRun
 from headway_cli.where import LocalJob, Named
 
-Json = dict[str, Any]
 KINDS: Final = {"training": names.TRAINING_KIND, "eval": names.EVAL_KIND}
 HERE: Final = "this machine"
 S3: Final = "s3://"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Any, Final
+from typing import Final
 
 from headway_analysis.report.page import comparison, reading
 from headway_analysis.report.page.model import TrainingRun
+from headway_api.document import Json
 from headway_cli.client import frames
 from headway_cli.mcp_server import bounds, words
 from headway_cli.mcp_server.arguments import CompareAsked, ReportAsked, TimelineAsked
@@ -17,7 +18,6 @@ from headway_cli.mcp_server.words import ToolWrong
 from headway_cli.runs import NoRun
 from headway_cli.stored_run import StoredRun, readable
 
-Json = dict[str, Any]
 MOST_FIGURES: Final = 40
 DEFAULT: Final = tuple(figure for _, _, figure in comparison.FIGURES)
 

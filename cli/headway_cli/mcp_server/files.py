@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Final
+from typing import Final
 
+from headway_api.document import Json
 from headway_cli.mcp_server import verb
 from headway_cli.mcp_server.arguments import CheckAsked, OfFile
 from headway_cli.mcp_server.desk import Desk
 
-Json = dict[str, Any]
 ESTIMATE_SECONDS: Final = 300.0
 CHECK_SECONDS: Final = 900.0
 

@@ -6,8 +6,9 @@ from collections import deque
 from collections.abc import Iterator
 from heapq import nlargest
 from itertools import islice
-from typing import Any, Final
+from typing import Final
 
+from headway_api.document import Json
 from headway_api.job_folder import JobFolder
 from headway_api.records import Purpose
 from headway_cli import artifact_list, bill, episodes, job_logs, progress, run_contents
@@ -22,10 +23,9 @@ from headway_cli.mcp_server.desk import HERE, KINDS, Desk, Found, in_words
 from headway_cli.stored_run import StoredRun
 from headway_cli.where import LocalJob
 
-Json = dict[str, Any]
 MOST_LINE: Final = 2000
 """Characters of a line of a log."""
-ROOM: Final = bounds.MOST_CHARACTERS - 4000
+ROOM: Final = bounds.MOST_CHARACTERS - 2 * bounds.RESERVED
 """Characters for lines or episodes, beside what else an answer says."""
 
 

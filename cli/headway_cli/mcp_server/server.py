@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import signal
+import sys
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import anyio
 import anyio.to_thread
@@ -30,6 +33,7 @@ from mcp_types import (
 from mcp_types import Tool as Listed
 from pydantic import ValidationError
 
+from headway_api.document import Json
 from headway_cli.client.outcome import RunFailed
 from headway_cli.commands.common import KNOWN
 from headway_cli.mcp_server import bounds, catalogue, verb, words
@@ -38,7 +42,6 @@ from headway_cli.mcp_server.definition import Tool
 from headway_cli.mcp_server.desk import Desk
 from headway_cli.mcp_server.words import ToolWrong
 
-Json = dict[str, Any]
 Context = ServerRequestContext[dict[str, Any]]
 AT_ONCE: Final = 4
 """Calls that are answered at the same time; more wait."""
@@ -51,12 +54,22 @@ INSTRUCTIONS: Final = (
 log = logging.getLogger(__name__)
 
 
-def served(desk: Desk) -> None:
-    """Serve one client until standard input ends."""
-    try:
-        anyio.run(_serve, desk)
-    finally:
-        verb.end_all()
+def served(desk: Desk) -> NoReturn:
+    """Serve one client until standard input ends, or a signal comes; then end the process.
+
+    A call that waits for a store or a cluster would hold up an orderly end for minutes.
+    """
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, lambda number, _: _leave(128 + number))
+    anyio.run(_serve, desk)
+    _leave(0)
+
+
+def _leave(code: int) -> NoReturn:
+    """End the process, and what it has started."""
+    verb.end_all()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 async def _serve(desk: Desk) -> None:

@@ -19,7 +19,7 @@ GRACE_SECONDS: Final = 1.5
 LAST_LINES: Final = 10
 WRONG: Final = 2
 _running: set[subprocess.Popen[str]] = set()
-_lock = threading.Lock()
+_lock = threading.RLock()
 
 
 def said(words: Sequence[str], seconds: float) -> str:

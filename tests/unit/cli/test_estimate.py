@@ -183,6 +183,12 @@ def test_without_the_environment_prompts_are_of_any_length_and_that_is_said(stag
     assert "write --environment FOLDER" in text.stderr
 
 
+def test_an_estimate_without_an_episode_runs_no_environment(stage: Stage) -> None:
+    found = stage.said("--no-episode")
+    assert found["notes"] == ["no episode was begun, so a prompt may have any length"]
+    assert found["high"] is not None
+
+
 def test_an_environment_that_fails_is_told_with_its_words(stage: Stage) -> None:
     (stage.folder / "environment.py").write_text("import no_such_module\n")
     done = shown(str(stage.file), "--output", "json")
