@@ -24,7 +24,7 @@ from headway_cli.mcp_server import words
 from headway_cli.mcp_server.words import ToolWrong
 from headway_cli.pod_logs import PodLogs
 from headway_cli.stored_run import StoredRun
-from headway_cli.where import LocalJob, Named
+from headway_cli.where import LocalJob, Named, Place
 
 KINDS: Final = {"training": names.TRAINING_KIND, "eval": names.EVAL_KIND}
 HERE: Final = "this machine"
@@ -144,7 +144,7 @@ class Desk:
             self._require_reachable(word)
         elif not word.strip():
             raise ToolWrong("job: write a name; call jobs to see them")
-        place = Named(word) if self._is_of_the_cluster(word) else where.meant(word, self.jobs)
+        place = Named(word) if self._is_of_the_cluster(word) else self._meant(word)
         if isinstance(place, Named):
             return self._on_cluster(place.name, kind)
         if isinstance(place, LocalJob):
@@ -159,6 +159,12 @@ class Desk:
         if isinstance(found, ClusterJob):
             return in_words(found.cluster)
         return found.run.layout.root if isinstance(found, StoredJob) else HERE
+
+    def _meant(self, word: str) -> Place:
+        try:
+            return where.meant(word, self.jobs)
+        except (OSError, ValueError) as error:  # a name that no file system has
+            raise ToolWrong(f"job: {word!r} is no name of a job: call jobs to see them") from error
 
     def _is_of_the_cluster(self, word: str) -> bool:
         return self.names_a_cluster and NAME.fullmatch(word) is not None
@@ -200,7 +206,11 @@ class Desk:
 
     def _inside(self, path: Path, argument: str, link: Path | None = None) -> Path:
         """A path of the project, resolved; `link`: a folder of it that may itself be a link to elsewhere."""
-        found = (self.project / path).resolve()
+        try:
+            found = (self.project / path).resolve()
+            found.is_file()
+        except (OSError, ValueError, RuntimeError) as error:  # a link in a circle is the last of these
+            raise ToolWrong(f"{argument}: {str(path)!r} cannot be read: write another path") from error
         homes = [self.project.resolve(), *([] if link is None else [link.resolve()])]
         if not any(found.is_relative_to(home) for home in homes):
             raise ToolWrong(f"{argument}: {path} is outside of {self.project}: write a path below it")

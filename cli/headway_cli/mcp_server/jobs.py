@@ -32,7 +32,7 @@ ROOM: Final = bounds.MOST_CHARACTERS - 2 * bounds.RESERVED
 def jobs(desk: Desk, asked: JobsAsked) -> Json:
     """Jobs of this machine, then those of the cluster, each the newest first."""
     notes: list[str] = []
-    rows = [] if desk.names_a_cluster else [row(JobFolder(each).whole(), HERE) for each in desk.local_jobs()]
+    rows = [] if desk.names_a_cluster else _local_rows(desk, notes)
     try:
         there = desk.cluster()
         found = [each for kind in KINDS.values() for each in there.jobs(kind)]
@@ -46,6 +46,17 @@ def jobs(desk: Desk, asked: JobsAsked) -> Json:
     if left := chosen[asked.limit :]:
         notes.append(f"{len(left)} more; write a higher limit, or a state")
     return {"jobs": chosen[: asked.limit], "notes": notes}
+
+
+def _local_rows(desk: Desk, notes: list[str]) -> list[Json]:
+    """Jobs of this machine; one that cannot be read hides no other."""
+    rows = []
+    for each in desk.local_jobs():
+        try:
+            rows.append(row(JobFolder(each).whole(), HERE))
+        except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
+            notes.append(f"{each.name} cannot be read: {type(error).__name__}; look into {each}/job.json")
+    return rows
 
 
 def row(job: Json, at: str) -> Json:

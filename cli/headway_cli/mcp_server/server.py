@@ -93,9 +93,14 @@ def made(desk: Desk) -> Server[dict[str, Any]]:
                 f"{tool.name} is not offered here, since this server only reads: ask the person who set it "
                 "up to start it with --allow-changes"
             )
-        # A call that nobody waits for any more does not hold up the end of the process.
+        asked = verb.Call()
+        verb.call.set(asked)
         ask = partial(answered, desk, tool, params.arguments or {})
-        return await anyio.to_thread.run_sync(ask, abandon_on_cancel=True, limiter=limiter)
+        try:
+            return await anyio.to_thread.run_sync(ask, abandon_on_cancel=True, limiter=limiter)
+        except anyio.get_cancelled_exc_class():
+            asked.let_go()
+            raise
 
     return Server(
         "headway",

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
+from contextvars import ContextVar
 from typing import Final
 
 from headway_cli.mcp_server.words import ToolWrong
@@ -20,6 +21,25 @@ LAST_LINES: Final = 10
 WRONG: Final = 2
 _running: set[subprocess.Popen[str]] = set()
 _lock = threading.RLock()
+
+
+class Call:
+    """What one call has started."""
+
+    def __init__(self) -> None:
+        self.processes: list[subprocess.Popen[str]] = []
+
+    def let_go(self) -> None:
+        """End it, in a thread of its own: nobody waits for the answer any more."""
+        threading.Thread(target=self._end, daemon=True).start()
+
+    def _end(self) -> None:
+        for each in self.processes:
+            _end(each)
+
+
+call: Final[ContextVar[Call | None]] = ContextVar("call", default=None)
+"""The one that is answered here."""
 
 
 def said(words: Sequence[str], seconds: float) -> str:
@@ -43,6 +63,8 @@ def said(words: Sequence[str], seconds: float) -> str:
     )
     with _lock:
         _running.add(process)
+    if (asked_by := call.get()) is not None:
+        asked_by.processes.append(process)
     try:
         out, noted = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:

@@ -189,11 +189,12 @@ def below(process: int) -> list[psutil.Process]:
     return []
 
 
-async def test_a_check_ends_with_its_server(project: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "slow"
-    scaffold.write(folder, Template.VERIFIABLE)
-    (folder / "test_environment.py").write_text("import time\ndef test_it() -> None:\n    time.sleep(500)\n")
-    server = await started(tmp_path, "--allow-changes")
+async def checking(folder: Path) -> tuple[asyncio.subprocess.Process, list[psutil.Process]]:
+    """A server whose check of a project would take minutes, and what it has started for that."""
+    scaffold.write(folder / "slow", Template.VERIFIABLE)
+    slow = "import time\ndef test_it() -> None:\n    time.sleep(500)\n"
+    (folder / "slow" / "test_environment.py").write_text(slow)
+    server = await started(folder, "--allow-changes")
     await told(server, *HELLO)
     await heard(server)
     await told(server, line("tools/call", 1, name="check", arguments={"file": "slow/job.yaml"}))
@@ -201,6 +202,24 @@ async def test_a_check_ends_with_its_server(project: Path, tmp_path: Path) -> No
     while len(children := below(server.pid)) < 2:
         assert time.monotonic() < until
         await asyncio.sleep(0.2)
+    return server, children
+
+
+async def test_a_check_that_is_cancelled_ends_and_its_server_goes_on(tmp_path: Path) -> None:
+    server, children = await checking(tmp_path)
+    await told(server, line("notifications/cancelled", requestId=1))
+    _, alive = await asyncio.to_thread(psutil.wait_procs, children, 30)
+    assert not alive
+    await told(server, line("tools/call", 2, name="jobs", arguments={}))
+    while (said := await heard(server)).get("id") != 2:
+        assert said.get("id") in (None, 1)
+    assert said["result"]["structuredContent"]["jobs"] == []
+    await ended(server)
+    assert server.returncode == 0
+
+
+async def test_a_check_ends_with_its_server(tmp_path: Path) -> None:
+    server, children = await checking(tmp_path)
     begun = time.monotonic()
     await ended(server)
     assert time.monotonic() - begun < 10

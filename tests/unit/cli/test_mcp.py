@@ -88,6 +88,21 @@ async def test_jobs_are_listed_by_state_and_so_many(reader: InProcess) -> None:
     assert found["notes"][-1] == "1 more; write a higher limit, or a state"
 
 
+async def test_a_job_that_cannot_be_read_hides_no_other(reader: InProcess, project: Path) -> None:
+    (project / ".headway/good/status.headway-operator.json").write_text("{")
+    (project / ".headway/bad/job.json").write_text('{"metadata": {}}')
+    found = answer(await reader.call_tool("jobs", {}))
+    assert {each["job"] for each in found["jobs"]} == {"desk", "judged"}
+    assert {each.partition(" ")[0] for each in found["notes"]} == {"good", "bad", "no"}
+
+
+async def test_a_link_in_a_circle_is_told(reader: InProcess, project: Path) -> None:
+    (project / "circle").symlink_to("circle")
+    said = error(await reader.call_tool("estimate", {"file": "circle"}))
+    assert said.startswith("file: ")
+    assert error(await reader.call_tool("cost", {"job": "circle"})).startswith("job: ")
+
+
 async def test_a_status_is_the_jobs_own(reader: InProcess) -> None:
     found = answer(await reader.call_tool("status", {"job": "desk", "spec": True}))
     assert (found["job"], found["kind"], found["at"]) == ("desk", "RLTrainingJob", "this machine")
@@ -265,6 +280,12 @@ async def test_what_a_run_wrote_is_listed(reader: InProcess) -> None:
         ("artifacts", {"job": "file:///etc"}, "job: /etc is outside of "),
         ("status", {"job": "../.."}, "job: "),
         ("status", {"job": "No/Such"}, "No/Such is not there: name the folder of a local job"),
+        ("status", {"job": "a\x00b"}, "a\x00b is not there: "),
+        ("status", {"job": "x" * 300}, "job: "),
+        ("estimate", {"file": "a\x00b"}, "file: "),
+        ("estimate", {"file": "x" * 300}, "file: "),
+        ("estimate", {"file": "."}, "file: . is not there: write a file below "),
+        ("estimate", {"file": "job.yaml", "set": ["x" * 2000]}, "set.0: "),
         ("status", {"job": "good", "kind": "eval"}, "kind: good is an RLTrainingJob: leave kind out"),
     ],
 )
