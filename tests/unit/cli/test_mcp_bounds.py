@@ -48,7 +48,7 @@ def test_what_fits_is_left_as_it_is(answer: dict[str, Any]) -> None:
     assert fitted(answer) == (answer, [])
 
 
-def test_a_long_text_is_cut_at_its_end_and_that_is_said_beside_it() -> None:
+def test_a_long_text_is_cut_at_its_end_and_that_is_said() -> None:
     made, cut = fitted({"a": [{"b": "x" * 100}]}, text=10)
     assert made == {"a": [{"b": "x" * 10}]}
     assert cut == ["a/0/b: 10 of 100 characters"]
