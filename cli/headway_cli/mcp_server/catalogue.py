@@ -41,7 +41,7 @@ TOOLS: Final[tuple[Tool[Any], ...]] = (
     Tool(
         "status",
         "Status of a job",
-        "Say how a training job or an evaluation stands: state, progress, reward, held-out score, preflight, "
+        "Say how far a training job or an evaluation is: state, progress, reward, held-out score, preflight, "
         "signals of collapse, conditions, usage and results. `spec` adds what it asks for.",
         StatusAsked,
         jobs.status,
@@ -81,8 +81,8 @@ TOOLS: Final[tuple[Tool[Any], ...]] = (
     Tool(
         "compare",
         "Compare runs",
-        "Put two to eight training runs side by side: what they came to, the fields in which their specs "
-        "differ, and their curves, thinned to `points`.",
+        "Compare two to eight training runs: their results, the fields in which their specs differ, and "
+        "their curves. A curve is thinned to `points`.",
         CompareAsked,
         figures.compare,
     ),

@@ -90,7 +90,7 @@ def _is_meant(name: str, patterns: Sequence[str]) -> bool:
 
 
 def compare(desk: Desk, asked: CompareAsked) -> Json:
-    """The curves of several training runs, what they came to, and how their specs differ."""
+    """The curves and results of several training runs, and how their specs differ."""
     runs: list[TrainingRun] = []
     read: list[StoredRun] = []
     for word in asked.jobs:

@@ -148,7 +148,7 @@ def described(tool: Tool[Any], *, allows_changes: bool) -> Listed:
 
 
 def answered(desk: Desk, tool: Tool[Any], arguments: Json) -> CallToolResult:
-    """What a call comes to: an answer as data, or an error in words. Raises nothing."""
+    """The result of a call: an answer as data, or an error in words. Raises nothing."""
     try:
         asked = tool.arguments.model_validate(arguments)
     except ValidationError as error:
