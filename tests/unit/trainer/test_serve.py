@@ -28,7 +28,7 @@ from headway_trainer.termination import ShutdownGuard
 def hold(monkeypatch: pytest.MonkeyPatch) -> ShutdownGuard:
     """SIGTERM, as far as this process's loop is concerned; and pauses that a test can wait for."""
     made = ShutdownGuard()
-    monkeypatch.setattr(module, "HOLD", made)
+    monkeypatch.setattr(module, "SHUTDOWN_GUARD", made)
     monkeypatch.setattr(client, "FIRST_PAUSE", 0.01)
     monkeypatch.setattr(client, "LONGEST_PAUSE", 0.02)
     return made
