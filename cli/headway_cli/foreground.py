@@ -7,19 +7,22 @@ import signal
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Final
+from typing import IO, Final
 
 GRACE_SECONDS: Final = 20.0
 """How long a program that is told to end may take."""
 
 
-def run(argv: Sequence[str], env: Mapping[str, str]) -> int | None:
+def run(argv: Sequence[str], env: Mapping[str, str], log: IO[bytes] | None = None) -> int | None:
     """Exit status of a program; None where Ctrl-C, SIGTERM or a closed terminal has ended it.
 
     It is in a process group of its own: Ctrl-C reaches it through here, once.
+
+    Args:
+        log: what it writes goes there; absent: where this process writes.
     """
     with _interrupts():
-        process = subprocess.Popen(argv, env=dict(env), process_group=0)
+        process = subprocess.Popen(argv, env=dict(env), stdout=log, stderr=log, process_group=0)
         try:
             return process.wait()
         except KeyboardInterrupt:

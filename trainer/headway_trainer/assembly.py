@@ -166,6 +166,17 @@ class Assembly:
             self.policy.refer_to(None)
             memory.release()
 
+    def follow(self, spec: RLTrainingJobSpec, in_force: InForce) -> None:
+        """Train by `spec` from now on, in the place of the job's own; it differs in the algorithm alone.
+
+        Raises:
+            JobError: it does not go with what is in force, or cannot be done here.
+        """
+        self._given = spec
+        if (refusal := self.obstacle(in_force)) is not None:
+            raise JobError(refusal.reason, refusal.message, field="spec.algorithm")
+        self.bring(in_force)
+
     def _widen(self, lora: Lora | None) -> None:
         assert lora is not None
         state, scales = self.engine.state(), adapter.scales(self.engine.model)

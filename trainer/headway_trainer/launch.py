@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Collection, Mapping, MutableMapping
+from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -82,17 +82,22 @@ def main() -> None:
             return True
 
         exit_on_sigterm(answered)
-        live(partial(_several, place, companions))
+        live(partial(several, place, companions))
 
 
 def _alone(place: Place, environ: MutableMapping[str, str]) -> None:
-    environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1")
-    environ.update(MASTER_ADDR=place.master, MASTER_PORT=str(place.port))
+    tell_alone(place, environ)
     # Before seconds of imports: a pod deleted while it starts must not sit out its grace period.
     exit_on_sigterm()
     from headway_trainer import learner
 
     learner.main()
+
+
+def tell_alone(place: Place, environ: MutableMapping[str, str]) -> None:
+    """Have this process find in its environment that it is the only rank."""
+    environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1")
+    environ.update(MASTER_ADDR=place.master, MASTER_PORT=str(place.port))
 
 
 def outcome(first: int, codes: Collection[int], stopped: Callable[[], bool]) -> int:
@@ -109,7 +114,13 @@ def outcome(first: int, codes: Collection[int], stopped: Callable[[], bool]) -> 
     return first if first > 0 else 128 - first
 
 
-def _several(place: Place, companions: PeerShutdown | None) -> int:
+def several(place: Place, companions: PeerShutdown | None, rank: Sequence[str] = RANK) -> int:
+    """Start this node's processes and wait for them; the exit code to leave with.
+
+    Args:
+        companions: the other nodes, where there are any.
+        rank: arguments of a Python that is a rank.
+    """
     from torch.distributed import DistError
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -131,7 +142,7 @@ def _several(place: Place, companions: PeerShutdown | None) -> int:
     if companions:
         companions.meet()
     try:
-        elastic_launch(config, sys.executable)(*RANK)
+        elastic_launch(config, sys.executable)(*rank)
     except ChildFailedError as failed:
         _, first = failed.get_first_failure()
         codes = [other.exitcode for other in failed.failures.values()]

@@ -25,6 +25,7 @@ from headway_api.in_force import DirectiveRefusal, InForce
 from headway_api.keys import Key
 from headway_api.records import Batch, PolicyVersion, StepReport
 from headway_api.spec.model import ModelSpec
+from headway_api.spec.training import RLTrainingJobSpec
 from headway_api.store import Store, open_store
 from headway_api.store_away import Patience, store_explained
 from headway_trainer import warm_start
@@ -194,6 +195,12 @@ class Learner:
         self._parts.bring(in_force)
         self.keeper.engine = self._parts.engine
 
+    def follow(self, spec: RLTrainingJobSpec, in_force: InForce) -> None:
+        """Train by another spec from now on, as `Assembly.follow`."""
+        self._spec = spec
+        self._parts.follow(spec, in_force)
+        self.keeper.engine = self._parts.engine
+
     def prepare(self, batch: Batch) -> TrainingBatch:
         """Rows and advantages of a batch; rank 0 alone has it before it is shared. Nothing that can be put in
         force changes an advantage."""
@@ -294,7 +301,7 @@ def run(environ: Mapping[str, str]) -> None:
     with ThreadPoolExecutor(1) as background:
         # Ranks of a node share the folder: one fetches, while all of them import and meet.
         here = _first_here(environ)
-        fetching = background.submit(_fetch, config.spec.model, store, cache) if here else None
+        fetching = background.submit(fetched, config.spec.model, store, cache) if here else None
         ranks = Ranks.join()
         folders = ranks.gather(fetching.result() if fetching else None)
     base = folders[ranks.rank - ranks.local_rank]
@@ -318,7 +325,8 @@ def run(environ: Mapping[str, str]) -> None:
     ranks.leave()
 
 
-def _fetch(model: ModelSpec, store: Store, cache: Path) -> Path:
+def fetched(model: ModelSpec, store: Store, cache: Path) -> Path:
+    """Folder with the base model's files; raises as `base_model.fetch`, and nothing of it is final."""
     with not_final():  # the preflight has seen that it is there
         return fetch(model, store, cache)
 

@@ -96,7 +96,7 @@ def test_to_lose_a_pod_that_was_told_to_stop_is_no_failure(first: int, code: int
 def test_several_processes_end_with_one_code(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NPROC", "2")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setattr(launch, "_several", lambda place, companions: PERMANENT)
+    monkeypatch.setattr(launch, "several", lambda place, companions: PERMANENT)
     assert code_of(launch.main) == PERMANENT
 
 

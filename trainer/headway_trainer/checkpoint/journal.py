@@ -108,6 +108,15 @@ class Journal:
             raise NotWhole(folder, "the step was taken anew since")
         return found
 
+    def kept(self) -> set[int]:
+        """Steps whose checkpoints are whole and of the line that stands, by what is in the store now. It
+        writes nothing, and what it reads is what `find` goes by."""
+        self._taken = {report.step: report.version for report in self._reports()}
+        folder = self._layout.checkpoints
+        found = by_number(self._store.list(folder), folder)
+        starts = {step: sealed_by(uris, self._layout.checkpoint(step)) for step, uris in found.items()}
+        return self.standing({step: start for step, start in starts.items() if start is not None})
+
     def refuse_superseded(self) -> None:
         """To be called before anything is written that a successor would take for its own, or deleted. Rank 0
         looks; the others write nothing of the kind, and end with it.

@@ -1,0 +1,148 @@
+"""`headway replay`: a step of a run trained again, and whether the weights come out the same."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from headway_api import names
+from headway_api.replay import LOG, REPLAYED, TERMINATION, Replayed, ReplayRequest
+from headway_api.spec.lifecycle import OutputSpec
+from headway_cli import foreground, replaying, serving, stored_run, where
+from headway_cli.commands.common import (
+    FAILED,
+    INTERRUPTED,
+    JOBS,
+    EndpointUrl,
+    Form,
+    Output,
+    RunAt,
+    note,
+    told,
+    wrong,
+)
+from headway_cli.replaying import config_of
+from headway_cli.stored_run import StoredRun, readable
+
+LEARNER: Final = ("headway_trainer", "torch", "deepspeed")
+"""What the learner needs here."""
+LOG_TAIL: Final = 2000
+"""Characters of the log that are shown where the learner could not explain its end."""
+
+
+def replay(
+    run: RunAt,
+    step: Annotated[int, typer.Option(min=0, help="The step to train again.")],
+    loss: Annotated[str | None, typer.Option(metavar="NAME", help="Train it with another loss.")] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Train it with another field: spec.algorithm.kl.coefficient=0.01."),
+    ] = None,
+    from_start: Annotated[
+        bool, typer.Option("--from-start", help="Begin with the model itself, not with a checkpoint.")
+    ] = False,
+    key: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Key `checkpoints` of the job's Secret; a local job's is found."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Keep the new weights and the log in this folder.")
+    ] = None,
+    cache: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Where models are kept; default: ~/.cache/headway/serve."),
+    ] = None,
+    output: Output = Form.TEXT,
+    endpoint_url: EndpointUrl = None,
+) -> None:
+    """Train a step again from the run's files, without servers, and compare weights and figures."""
+    if absent := [name for name in LEARNER if importlib.util.find_spec(name) is None]:
+        raise wrong(
+            f"{absent[0]} is not installed, and the step is trained here: use the environment of `make venv`"
+        )
+    with told():
+        place = where.meant(run, JOBS)
+        stored = stored_run.opened(place, endpoint_url)
+        config = config_of(stored)
+        with readable(stored.layout.root):
+            report = replaying.recorded(stored.files.steps(), step)
+        changed = replaying.altered(config, report, loss, set_ or [])
+        if key is not None and not key.is_file():
+            raise wrong(f"--key {key}: there is no such file")
+        found = key or replaying.key_file(place, config)
+        request = ReplayRequest(
+            config=config,
+            run=_output(stored, config.spec.output, endpoint_url),
+            step=step,
+            changed=changed,
+            key=None if found is None else str(found.resolve()),
+            from_start=from_start,
+            models=str((cache or serving.default_cache(os.environ)).resolve()),
+        )
+    with _folder(out, stored) as folder:
+        result = _replayed(request, folder)
+        if output is Form.JSON:
+            typer.echo(result.model_dump_json(indent=2))
+        else:
+            typer.echo("\n".join(replaying.lines(result, stored.name)))
+            if out is not None:
+                typer.echo(f"\nweights: {result.weights}")
+    if result.same is False and not result.changed:
+        raise typer.Exit(FAILED)
+
+
+def _output(stored: StoredRun, output: OutputSpec, endpoint_url: str | None) -> OutputSpec:
+    """Where the run is, which may not be where its job said, and how its store is reached."""
+    there = {"uri": stored.layout.root} | ({} if endpoint_url is None else {"endpoint_url": endpoint_url})
+    return output.model_copy(update=there)
+
+
+@contextmanager
+def _folder(out: Path | None, stored: StoredRun) -> Iterator[Path]:
+    """The scratch folder, which is gone afterwards unless a person named it."""
+    if out is None:
+        folder = Path(tempfile.mkdtemp(prefix="headway-replay-"))
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        return
+    folder = out.resolve()
+    if folder.is_relative_to(Path(stored.layout.root.removeprefix("file://"))):
+        raise wrong(f"--out {out}: it is in the run's own folder, where nothing is written; name another")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise wrong(f"--out {out}: it is not empty; name a new folder")
+    except OSError as error:
+        raise wrong(f"--out {out}: {error.strerror}") from error
+    yield folder
+
+
+def _replayed(request: ReplayRequest, folder: Path) -> Replayed:
+    """Have the learner do it, in a process of its own."""
+    request.write(folder)
+    termination = folder / TERMINATION
+    termination.touch()
+    note(f"training step {request.step} again; log: {folder / LOG}")
+    argv = (sys.executable, "-u", "-m", "headway_trainer.replay", str(folder))
+    environment = {**os.environ, names.ENV_TERMINATION_FILE: str(termination)}
+    with (folder / LOG).open("wb") as log:
+        code = foreground.run(argv, environment, log)
+    if code is None:
+        raise typer.Exit(INTERRUPTED)
+    if code == 0:
+        return Replayed.model_validate_json((folder / REPLAYED).read_bytes())
+    if (why := replaying.ended(termination.read_bytes())) is not None:
+        raise wrong(why.sentence)
+    tail = (folder / LOG).read_text(errors="replace")[-LOG_TAIL:]
+    raise wrong(f"the learner ended with exit status {code}; the end of its log:\n{tail}")

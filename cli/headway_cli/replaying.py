@@ -1,0 +1,235 @@
+"""What a replay needs of a run, which fields it may change, and how its result is told."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from headway_api import names
+from headway_api.bounds import OutOfBounds, json_within
+from headway_api.config import JobConfig
+from headway_api.exits import Termination
+from headway_api.keys import Key
+from headway_api.mistakes import mistakes
+from headway_api.record import explained
+from headway_api.records import StepReport
+from headway_api.remedies import applied
+from headway_api.replay import Replayed
+from headway_api.spec.training import RLTrainingJob, RLTrainingJobSpec
+from headway_cli.local.manifest import ManifestWrong, changed
+from headway_cli.runs import NoRun
+from headway_cli.stored_run import StoredRun
+from headway_cli.where import LocalJob, Place
+
+ALGORITHM: Final = "spec.algorithm."
+HEEDED: Final = (
+    "loss",
+    "ratio",
+    "clip",
+    "advantage",
+    "reduction",
+    "correction",
+    "correctionCap",
+    "correctionFloor",
+    "denominator",
+    "plugins",
+    "updatesPerBatch",
+    "kl",
+    "entropy",
+)
+"""Fields of spec.algorithm that say what becomes of a batch. The others say which batch it is."""
+SHOWN: Final = (
+    "training/loss",
+    "training/grad_norm",
+    "training/learning_rate",
+    "training/entropy",
+    "training/mismatch_kl",
+    "training/reference_kl",
+    "training/ratio_mean",
+    "training/ratio_max",
+    "training/clip_fraction",
+    "training/masked_fraction",
+    "training/effective_sample_share",
+    "training/updates",
+    "training/trainable_token_positions",
+    "rollout/advantage/std",
+)
+"""Figures that are shown whether they differ or not."""
+SECONDS: Final = "timing_s/"
+DIGITS: Final = 12
+"""Of a digest, in a line for people."""
+Json = dict[str, Any]
+
+
+def config_of(run: StoredRun) -> JobConfig:
+    """The run's job, as its learner read it.
+
+    Raises:
+        NoRun: it is of an evaluation, was not kept, or is of another version.
+    """
+    if run.evaluates:
+        raise NoRun(f"{run.layout.root} is an evaluation, and has no steps: name a training job")
+    if not run.spec:
+        raise NoRun(
+            f"{run.layout.job} is missing, so what the run trained by is not known; copy it beside the rest"
+        )
+    try:
+        return JobConfig.model_validate(run.job)
+    except ValidationError as error:
+        raise NoRun(
+            f"{run.layout.job} is not one of this version's ({explained(error)}): replay the run with the "
+            "version of headway that wrote it"
+        ) from error
+
+
+def recorded(reports: Sequence[StepReport], step: int) -> StepReport:
+    """What a run has on record of a step.
+
+    Raises:
+        NoRun: nothing, or it is the untrained model.
+    """
+    found = next((report for report in reports if report.step == step), None)
+    if found is not None and step > 0:
+        return found
+    there = [report.step for report in reports if report.step > 0]
+    if not there:
+        raise NoRun("--step: the run has taken no step yet")
+    why = "is the untrained model" if step == 0 else "is not on record"
+    raise NoRun(f"--step {step}: step {step} {why}; there are {spans(there)}")
+
+
+def spans(steps: Iterable[int]) -> str:
+    """Numbers in order, as `1 to 4, 6`."""
+    found: list[list[int]] = []
+    for step in sorted(steps):
+        if found and step == found[-1][1] + 1:
+            found[-1][1] = step
+        else:
+            found.append([step, step])
+    return ", ".join(str(first) if first == last else f"{first} to {last}" for first, last in found)
+
+
+def altered(
+    config: JobConfig, report: StepReport, loss: str | None, settings: Sequence[str]
+) -> RLTrainingJobSpec | None:
+    """The spec by which the step is to be trained; None where it is the run's own.
+
+    It is what was in force at the step, with the changes laid over it.
+
+    Args:
+        loss: for spec.algorithm.loss. Bounds are those of a loss, so `clip` goes with the one before.
+        settings: `spec.algorithm.FIELD=VALUE`.
+
+    Raises:
+        ManifestWrong: one changes another field, or the spec is wrong then.
+    """
+    if loss is None and not settings:
+        return None
+    if report.directive is not None:
+        raise ManifestWrong(
+            f"--loss, --set: step {report.step} is the remedy {report.directive.remedy}, which trains "
+            "nothing: name another step"
+        )
+    for setting in settings:
+        path = setting.partition("=")[0]
+        if path.removeprefix(ALGORITHM).split(".")[0] not in HEEDED or not path.startswith(ALGORITHM):
+            raise ManifestWrong(
+                f"--set {setting}: the batch and all before it are those that the run recorded; below "
+                f"spec.algorithm, change {', '.join(HEEDED)}"
+            )
+    spec = applied(config.spec, report.in_force).as_object()
+    if loss is not None:
+        kept = {name: value for name, value in spec.get("algorithm", {}).items() if name != "clip"}
+        spec["algorithm"] = {**kept, "loss": loss}
+    whole = {
+        "apiVersion": names.API_VERSION,
+        "kind": names.TRAINING_KIND,
+        "metadata": {"name": config.name, "namespace": config.namespace, "uid": config.uid},
+    }
+    made = changed({**whole, "spec": spec}, settings)
+    try:
+        return RLTrainingJob.model_validate(made).spec
+    except ValidationError as error:
+        raise ManifestWrong("; ".join(mistakes(error, RLTrainingJob))) from error
+
+
+def key_file(place: Place, config: JobConfig) -> Path | None:
+    """The key that signs the checkpoints of a job of this machine; None of any other."""
+    if not isinstance(place, LocalJob):
+        return None
+    folder = place.folder / "secrets" / names.keys_secret(config.stem, config.uid)
+    found = (folder / name for name in (names.TOKEN_KEY, Key.CHECKPOINTS))
+    return next((file for file in found if file.exists()), None)
+
+
+def ended(termination: bytes) -> Termination | None:
+    """Why a learner has ended, where it has said so."""
+    try:
+        return Termination.model_validate(json_within(termination, len(termination))) if termination else None
+    except (OutOfBounds, ValidationError):
+        return None
+
+
+def lines(found: Replayed, name: str) -> list[str]:
+    """A result for people."""
+    start = "the model itself" if found.start is None else f"the checkpoint of step {found.start}"
+    steps = f"step {spans(found.trained)}" if len(found.trained) == 1 else f"steps {spans(found.trained)}"
+    many = "" if found.processes == 1 else f", by {found.processes} processes"
+    told = [f"{name}: {steps} trained again from {start}{many}", *_weights(found), ""]
+    return [*told, *_table(found.recorded, found.replayed)]
+
+
+def _weights(found: Replayed) -> list[str]:
+    now = f"{found.file} {found.digest[:DIGITS]}"
+    if found.first_apart is not None:
+        early = [f"step {found.first_apart} already came out otherwise: what follows is not the run's"]
+    else:
+        early = []
+    if found.same:
+        return [*early, f"same weights: {now}"]
+    if found.same is None:
+        return [*early, f"nothing is left to hold the weights against; they are {now}"]
+    was = "not on record" if found.recorded_digest is None else found.recorded_digest[:DIGITS]
+    expected = ", by another algorithm" if found.changed else ""
+    told = [*early, f"other weights{expected}: {now}, recorded {was}"]
+    if (apart := found.apart) is None:
+        return [*told, "the run no longer keeps the step's weights, so in what they differ is not known"]
+    return [
+        *told,
+        f"{apart.tensors} of {apart.of} tensors differ, by {apart.most:.3g} at most ({apart.at}); the first "
+        f"is {apart.first}",
+    ]
+
+
+def figures(recorded: Mapping[str, float], replayed: Mapping[str, float]) -> list[str]:
+    """Names of the figures to show: some always, others where they differ. Seconds never."""
+    both = [*dict.fromkeys([*SHOWN, *sorted({*recorded, *replayed})])]
+    return [
+        name
+        for name in both
+        if not name.startswith(SECONDS)
+        and (name in recorded or name in replayed)
+        and (name in SHOWN or not _equal(recorded.get(name), replayed.get(name)))
+    ]
+
+
+def _equal(one: float | None, other: float | None) -> bool:
+    return one is not None and other is not None and math.isclose(one, other, rel_tol=1e-12, abs_tol=0.0)
+
+
+def _table(recorded: Mapping[str, float], replayed: Mapping[str, float]) -> list[str]:
+    rows = [("", "recorded", "replayed")]
+    rows += [
+        (name, _number(recorded.get(name)), _number(replayed.get(name)))
+        for name in figures(recorded, replayed)
+    ]
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    return [f"{name:<{widths[0]}}  {was:>{widths[1]}}  {now:>{widths[2]}}" for name, was, now in rows]
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.7g}"

@@ -1,0 +1,120 @@
+"""`headway replay` of runs that the real learner trained: DeepSpeed, checkpoints and the store are real."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import learner_rig as rig
+import pytest
+from role_keys import CHECKPOINTS
+from typer.testing import CliRunner, Result
+
+from headway_api.artifacts import Layout
+from headway_api.config import JobConfig
+from headway_api.records import Batch
+from headway_api.store import FileStore
+from headway_cli.app import app
+from headway_coordinator.spool import Spool
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+
+LORA = {"rank": 4, "alpha": 8}
+STEPS = 4
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that has ended."""
+
+    folder: Path
+    key: Path
+    models: Path
+
+    def replay(self, *words: str) -> Result:
+        """The command."""
+        given = ["replay", str(self.folder), "--key", str(self.key), "--cache", str(self.models), *words]
+        return CliRunner().invoke(app, given)
+
+    def replayed(self, *words: str) -> dict[str, Any]:
+        """Its result."""
+        shown = self.replay("--output", "json", *words)
+        assert shown.exception is None or isinstance(shown.exception, SystemExit), shown.exception
+        found: dict[str, Any] = json.loads(shown.stdout)
+        return found | {"code": shown.exit_code}
+
+    def written(self) -> dict[Path, int]:
+        """All that lies in its folder, and when each was written."""
+        return {path: path.stat().st_mtime_ns for path in self.folder.rglob("*")}
+
+
+def trained(folder: Path, model: Path, batches: Sequence[Batch], **job: Any) -> Run:
+    """Train a run to its end."""
+    config = rig.job(folder, model, checkpoints={"everySteps": 2, "keepLast": 2}, **job)
+    asyncio.run(_train(config, folder, batches))
+    layout = Layout(config.spec.output.uri, config.namespace, config.name, config.uid)
+    spool = Spool(FileStore(), layout)
+    spool.describe(config)
+    for batch in batches:
+        for group in batch.groups:
+            spool.put(group)
+    key = folder / "key"
+    key.write_text(CHECKPOINTS)
+    return Run(Path(layout.root.removeprefix("file://")), key, folder / "models")
+
+
+async def _train(config: JobConfig, folder: Path, batches: Sequence[Batch]) -> None:
+    served = rig.ScriptedCoordinator([*batches])
+    async with served.serving() as url, rig.learner(config, folder, url) as process:
+        assert await process.exit(300) == 0, process.log.read_text()[-4000:]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory, model: Path) -> Run:
+    """Four steps, of which the checkpoints of the second and the last are kept."""
+    batches = [rig.batch(n, groups=3) for n in range(1, STEPS + 1)]
+    return trained(tmp_path_factory.mktemp("run"), model, batches, lora=LORA)
+
+
+def test_a_step_after_a_checkpoint_has_the_same_weights(run: Run) -> None:
+    before = run.written()
+    found = run.replayed("--step", "3")
+    assert (found["code"], found["same"], found["start"], found["trained"]) == (0, True, 2, [3])
+    assert found["digest"] == found["recorded_digest"]
+    figures = [
+        {name: value for name, value in found[side].items() if not name.startswith("timing_s/")}
+        for side in ("recorded", "replayed")
+    ]
+    assert figures[0] == figures[1]
+    assert run.written() == before, "the run's own folder is as it was"
+
+
+def test_steps_between_are_trained_again_too(run: Run, tmp_path: Path) -> None:
+    shown = run.replay("--step", "4", "--out", str(tmp_path / "out"))
+    assert shown.exit_code == 0, shown.output
+    assert "steps 3 to 4 trained again from the checkpoint of step 2" in shown.stdout
+    assert "same weights: adapter_model.safetensors" in shown.stdout
+    (weights,) = (line for line in shown.stdout.splitlines() if line.startswith("weights: "))
+    kept = run.folder / "weights/000004/adapter_model.safetensors"
+    assert Path(weights.removeprefix("weights: "), kept.name).read_bytes() == kept.read_bytes()
+
+
+def test_another_loss_shows_both_figures_and_ends_well(run: Run) -> None:
+    found = run.replayed(
+        "--step", "4", "--loss", "importance_sampling", "--set", "spec.algorithm.kl.coefficient=1"
+    )
+    assert (found["code"], found["same"], found["changed"]) == (0, False, True)
+    assert found["first_apart"] is None, "the step before is trained as it was"
+    assert found["apart"]["tensors"] > 0
+    assert found["apart"]["most"] > 0
+    assert found["recorded"]["training/loss"] != found["replayed"]["training/loss"]
+    assert found["recorded"]["training/entropy"] == found["replayed"]["training/entropy"]
+
+
+def test_without_a_checkpoint_it_begins_with_the_model(run: Run) -> None:
+    found = run.replayed("--step", "1")
+    assert (found["code"], found["same"], found["start"], found["trained"]) == (0, True, None, [1])

@@ -1,0 +1,125 @@
+"""Trains a step again: `python -m headway_trainer.replay FOLDER`, with a request in the folder.
+
+It chooses the way first, before the seconds that torch takes to import: what cannot be done is said at once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from headway_api.artifacts import GROUPS, written
+from headway_api.exits import JobError, leave
+from headway_api.replay import COURSE, ReplayRequest
+from headway_api.run_files import RunFiles
+from headway_api.store_away import store_explained
+from headway_trainer.launch import LOOPBACK, Place, several, tell_alone
+from headway_trainer.logs import log
+from headway_trainer.replay.course import Course, chosen, require_groups
+from headway_trainer.replay.place import ReplayPlace
+from headway_trainer.termination import exit_on_sigterm, live
+
+GRACE_SECONDS: Final = 30
+RANK: Final = ("-u", "-m", "headway_trainer.replay.rank")
+"""Arguments of a Python that is one of several ranks."""
+
+
+def main() -> None:
+    """Entry point."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # as for a learner: sums depend on it
+    exit_on_sigterm()
+    live(partial(_explained, Path(sys.argv[1]).resolve()))
+
+
+def _explained(folder: Path) -> int:
+    try:
+        with store_explained():
+            place = ReplayPlace(folder, ReplayRequest.read(folder))
+            course = prepared(place)
+            log("course", start=course.start, steps=[report.step for report in course.reports])
+            return _start(folder, course.processes)
+    except JobError as error:
+        leave(error)
+
+
+def prepared(place: ReplayPlace) -> Course:
+    """Choose the way, see that all that it needs is there, and leave it in the folder for the ranks.
+
+    Raises:
+        JobError: `NoCheckpoint`, or as `chosen` and `require_groups`.
+    """
+    request, layout, store = place.request, place.layout, place.store
+    journal = place.journal()
+    kept = set() if request.from_start else journal.kept()
+    _require_signed(place, {step for step in kept if step < request.step})
+    reports = RunFiles(store, layout).steps()
+    course = chosen(reports, kept, request.step, request.config.spec.learner.world_size)
+    if course.start is not None:
+        world = journal.find(course.start, request.step).state.world_size
+        course = course.model_copy(update={"processes": world})
+        store.put(layout.latest, json.dumps({"step": course.start}).encode())
+    folder = layout.train_groups
+    uris = written(store.list(folder), folder, GROUPS)
+    require_groups(course, {uri.removeprefix(f"{folder}/").removesuffix(".json.gz") for uri in uris})
+    # The ranks' own start comes after those of the run, whatever starts there meanwhile.
+    starts = f"{request.run.uri.rstrip('/')}{layout.learners.removeprefix(layout.root)}"
+    for number in range(len(place.run_store.list(starts))):
+        store.put(layout.learner(number), b"")
+    (place.folder / COURSE).write_text(course.model_dump_json())
+    return course
+
+
+def _require_signed(place: ReplayPlace, usable: set[int]) -> None:
+    """A run that keeps checkpoints is not trained from its beginning because none of them can be opened."""
+    request, folder = place.request, place.layout.checkpoints
+    reports = [uri for uri in place.store.list(folder) if uri.endswith("/report.json")]
+    steps = {int(uri.removeprefix(f"{folder}/").partition("/")[0]) for uri in reports}
+    before = sorted(step for step in steps if step < request.step)
+    if not before or usable or request.from_start:
+        return
+    why = "no key was given" if request.key is None else "their signatures are not by the key that was given"
+    raise JobError(
+        "NoCheckpoint",
+        f"the checkpoint of step {before[-1]} cannot be opened ({why}, or they are not whole): write "
+        "--key FILE with the key `checkpoints` of the job's Secret, or --from-start to train all steps again",
+    )
+
+
+def _start(folder: Path, processes: int) -> int:
+    place = Place(1, 0, processes, LOOPBACK, _free_port(), GRACE_SECONDS)
+    if place.alone:
+        tell_alone(place, os.environ)
+        from headway_trainer.replay import rank
+
+        rank.run(folder)
+        return 0
+    _require_accelerators(processes)
+    return several(place, None, (*RANK, str(folder)))
+
+
+def _require_accelerators(processes: int) -> None:
+    """NCCL has one rank a GPU; gloo on the CPU any number."""
+    import torch
+
+    there = torch.cuda.device_count()
+    if 0 < there < processes:
+        raise JobError(
+            "TooFewAccelerators",
+            f"{processes} processes trained the step, a GPU each, and this machine has {there}: replay it on "
+            f"a machine with {processes}, or hide its GPUs (CUDA_VISIBLE_DEVICES=) to train on the CPU",
+        )
+
+
+def _free_port() -> int:
+    with socket.socket() as tried:
+        tried.bind((LOOPBACK, 0))
+        return int(tried.getsockname()[1])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""Whether a step's weights are those that the run published for it, and in what they differ."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from safetensors import safe_open
+
+from headway_api.records import FileDigest
+from headway_api.replay import Apart
+from headway_api.store import Corrupt, NotFound, Store, download_folder
+from headway_api.weights_format import DIGESTS_FILE, MODEL_FILE
+from headway_trainer.publish.lora import WEIGHTS
+
+VOUCHING: Final = (DIGESTS_FILE, MODEL_FILE, WEIGHTS)
+"""Files of published weights whose digest tells every tensor. The first one that both have is compared: a
+delta has no other one than the first."""
+TENSORS: Final = (MODEL_FILE, WEIGHTS)
+
+
+@dataclass(frozen=True)
+class Digests:
+    """Of one file of two versions."""
+
+    file: str
+    now: str
+    recorded: str | None
+    """None where nothing on record can be held against it."""
+
+    @property
+    def same(self) -> bool | None:
+        """Whether they are; None where it cannot be told."""
+        return None if self.recorded is None else self.now == self.recorded
+
+
+def digests(now: Sequence[FileDigest], recorded: Sequence[FileDigest]) -> Digests:
+    """What is to be compared of the files of whole weights and of those that a run has on record."""
+    new = {each.name: each.sha256 for each in now}
+    old = {each.name: each.sha256 for each in recorded}
+    both = next((name for name in VOUCHING if name in new and name in old), None)
+    file = both or next(name for name in VOUCHING if name in new)
+    return Digests(file, new[file], old.get(file))
+
+
+def recorded_tensors(store: Store, uri: str, files: Sequence[FileDigest], folder: Path) -> Path | None:
+    """The file of tensors that a run published, fetched into `folder`; None where it is no longer kept, or
+    is another one by now.
+
+    Args:
+        uri: folder of the weights.
+        files: what the run has on record of them.
+    """
+    found = next((each for each in files if each.name in TENSORS), None)
+    if found is None:
+        return None
+    try:
+        return download_folder(store, uri, folder, [found]) / found.name
+    except (NotFound, Corrupt):
+        return None
+
+
+def apart(recorded: Path, now: Path) -> Apart:
+    """In what the tensors of two safetensors files differ. One that only one file has, or has in another
+    shape, differs."""
+    differing, most, at = [], 0.0, None
+    with safe_open(recorded, "pt") as old, safe_open(now, "pt") as new:
+        before, after = set(old.keys()), set(new.keys())
+        for name in sorted(before | after):
+            if name not in before or name not in after:
+                differing.append(name)
+                continue
+            one, other = old.get_tensor(name).double(), new.get_tensor(name).double()
+            if one.shape != other.shape:
+                differing.append(name)
+            elif not one.equal(other):
+                differing.append(name)
+                distance = float((one - other).abs().max())
+                if not distance <= most:  # also where it is no number
+                    most, at = (distance if math.isfinite(distance) else most), name
+    return Apart(
+        tensors=len(differing),
+        of=len(before | after),
+        most=most,
+        at=at,
+        first=differing[0] if differing else None,
+    )

@@ -1,0 +1,123 @@
+"""From which checkpoint a step is trained again, by which steps, and of which batches. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+from headway_api.exits import JobError
+from headway_api.in_force import InForce
+from headway_api.records import Batch, GroupRecord, Record, StepReport
+from headway_api.staleness import idle_steps
+
+NAMED = 3
+"""Names that a message gives."""
+
+
+class Course(Record):
+    """The way to a step."""
+
+    start: int | None
+    """Step of the checkpoint to begin with; None: the model itself."""
+    reports: list[StepReport]
+    """What the run has on record of the steps to train, in their order; the last one is what is asked for."""
+    saved: list[int]
+    """Those of them that a later one goes back to: their state is kept on the way."""
+    idle: list[int]
+    """Steps of the run without groups."""
+    processes: int
+    """Ranks to train on."""
+    first: StepReport | None
+    """What the run has on record of step 0, where it begins with the model itself."""
+
+    @property
+    def groups(self) -> list[str]:
+        """Ids of all groups that it trains."""
+        return [group for report in self.reports for group in report.groups]
+
+
+def chosen(reports: Sequence[StepReport], kept: Collection[int], step: int, processes: int = 1) -> Course:
+    """The shortest way to `step`.
+
+    Args:
+        reports: what stands of the run.
+        kept: steps whose checkpoints can be used. Without any before `step` the model itself is.
+        processes: as in the course.
+
+    Raises:
+        JobError: `StepNotRecorded`.
+    """
+    found = {report.step: report for report in reports}
+    for start in [*sorted((each for each in kept if each < step), reverse=True), None]:
+        wanted = range(1 if start is None else start + 1, step + 1)
+        if absent := [each for each in wanted if each not in found]:
+            raise JobError(
+                "StepNotRecorded",
+                f"steps/{absent[0]:06d}.json is missing, so what step {absent[0]} trained is not known; copy "
+                "the whole folder of the run",
+            )
+        way = [found[each] for each in wanted]
+        returns = {report.restored for report in way if report.restored is not None}
+        if all(each in kept or each > (-1 if start is None else start) for each in returns):
+            break
+    return Course(
+        start=start,
+        reports=way,
+        saved=sorted(returns.intersection(wanted)),
+        idle=idle_steps(reports),
+        processes=processes,
+        first=found.get(0) if start is None else None,
+    )
+
+
+def require_groups(course: Course, there: Collection[str]) -> None:
+    """Every group that a course trains must be in the spool.
+
+    Args:
+        there: ids of the groups in it.
+
+    Raises:
+        JobError: `GroupsGone`.
+    """
+    gone = {report.step: missing for report in course.reports if (missing := _missing(report.groups, there))}
+    if not gone:
+        return
+    step, (*shown,) = next(iter(gone.items()))
+    more = f", of {len(shown)}" if len(shown) > NAMED else ""
+    raise JobError(
+        "GroupsGone",
+        f"trajectories/train no longer has groups of step {', '.join(map(str, gone))}: of step {step} "
+        f"{', '.join(shown[:NAMED])}{more}; copy them back, or name a step whose groups are kept",
+    )
+
+
+def _missing(groups: Iterable[str], there: Collection[str]) -> list[str]:
+    return [group for group in groups if group not in there]
+
+
+def batch_of(report: StepReport, groups: Sequence[GroupRecord], idle: Sequence[int]) -> Batch:
+    """What the learner was given for the step that `report` is of.
+
+    A directive that was refused changed nothing, so there is none; one that was done goes back to the very
+    checkpoint that it went back to then.
+
+    Args:
+        groups: those of the step, in the order of its report.
+        idle: steps without groups.
+    """
+    directive = None if report.refused is not None else report.directive
+    if directive is not None:
+        restore = [] if report.restored is None else [report.restored]
+        directive = directive.model_copy(update={"restore": restore})
+    return Batch(
+        step=report.step,
+        epoch=int(report.metrics.get("training/epoch", 0)),
+        groups=list(groups),
+        in_force=report.in_force,
+        directive=directive,
+        idle=[each for each in idle if each < report.step],
+    )
+
+
+def without_algorithm(in_force: InForce) -> InForce:
+    """What is in force beside the objective: where a changed spec has its algorithm, nothing overrules it."""
+    return in_force.model_copy(update={"loss": None, "clip": None, "kl": None})

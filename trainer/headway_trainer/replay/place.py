@@ -1,0 +1,65 @@
+"""Where a replay reads and writes: its folder, the run's store below it, and the job as it trains here."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+from typing import Final
+
+from headway_api.artifacts import Layout
+from headway_api.config import JobConfig
+from headway_api.replay import STORE, ReplayRequest
+from headway_api.spec.training import RLTrainingJobSpec
+from headway_api.spec.weights import WeightsSpec
+from headway_api.store import Store, open_store
+from headway_trainer.checkpoint.journal import Journal
+from headway_trainer.checkpoint.signer import Signer
+from headway_trainer.replay.overlay import Overlay
+
+WHOLE: Final = WeightsSpec(backend="file")
+"""Nobody else holds the version before, or takes weights out of memory: all of them are written each time."""
+
+
+class ReplayPlace:
+    """Of one replay; the same to each of its processes."""
+
+    def __init__(self, folder: Path, request: ReplayRequest) -> None:
+        """Raises JobError, `BucketUnavailable`, where the run's store cannot be used."""
+        self.folder = folder
+        self.request = request
+        config = request.config
+        self.layout = Layout(self._uri, config.namespace, config.name, config.uid)
+        self.run_store: Store = open_store(request.run)
+        hidden = (self.layout.latest, self.layout.learners)
+        self.store = Overlay(self.run_store, request.run.uri, self.layout.root, hidden)
+
+    @property
+    def config(self) -> JobConfig:
+        """The job, with its artifacts in the replay's folder."""
+        config = self.request.config
+        return config.model_copy(update={"spec": self.here(config.spec)})
+
+    def here(self, spec: RLTrainingJobSpec) -> RLTrainingJobSpec:
+        """`spec`, with its artifacts in the replay's folder."""
+        output = self.request.run.model_copy(update={"uri": self._uri})
+        learner = spec.learner.model_copy(update={"weights": WHOLE})
+        return spec.model_copy(update={"output": output, "learner": learner})
+
+    @property
+    def key(self) -> str:
+        """What signs checkpoints. Where it is not known, another one: the run's are then not opened."""
+        given = self.request.key
+        return secrets.token_hex() if given is None else Path(given).read_text().strip()
+
+    def journal(self) -> Journal:
+        """Of the run, as it is seen from here."""
+        return Journal(self.store, self.layout, Signer.of(self.key, self.layout))
+
+    def published(self, step: int) -> str:
+        """Folder of the weights that the run published for a step, in the run's own store."""
+        below = self.layout.weights(step).removeprefix(self.layout.root)
+        return self.request.run.uri.rstrip("/") + below
+
+    @property
+    def _uri(self) -> str:
+        return f"file://{self.folder / STORE}"

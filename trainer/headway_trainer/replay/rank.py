@@ -1,0 +1,167 @@
+"""One rank of a replay: the learner, given step after step what the run has on record of them."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from headway_api.exits import JobError, leave
+from headway_api.records import Batch, StepReport
+from headway_api.replay import CACHE, COURSE, REPLAYED, Apart, Replayed, ReplayRequest
+from headway_api.run_files import RunFiles
+from headway_api.store_away import store_explained
+from headway_trainer.batch import TrainingBatch
+from headway_trainer.learner import Learner, fetched
+from headway_trainer.logs import log
+from headway_trainer.loop import Stopwatch
+from headway_trainer.ranks import Ranks
+from headway_trainer.replay.comparison import apart, digests, recorded_tensors
+from headway_trainer.replay.course import Course, batch_of, without_algorithm
+from headway_trainer.replay.place import ReplayPlace
+from headway_trainer.termination import exit_on_sigterm, live
+
+RECORDED = "recorded"
+"""Folder for what the run published."""
+
+
+@dataclass
+class _Replay:
+    """A course as it is trained; methods are collective."""
+
+    place: ReplayPlace
+    course: Course
+    learner: Learner
+    ranks: Ranks
+    first_apart: int | None = field(default=None)
+    """The first step before the one that is asked for whose weights are not those that the run published."""
+
+    def train(self) -> StepReport:
+        """Train every step of the course; the report of the last one."""
+        now = self.learner.resume()
+        if self.course.first is not None:
+            self._compare(now, self.course.first)
+            self._forget(now.step)
+        for recorded in self.course.reports:
+            now = self._step(recorded, now)
+            if self.ranks.first:
+                log("step", step=now.step, **now.metrics)
+            if now.step in self.course.saved:
+                self.learner.keeper.save(now)
+                self.learner.keeper.settle()
+            if now.step != self.place.request.step:
+                self._compare(now, recorded)
+                self._forget(now.step)
+        return now
+
+    def _step(self, recorded: StepReport, before: StepReport) -> StepReport:
+        changed = self.place.request.changed if recorded is self.course.reports[-1] else None
+        if changed is not None:
+            recorded = recorded.model_copy(update={"in_force": without_algorithm(recorded.in_force)})
+            self.learner.follow(self.place.here(changed), recorded.in_force)
+        batch = self.ranks.share(self._batch(recorded) if self.ranks.first else None)
+        assert batch is not None
+        incarnation = before.version.incarnation
+        if isinstance(batch, TrainingBatch):
+            return self.learner.train(batch, incarnation, Stopwatch())
+        return self._remedied(self.learner.remedy(batch, incarnation, Stopwatch()), recorded)
+
+    def _batch(self, recorded: StepReport) -> TrainingBatch | Batch:
+        layout = self.place.layout
+        groups = RunFiles(self.place.store, layout).groups([*map(layout.train_group, recorded.groups)])
+        batch = batch_of(recorded, [*groups], self.course.idle)
+        return batch if batch.directive is not None else self.learner.prepare(batch)
+
+    def _remedied(self, now: StepReport, recorded: StepReport) -> StepReport:
+        if now.refused is not None:
+            raise JobError(
+                "RemedyNotRepeated",
+                f"step {now.step} was the remedy {recorded.directive and recorded.directive.remedy}, which "
+                f"cannot be done here ({now.refused.reason}: {now.refused.message})",
+            )
+        return now
+
+    def _compare(self, now: StepReport, recorded: StepReport) -> None:
+        """Note the first step that comes out otherwise: what is wrong then is wrong from there on."""
+        if digests(now.weights.files, recorded.weights.files).same is False and self.first_apart is None:
+            self.first_apart = now.step
+            log("other weights than the run's", step=now.step)
+
+    def _forget(self, step: int) -> None:
+        """The weights of a step on the way are of no more use."""
+        if self.ranks.first:
+            store = self.place.store
+            store.delete(store.list(self.place.layout.weights(step)))
+
+    def result(self, now: StepReport) -> Replayed:
+        """What came of it. Rank 0 alone."""
+        request, recorded = self.place.request, self.course.reports[-1]
+        found = digests(now.weights.files, recorded.weights.files)
+        difference, same = None, found.same
+        if same is not True and (difference := self._apart(now, recorded)) is not None:
+            same = difference.tensors == 0  # a file's header may differ where no tensor does
+        return Replayed(
+            step=request.step,
+            start=self.course.start,
+            trained=[report.step for report in self.course.reports],
+            processes=self.ranks.world,
+            changed=request.changed is not None,
+            digest=found.now,
+            recorded_digest=found.recorded,
+            file=found.file,
+            same=same,
+            first_apart=self.first_apart,
+            apart=difference,
+            recorded=recorded.metrics,
+            replayed=now.metrics,
+            weights=now.weights.uri.removeprefix("file://"),
+        )
+
+    def _apart(self, now: StepReport, recorded: StepReport) -> Apart | None:
+        place, files = self.place, recorded.weights.files
+        there = place.published(now.step)
+        kept = recorded_tensors(place.run_store, there, files, place.folder / RECORDED)
+        if kept is None:
+            return None
+        return apart(kept, Path(now.weights.uri.removeprefix("file://")) / kept.name)
+
+
+def run(folder: Path) -> None:
+    """The whole life of a rank, whose place is in its environment. Rank 0 leaves the result in `folder`.
+
+    Raises:
+        JobError: what a person must mend.
+    """
+    place = ReplayPlace(folder, ReplayRequest.read(folder))
+    course = Course.model_validate_json((folder / COURSE).read_bytes())
+    config, ranks = place.config, Ranks.join()
+    models = Path(place.request.models)
+    base = fetched(config.spec.model, place.store, models) if ranks.local_rank == 0 else None
+    base = ranks.share(base)  # all ranks are of this machine
+    assert base is not None
+    learner = Learner(config, place.key, place.store, base, folder / CACHE, ranks, None)
+    replay = _Replay(place, course, learner, ranks)
+    last = replay.train()
+    if ranks.first:
+        (folder / REPLAYED).write_text(replay.result(last).model_dump_json())
+    ranks.barrier()
+    ranks.leave()
+
+
+def _explained(folder: Path) -> None:
+    try:
+        with store_explained():
+            run(folder)
+    except JobError as error:
+        leave(error)
+
+
+def main() -> None:
+    """Entry point of one of several ranks."""
+    exit_on_sigterm()
+    live(partial(_explained, Path(sys.argv[1])))
+
+
+if __name__ == "__main__":
+    main()
