@@ -16,6 +16,7 @@ from typer.testing import CliRunner, Result
 
 from headway_api.artifacts import Layout
 from headway_api.config import JobConfig
+from headway_api.in_force import Directive, InForce
 from headway_api.records import Batch
 from headway_api.store import FileStore
 from headway_cli.app import app
@@ -43,7 +44,7 @@ class Run:
     def replayed(self, *words: str) -> dict[str, Any]:
         """Its result."""
         shown = self.replay("--output", "json", *words)
-        assert shown.exception is None or isinstance(shown.exception, SystemExit), shown.exception
+        assert shown.stdout, shown.stderr
         found: dict[str, Any] = json.loads(shown.stdout)
         return found | {"code": shown.exit_code}
 
@@ -93,6 +94,7 @@ def test_a_step_after_a_checkpoint_has_the_same_weights(run: Run) -> None:
     assert run.written() == before, "the run's own folder is as it was"
 
 
+@pytest.mark.ci
 def test_steps_between_are_trained_again_too(run: Run, tmp_path: Path) -> None:
     shown = run.replay("--step", "4", "--out", str(tmp_path / "out"))
     assert shown.exit_code == 0, shown.output
@@ -115,6 +117,45 @@ def test_another_loss_shows_both_figures_and_ends_well(run: Run) -> None:
     assert found["recorded"]["training/entropy"] == found["replayed"]["training/entropy"]
 
 
+@pytest.mark.ci
 def test_without_a_checkpoint_it_begins_with_the_model(run: Run) -> None:
     found = run.replayed("--step", "1")
     assert (found["code"], found["same"], found["start"], found["trained"]) == (0, True, None, [1])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("job", "file"),
+    [
+        ({"lora": LORA | {"dropout": 0.2}, "processes": 2}, "adapter_model.safetensors"),
+        ({"dtype": "bfloat16"}, "digests.json"),
+    ],
+    ids=["two-ranks", "deltas"],
+)
+def test_other_learners_repeat_their_steps_too(
+    tmp_path: Path, model: Path, job: dict[str, Any], file: str
+) -> None:
+    run = trained(tmp_path, model, [rig.batch(n, groups=3) for n in range(1, 4)], **job)
+    found = run.replayed("--step", "3")
+    assert (found["code"], found["same"], found["file"]) == (0, True, file)
+    assert found["processes"] == job.get("processes", 1)
+
+
+@pytest.mark.long
+def test_a_remedy_on_the_way_is_taken_as_it_was(tmp_path: Path, model: Path) -> None:
+    """Step 4 went back to step 2, whose checkpoint is gone, and step 5 was trained with another loss."""
+    holds = InForce(number=1, loss="cispo", learning_rate=5e-4)
+    back = Directive(remedy="RollBack", restore=[3, 2])
+    batches = [
+        *(rig.batch(n, groups=3) for n in range(1, 4)),
+        Batch(step=4, epoch=0, groups=[], in_force=holds, directive=back),
+        rig.batch(5, groups=3).model_copy(update={"in_force": holds, "idle": [4]}),
+    ]
+    run = trained(tmp_path, model, batches, lora=LORA)
+    found = run.replayed("--step", "5", "--from-start")
+    assert (found["code"], found["same"], found["trained"]) == (0, True, [1, 2, 3, 4, 5])
+    assert found["first_apart"] is None
+    assert found["recorded"]["training/lag_mean"] == found["replayed"]["training/lag_mean"]
+    itself = run.replayed("--step", "4")
+    assert (itself["same"], itself["start"], itself["trained"]) == (True, None, [1, 2, 3, 4])
+    assert "remedy RollBack, which trains nothing" in run.replay("--step", "4", "--loss", "ppo").stderr

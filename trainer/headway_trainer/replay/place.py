@@ -42,7 +42,9 @@ class ReplayPlace:
     def here(self, spec: RLTrainingJobSpec) -> RLTrainingJobSpec:
         """`spec`, with its artifacts in the replay's folder."""
         output = self.request.run.model_copy(update={"uri": self._uri})
-        learner = spec.learner.model_copy(update={"weights": WHOLE})
+        learner = spec.learner
+        if spec.model.effective_lora is None:  # an adapter is whole as it is
+            learner = learner.model_copy(update={"weights": WHOLE})
         return spec.model_copy(update={"output": output, "learner": learner})
 
     @property
