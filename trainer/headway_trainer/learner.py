@@ -211,6 +211,10 @@ class Learner:
         if self._sender is not None:
             self._sender.announced()
 
+    def header(self) -> str | None:
+        """As `Publisher.header`."""
+        return self._parts.publisher.header()
+
     def export(self, newest: StepReport) -> None:
         """Have the newest weights lie whole in the store, to serve as they are."""
         self._journal.refuse_superseded()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,13 +15,16 @@ import pytest
 from role_keys import CHECKPOINTS
 from typer.testing import CliRunner, Result
 
+from headway_api import names
 from headway_api.artifacts import Layout
 from headway_api.config import JobConfig
 from headway_api.in_force import Directive, InForce
+from headway_api.job_folder import JobFolder
+from headway_api.keys import Key
 from headway_api.records import Batch
 from headway_api.store import FileStore
 from headway_cli.app import app
-from headway_coordinator.spool import Spool
+from headway_coordinator.spool import Spool, decode, encode
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -32,14 +36,15 @@ STEPS = 4
 class Run:
     """A run that has ended."""
 
+    job: Path
+    """Folder of the local job, which was moved since it ran."""
     folder: Path
+    """Of what it stored."""
     key: Path
-    models: Path
 
     def replay(self, *words: str) -> Result:
         """The command."""
-        given = ["replay", str(self.folder), "--key", str(self.key), "--cache", str(self.models), *words]
-        return CliRunner().invoke(app, given)
+        return CliRunner().invoke(app, ["replay", str(self.job), "--cache", str(self.job / "models"), *words])
 
     def replayed(self, *words: str) -> dict[str, Any]:
         """Its result."""
@@ -54,18 +59,28 @@ class Run:
 
 
 def trained(folder: Path, model: Path, batches: Sequence[Batch], **job: Any) -> Run:
-    """Train a run to its end."""
+    """Train a run to its end, as a job of this machine. `weights` is spec.learner.weights."""
+    weights = job.pop("weights", {})
     config = rig.job(folder, model, checkpoints={"everySteps": 2, "keepLast": 2}, **job)
+    spec = config.spec.as_object()
+    spec["learner"]["weights"] = weights
+    config = JobConfig.model_validate(config.model_dump() | {"spec": spec})
     asyncio.run(_train(config, folder, batches))
-    layout = Layout(config.spec.output.uri, config.namespace, config.name, config.uid)
+    moved = folder / "moved"
+    moved.mkdir()
+    (folder / "store").rename(moved / "artifacts")
+    layout = Layout(f"file://{moved}/artifacts", config.namespace, config.name, config.uid)
     spool = Spool(FileStore(), layout)
     spool.describe(config)
     for batch in batches:
         for group in batch.groups:
             spool.put(group)
-    key = folder / "key"
-    key.write_text(CHECKPOINTS)
-    return Run(Path(layout.root.removeprefix("file://")), key, folder / "models")
+    identity = {"name": config.name, "namespace": config.namespace, "uid": config.uid}
+    JobFolder(moved).write({"kind": config.kind, "metadata": identity, "spec": config.spec.as_object()})
+    key = moved / "secrets" / names.keys_secret(config.stem, config.uid) / Key.CHECKPOINTS
+    key.parent.mkdir(parents=True)
+    key.write_text(f"{CHECKPOINTS}\n")
+    return Run(moved, Path(layout.root.removeprefix("file://")), key)
 
 
 async def _train(config: JobConfig, folder: Path, batches: Sequence[Batch]) -> None:
@@ -123,18 +138,44 @@ def test_without_a_checkpoint_it_begins_with_the_model(run: Run) -> None:
     assert (found["code"], found["same"], found["start"], found["trained"]) == (0, True, None, [1])
 
 
+@pytest.mark.ci
+def test_of_a_copied_run_the_key_is_asked_for(run: Run, tmp_path: Path) -> None:
+    shown = CliRunner().invoke(app, ["replay", str(run.folder), "--step", "3", "--cache", str(tmp_path)])
+    assert shown.exit_code == 2
+    assert "the checkpoint of step 2 cannot be opened (no key was given" in shown.stderr
+    assert "--key FILE" in shown.stderr
+
+
+@pytest.mark.ci
+def test_a_reward_changed_since_shows_in_weights_and_code(run: Run, tmp_path: Path) -> None:
+    copied = Path(shutil.copytree(run.folder, tmp_path / "copied"))
+    name = json.loads((copied / "steps/000003.json").read_text())["groups"][0]
+    spooled = copied / f"trajectories/train/{name}.json.gz"
+    group = decode(spooled.read_bytes())
+    first = group.episodes[0].model_copy(update={"reward": 0.25})
+    spooled.write_bytes(encode(group.model_copy(update={"episodes": [first, *group.episodes[1:]]})))
+    given = ["replay", str(copied), "--step", "4", "--key", str(run.key), "--cache", str(tmp_path)]
+    shown = CliRunner().invoke(app, given)
+    assert shown.exit_code == 1, shown.stderr
+    assert "step 3 already came out otherwise" in shown.stdout
+    assert "other weights: adapter_model.safetensors" in shown.stdout
+    assert "tensors differ, by" in shown.stdout
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("job", "file"),
     [
         ({"lora": LORA | {"dropout": 0.2}, "processes": 2}, "adapter_model.safetensors"),
         ({"dtype": "bfloat16"}, "digests.json"),
+        ({"dtype": "bfloat16", "weights": {"backend": "nccl"}}, "header"),
     ],
-    ids=["two-ranks", "deltas"],
+    ids=["two-ranks", "deltas", "from-memory"],
 )
 def test_other_learners_repeat_their_steps_too(
-    tmp_path: Path, model: Path, job: dict[str, Any], file: str
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch, job: dict[str, Any], file: str
 ) -> None:
+    monkeypatch.setenv(names.ENV_DIRECT_ADDRESS, f"127.0.0.1:{rig.free_port()}")
     run = trained(tmp_path, model, [rig.batch(n, groups=3) for n in range(1, 4)], **job)
     found = run.replayed("--step", "3")
     assert (found["code"], found["same"], found["file"]) == (0, True, file)

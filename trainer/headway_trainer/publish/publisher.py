@@ -13,6 +13,7 @@ from headway_api.weights_format import EXPORT_FILE
 from headway_trainer.engine import Engine
 from headway_trainer.model import DTYPES, vocabulary
 from headway_trainer.policy import Policy
+from headway_trainer.publish import full
 from headway_trainer.publish.backends import (
     DeltaPublisher,
     DirectPublisher,
@@ -23,7 +24,7 @@ from headway_trainer.publish.backends import (
     served,
 )
 from headway_trainer.publish.canary import canary
-from headway_trainer.publish.sender import Sender
+from headway_trainer.publish.sender import Sender, describe
 from headway_trainer.ranks import Ranks
 
 
@@ -77,6 +78,12 @@ class Publisher:
         tensors = self._whole()
         if isinstance(self._backend, DirectPublisher):
             self._backend.offer_again(tensors, resumed)
+
+    def header(self) -> str | None:
+        """By what the present full weights are known where they are handed out of memory, on rank 0 alone;
+        collective."""
+        tensors = self._whole()
+        return describe(full.tensors(self._engine.model, tensors)).sha256 if self._ranks.first else None
 
     def complete(self, store: Store, newest: WeightsManifest) -> None:
         """The job is over: have the folder of its newest version, which the engine holds, one to serve as it

@@ -20,6 +20,8 @@ VOUCHING: Final = (DIGESTS_FILE, MODEL_FILE, WEIGHTS)
 """Files of published weights whose digest tells every tensor. The first one that both have is compared: a
 delta has no other one than the first."""
 TENSORS: Final = (MODEL_FILE, WEIGHTS)
+HEADER: Final = "header"
+"""Stands for a file where weights were handed out of memory: it has a digest of each tensor."""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from headway_trainer.learner import Learner, fetched
 from headway_trainer.logs import log
 from headway_trainer.loop import Stopwatch
 from headway_trainer.ranks import Ranks
-from headway_trainer.replay.comparison import apart, digests, recorded_tensors
+from headway_trainer.replay.comparison import HEADER, Digests, apart, digests, recorded_tensors
 from headway_trainer.replay.course import Course, batch_of, without_algorithm
 from headway_trainer.replay.place import ReplayPlace
 from headway_trainer.termination import exit_on_sigterm, live
@@ -82,9 +82,16 @@ class _Replay:
             )
         return now
 
+    def digests(self, now: StepReport, recorded: StepReport) -> Digests:
+        """Of the weights that the learner has now, and of those on record."""
+        direct = recorded.weights.direct
+        if direct is None or recorded.weights.files:
+            return digests(now.weights.files, recorded.weights.files)
+        return Digests(HEADER, self.ranks.share(self.learner.header()) or "", direct.header)
+
     def _compare(self, now: StepReport, recorded: StepReport) -> None:
         """Note the first step that comes out otherwise: what is wrong then is wrong from there on."""
-        if digests(now.weights.files, recorded.weights.files).same is False and self.first_apart is None:
+        if self.digests(now, recorded).same is False and self.first_apart is None:
             self.first_apart = now.step
             log("other weights than the run's", step=now.step)
 
@@ -95,11 +102,11 @@ class _Replay:
             store.delete(store.list(self.place.layout.weights(step)))
 
     def result(self, now: StepReport) -> Replayed:
-        """What came of it. Rank 0 alone."""
+        """What came of it."""
         request, recorded = self.place.request, self.course.reports[-1]
-        found = digests(now.weights.files, recorded.weights.files)
+        found = self.digests(now, recorded)
         difference, same = None, found.same
-        if same is not True and (difference := self._apart(now, recorded)) is not None:
+        if self.ranks.first and same is not True and (difference := self._apart(now, recorded)) is not None:
             same = difference.tensors == 0  # a file's header may differ where no tensor does
         return Replayed(
             step=request.step,
@@ -142,9 +149,9 @@ def run(folder: Path) -> None:
     assert base is not None
     learner = Learner(config, place.key, place.store, base, folder / CACHE, ranks, None)
     replay = _Replay(place, course, learner, ranks)
-    last = replay.train()
+    found = replay.result(replay.train())
     if ranks.first:
-        (folder / REPLAYED).write_text(replay.result(last).model_dump_json())
+        (folder / REPLAYED).write_text(found.model_dump_json())
     ranks.barrier()
     ranks.leave()
 
