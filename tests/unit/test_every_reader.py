@@ -197,6 +197,9 @@ READERS: dict[str, Reader] = {
     "a run's report": Reader(lambda at: at.report, lambda store, at: RunFiles(store, at).document(at.report)),
     "the learner's pointer": Reader(lambda at: at.latest, lambda store, at: journal(store, at).begin()),
     "a checkpoint's record": Reader(lambda at: at.checkpoint_report(3, 0), resumed),
+    "a checkpoint to replay from": Reader(
+        lambda at: at.checkpoint_report(2, 0), lambda store, at: journal(store, at).kept()
+    ),
     "a rank's record": Reader(part, lambda store, at: state._uploaded(store, part(at), Signer.of("t", at))),
     "the learner's reports": Reader(
         lambda at: at.step_history(3), lambda store, at: journal(store, at)._reports()
@@ -228,11 +231,14 @@ WHERE = {
     "trainer/headway_trainer/checkpoint/manager.py": "only names: `by_number`",
     "trainer/headway_trainer/checkpoint/state.py": "a rank's record",
     "trainer/headway_trainer/learner.py": "only names: `by_number`",
+    "trainer/headway_trainer/replay/__main__.py": "only names: `by_number` and `written`",
+    "trainer/headway_trainer/replay/rank.py": "only names",
 }
 """Files that read the store, and what of `READERS` is theirs."""
 SAYS_LESS = (
     "a candidate's weights",
     "a checkpoint's record",
+    "a checkpoint to replay from",
     "what a preflight found",
     "what a group's sandboxes answered",
     "weights to sample with first",

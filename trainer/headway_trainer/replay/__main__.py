@@ -13,18 +13,19 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from headway_api.artifacts import GROUPS, written
+from headway_api.artifacts import GROUPS, by_number, written
 from headway_api.exits import JobError, leave
 from headway_api.replay import COURSE, ReplayRequest
 from headway_api.run_files import RunFiles
 from headway_api.store_away import store_explained
+from headway_trainer.checkpoint.journal import is_report
 from headway_trainer.launch import LOOPBACK, Place, several, tell_alone
 from headway_trainer.logs import log
 from headway_trainer.replay.course import Course, chosen, require_groups
 from headway_trainer.replay.place import ReplayPlace
 from headway_trainer.termination import exit_on_sigterm, live
 
-GRACE_SECONDS: Final = 30
+GRACE_SECONDS: Final = 20
 RANK: Final = ("-u", "-m", "headway_trainer.replay.rank")
 """Arguments of a Python that is one of several ranks."""
 
@@ -77,9 +78,8 @@ def prepared(place: ReplayPlace) -> Course:
 def _require_signed(place: ReplayPlace, usable: set[int]) -> None:
     """A run that keeps checkpoints is not trained from its beginning because none of them can be opened."""
     request, folder = place.request, place.layout.checkpoints
-    reports = [uri for uri in place.store.list(folder) if uri.endswith("/report.json")]
-    steps = {int(uri.removeprefix(f"{folder}/").partition("/")[0]) for uri in reports}
-    before = sorted(step for step in steps if step < request.step)
+    sealed = by_number(filter(is_report, place.store.list(folder)), folder)
+    before = sorted(step for step in sealed if step < request.step)
     if not before or usable or request.from_start:
         return
     why = "no key was given" if request.key is None else "their signatures are not by the key that was given"
