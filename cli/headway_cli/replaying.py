@@ -10,6 +10,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from headway_api import names
+from headway_api.artifacts import Layout
 from headway_api.bounds import OutOfBounds, json_within
 from headway_api.config import JobConfig
 from headway_api.exits import Termination
@@ -18,7 +19,7 @@ from headway_api.mistakes import mistakes
 from headway_api.record import explained
 from headway_api.records import StepReport
 from headway_api.remedies import applied
-from headway_api.replay import Replayed
+from headway_api.replay import STORE, Replayed, ReplayRequest
 from headway_api.spec.training import RLTrainingJob, RLTrainingJobSpec
 from headway_cli.local.manifest import ManifestWrong, changed
 from headway_cli.runs import NoRun
@@ -166,12 +167,19 @@ def key_file(place: Place, config: JobConfig) -> Path | None:
     return next((file for file in found if file.exists()), None)
 
 
-def ended(termination: bytes) -> Termination | None:
-    """Why a learner has ended, where it has said so."""
+def why(termination: bytes, request: ReplayRequest, folder: Path) -> str | None:
+    """Why a learner has ended, where it has said so; the run's objects by their own names.
+
+    Args:
+        folder: the replay's, in which it sees them.
+    """
     try:
-        return Termination.model_validate(json_within(termination, len(termination))) if termination else None
+        said = Termination.model_validate(json_within(termination, len(termination)))
     except (OutOfBounds, ValidationError):
         return None
+    config = request.config
+    seen = Layout(f"file://{folder / STORE}", config.namespace, config.name, config.uid)
+    return said.sentence.replace(seen.root, request.run.uri)
 
 
 def lines(found: Replayed, name: str) -> list[str]:

@@ -142,7 +142,7 @@ def _replayed(request: ReplayRequest, folder: Path) -> Replayed:
         raise typer.Exit(INTERRUPTED)
     if code == 0:
         return Replayed.model_validate_json((folder / REPLAYED).read_bytes())
-    if (why := replaying.ended(termination.read_bytes())) is not None:
-        raise wrong(why.sentence)
+    if (why := replaying.why(termination.read_bytes(), request, folder)) is not None:
+        raise wrong(why)
     tail = (folder / LOG).read_text(errors="replace")[-LOG_TAIL:]
     raise wrong(f"the learner ended with exit status {code}; the end of its log:\n{tail}")

@@ -12,6 +12,7 @@ from typing import Any
 
 import learner_rig as rig
 import pytest
+from ports import free_port
 from role_keys import CHECKPOINTS
 from typer.testing import CliRunner, Result
 
@@ -147,6 +148,18 @@ def test_of_a_copied_run_the_key_is_asked_for(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.ci
+def test_a_damaged_checkpoint_is_named(run: Run, tmp_path: Path) -> None:
+    copied = Path(shutil.copytree(run.folder, tmp_path / "copied"))
+    for path in (copied / "checkpoints/000002").rglob("*.pt"):
+        path.write_bytes(path.read_bytes()[:-1])
+    given = ["replay", str(copied), "--step", "3", "--key", str(run.key), "--cache", str(tmp_path)]
+    shown = CliRunner().invoke(app, given)
+    assert shown.exit_code == 2
+    assert "the checkpoint of step 2 is damaged" in shown.stderr
+    assert "--from-start" in shown.stderr
+
+
+@pytest.mark.ci
 def test_a_reward_changed_since_shows_in_weights_and_code(run: Run, tmp_path: Path) -> None:
     copied = Path(shutil.copytree(run.folder, tmp_path / "copied"))
     name = json.loads((copied / "steps/000003.json").read_text())["groups"][0]
@@ -175,7 +188,7 @@ def test_a_reward_changed_since_shows_in_weights_and_code(run: Run, tmp_path: Pa
 def test_other_learners_repeat_their_steps_too(
     tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch, job: dict[str, Any], file: str
 ) -> None:
-    monkeypatch.setenv(names.ENV_DIRECT_ADDRESS, f"127.0.0.1:{rig.free_port()}")
+    monkeypatch.setenv(names.ENV_DIRECT_ADDRESS, f"127.0.0.1:{free_port()}")
     run = trained(tmp_path, model, [rig.batch(n, groups=3) for n in range(1, 4)], **job)
     found = run.replayed("--step", "3")
     assert (found["code"], found["same"], found["file"]) == (0, True, file)

@@ -121,15 +121,18 @@ def test_the_exit_code_says_whether_weights_are_the_same(
 def test_a_refusal_of_the_learner_is_told_in_its_words(
     made: Made, learner: Callable[[Learner], list[ReplayRequest]]
 ) -> None:
+    """It sees the run's objects below its own folder, which no person knows."""
+
     def act(folder: Path) -> int:
-        said = Termination(reason="GroupsGone", message="group g1 is gone: copy it back")
+        at = f"file://{folder}/store/{made.layout.namespace}/{made.layout.name}/{made.layout.uid}"
+        said = Termination(reason="RecordUnreadable", message=f"{at}/steps/000002.json is no StepReport")
         (folder / TERMINATION).write_text(said.model_dump_json())
         return 42
 
     learner(act)
     shown = replay(made.folder, "--step", "2")
     assert shown.exit_code == 2
-    assert shown.stderr.endswith("headway: group g1 is gone: copy it back\n")
+    assert shown.stderr.endswith(f"headway: {made.layout.root}/steps/000002.json is no StepReport\n")
 
 
 def test_a_learner_that_died_shows_the_end_of_its_log(
@@ -262,10 +265,6 @@ def test_the_key_of_a_local_job_is_found(
 
 
 # another algorithm
-
-
-def spec_with(**algorithm: Any) -> RLTrainingJobSpec:
-    return rig.job(Path("/f"), Path("/m"), algorithm=algorithm).spec
 
 
 def changed(report: StepReport, loss: str | None, *settings: str, **algorithm: Any) -> RLTrainingJobSpec:

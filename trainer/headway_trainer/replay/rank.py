@@ -6,6 +6,7 @@ import sys
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 from headway_api.exits import JobError, leave
 from headway_api.records import Batch, StepReport
@@ -22,7 +23,8 @@ from headway_trainer.replay.course import Course, batch_of, without_algorithm
 from headway_trainer.replay.place import ReplayPlace
 from headway_trainer.termination import exit_on_sigterm, live
 
-RECORDED = "recorded"
+UNUSABLE: Final = "CheckpointUnusable"
+RECORDED: Final = "recorded"
 """Folder for what the run published."""
 
 
@@ -39,7 +41,7 @@ class _Replay:
 
     def train(self) -> StepReport:
         """Train every step of the course; the report of the last one."""
-        now = self.learner.resume()
+        now = self._resumed()
         if self.course.first is not None:
             self._compare(now, self.course.first)
             self._forget(now.step)
@@ -54,6 +56,19 @@ class _Replay:
                 self._compare(now, recorded)
                 self._forget(now.step)
         return now
+
+    def _resumed(self) -> StepReport:
+        try:
+            return self.learner.resume()
+        except JobError as error:
+            if error.termination.reason != UNUSABLE:
+                raise
+            log("checkpoint unusable", why=str(error))
+            raise JobError(
+                UNUSABLE,
+                f"the checkpoint of step {self.course.start} is damaged, or was deleted meanwhile: write "
+                "--from-start to train all steps again",
+            ) from error
 
     def _step(self, recorded: StepReport, before: StepReport) -> StepReport:
         changed = self.place.request.changed if recorded is self.course.reports[-1] else None
