@@ -32,6 +32,7 @@ from headway_cli.commands.common import (
 )
 from headway_cli.replaying import config_of
 from headway_cli.stored_run import StoredRun, readable
+from headway_cli.where import LocalJob
 
 LEARNER: Final = ("headway_trainer", "torch", "deepspeed")
 """What the learner needs here."""
@@ -65,10 +66,7 @@ def replay(
     endpoint_url: EndpointUrl = None,
 ) -> None:
     """Train a step again from the run's files, without servers, and compare weights and figures."""
-    if absent := [name for name in LEARNER if importlib.util.find_spec(name) is None]:
-        raise wrong(
-            f"{absent[0]} is not installed, and the step is trained here: use the environment of `make venv`"
-        )
+    _require_learner()
     with told():
         place = where.meant(run, JOBS)
         stored = stored_run.opened(place, endpoint_url)
@@ -88,7 +86,10 @@ def replay(
             from_start=from_start,
             models=str((cache or serving.default_cache(os.environ)).resolve()),
         )
-    with _folder(out, stored) as folder:
+    owned = Path(stored.layout.root.removeprefix("file://"))
+    if isinstance(place, LocalJob):
+        owned = place.folder
+    with _folder(out, owned) as folder:
         result = _replayed(request, folder)
         if output is Form.JSON:
             typer.echo(result.model_dump_json(indent=2))
@@ -100,6 +101,13 @@ def replay(
         raise typer.Exit(FAILED)
 
 
+def _require_learner() -> None:
+    if absent := [name for name in LEARNER if importlib.util.find_spec(name) is None]:
+        raise wrong(
+            f"{absent[0]} is not installed, and the step is trained here: use the environment of `make venv`"
+        )
+
+
 def _output(stored: StoredRun, output: OutputSpec, endpoint_url: str | None) -> OutputSpec:
     """Where the run is, which may not be where its job said, and how its store is reached."""
     there = {"uri": stored.layout.root} | ({} if endpoint_url is None else {"endpoint_url": endpoint_url})
@@ -107,8 +115,9 @@ def _output(stored: StoredRun, output: OutputSpec, endpoint_url: str | None) -> 
 
 
 @contextmanager
-def _folder(out: Path | None, stored: StoredRun) -> Iterator[Path]:
-    """The scratch folder, which is gone afterwards unless a person named it."""
+def _folder(out: Path | None, owned: Path) -> Iterator[Path]:
+    """The scratch folder, which is gone afterwards unless a person named it; never one in `owned`, which is
+    the run's."""
     if out is None:
         folder = Path(tempfile.mkdtemp(prefix="headway-replay-"))
         try:
@@ -117,7 +126,7 @@ def _folder(out: Path | None, stored: StoredRun) -> Iterator[Path]:
             shutil.rmtree(folder, ignore_errors=True)
         return
     folder = out.resolve()
-    if folder.is_relative_to(Path(stored.layout.root.removeprefix("file://"))):
+    if folder.is_relative_to(owned):
         raise wrong(f"--out {out}: it is in the run's own folder, where nothing is written; name another")
     try:
         folder.mkdir(parents=True, exist_ok=True)
