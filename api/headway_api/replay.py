@@ -1,10 +1,10 @@
 """What `headway replay` asks of the learner, and what comes of it: files of one scratch folder.
 
 request.json    what is to be trained again, and from which run; the command writes it
-course.json     from where, and by which steps
+plan.json     from where, and by which steps
 replay.log      what the learner writes
 termination     why nothing came of it, as of a pod
-replayed.json   what came of it, written last
+result.json   what came of it, written last
 store/          what the learner would have written into the run's own folder
 """
 
@@ -16,15 +16,16 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict, Field
 
 from headway_api.config import JobConfig
-from headway_api.records import Figures, Record
+from headway_api.record import Record
+from headway_api.records import Figures
 from headway_api.spec.lifecycle import OutputSpec
 from headway_api.spec.training import RLTrainingJobSpec
 
 REQUEST: Final = "request.json"
-COURSE: Final = "course.json"
+PLAN: Final = "plan.json"
 LOG: Final = "replay.log"
 TERMINATION: Final = "termination"
-REPLAYED: Final = "replayed.json"
+RESULT: Final = "result.json"
 STORE: Final = "store"
 CACHE: Final = "cache"
 """Scratch of the learner's ranks."""
@@ -60,22 +61,22 @@ class ReplayRequest(BaseModel):
         return cls.model_validate_json((folder / REQUEST).read_bytes())
 
 
-class Apart(Record):
+class TensorDifference(Record):
     """In what the tensors of two versions differ."""
 
-    tensors: int = Field(ge=0)
+    differing: int = Field(ge=0)
     """How many do."""
-    of: int = Field(ge=0)
+    total: int = Field(ge=0)
     """How many there are."""
-    most: float = Field(ge=0)
+    max_abs: float = Field(ge=0)
     """Largest difference of an element, over the tensors that both have in one shape."""
-    at: str | None = None
+    max_at: str | None = None
     """Tensor that has it."""
     first: str | None = None
     """First tensor that differs, by name."""
 
 
-class Replayed(Record):
+class ReplayResult(Record):
     """What came of it."""
 
     step: int
@@ -94,10 +95,10 @@ class Replayed(Record):
     """Which file of published weights the digests are of."""
     same: bool | None
     """Whether the weights are the same; None where that cannot be told."""
-    first_apart: int | None = None
+    first_difference: int | None = None
     """The first step before `step`, step 0 included where it begins with the model itself, whose weights were
     not those that the run published."""
-    apart: Apart | None = None
+    difference: TensorDifference | None = None
     """Where the weights differ and the run's are kept: in what."""
     recorded: Figures
     """The step's figures, as the run has them."""

@@ -19,7 +19,7 @@ from headway_api.mistakes import mistakes
 from headway_api.record import explained
 from headway_api.records import StepReport
 from headway_api.remedies import applied
-from headway_api.replay import STORE, Replayed, ReplayRequest
+from headway_api.replay import STORE, ReplayRequest, ReplayResult
 from headway_api.spec.training import RLTrainingJob, RLTrainingJobSpec
 from headway_cli.local.manifest import ManifestWrong, changed
 from headway_cli.runs import NoRun
@@ -87,7 +87,7 @@ def config_of(run: StoredRun) -> JobConfig:
         ) from error
 
 
-def recorded(reports: Sequence[StepReport], step: int) -> StepReport:
+def recorded_step(reports: Sequence[StepReport], step: int) -> StepReport:
     """What a run has on record of a step.
 
     Raises:
@@ -114,7 +114,7 @@ def spans(steps: Iterable[int]) -> str:
     return ", ".join(str(first) if first == last else f"{first} to {last}" for first, last in found)
 
 
-def altered(
+def changed_spec(
     config: JobConfig, report: StepReport, loss: str | None, settings: Sequence[str]
 ) -> RLTrainingJobSpec | None:
     """The spec by which the step is to be trained; None where it is the run's own.
@@ -167,7 +167,7 @@ def key_file(place: Place, config: JobConfig) -> Path | None:
     return next((file for file in found if file.exists()), None)
 
 
-def why(termination: bytes, request: ReplayRequest, folder: Path) -> str | None:
+def failure_message(termination: bytes, request: ReplayRequest, folder: Path) -> str | None:
     """Why a learner has ended, where it has said so; the run's objects by their own names.
 
     Args:
@@ -182,7 +182,7 @@ def why(termination: bytes, request: ReplayRequest, folder: Path) -> str | None:
     return said.sentence.replace(seen.root, request.run.uri)
 
 
-def lines(found: Replayed, name: str) -> list[str]:
+def report_lines(found: ReplayResult, name: str) -> list[str]:
     """A result for people."""
     start = "the model itself" if found.start is None else f"the checkpoint of step {found.start}"
     steps = f"step {spans(found.trained)}" if len(found.trained) == 1 else f"steps {spans(found.trained)}"
@@ -191,10 +191,10 @@ def lines(found: Replayed, name: str) -> list[str]:
     return [*told, *_table(found.recorded, found.replayed)]
 
 
-def _weights(found: Replayed) -> list[str]:
+def _weights(found: ReplayResult) -> list[str]:
     now = f"{found.file} {found.digest[:DIGITS]}"
-    if found.first_apart is not None:
-        early = [f"step {found.first_apart} already came out otherwise: what follows is not the run's"]
+    if found.first_difference is not None:
+        early = [f"step {found.first_difference} already came out otherwise: what follows is not the run's"]
     else:
         early = []
     if found.same:
@@ -204,13 +204,12 @@ def _weights(found: Replayed) -> list[str]:
     was = "not on record" if found.recorded_digest is None else found.recorded_digest[:DIGITS]
     expected = ", by another algorithm" if found.changed else ""
     told = [*early, f"other weights{expected}: {now}, recorded {was}"]
-    if (apart := found.apart) is None:
+    if (difference := found.difference) is None:
         return [*told, "the run no longer keeps the step's weights, so in what they differ is not known"]
-    return [
-        *told,
-        f"{apart.tensors} of {apart.of} tensors differ, by {apart.most:.3g} at most ({apart.at}); the first "
-        f"is {apart.first}",
-    ]
+    count = f"{difference.differing} of {difference.total} tensors differ"
+    at = difference.max_at
+    most = f", by {difference.max_abs:.3g} at most ({at})" if at else ", in their shapes"
+    return [*told, f"{count}{most}; the first is {difference.first}"]
 
 
 def figures(recorded: Mapping[str, float], replayed: Mapping[str, float]) -> list[str]:

@@ -198,7 +198,7 @@ READERS: dict[str, Reader] = {
     "the learner's pointer": Reader(lambda at: at.latest, lambda store, at: journal(store, at).begin()),
     "a checkpoint's record": Reader(lambda at: at.checkpoint_report(3, 0), resumed),
     "a checkpoint to replay from": Reader(
-        lambda at: at.checkpoint_report(2, 0), lambda store, at: journal(store, at).kept()
+        lambda at: at.checkpoint_report(2, 0), lambda store, at: journal(store, at).usable_checkpoints()
     ),
     "a rank's record": Reader(part, lambda store, at: state._uploaded(store, part(at), Signer.of("t", at))),
     "the learner's reports": Reader(

@@ -15,7 +15,7 @@ from typing import Annotated, Final
 import typer
 
 from headway_api import names
-from headway_api.replay import LOG, REPLAYED, TERMINATION, Replayed, ReplayRequest
+from headway_api.replay import LOG, RESULT, TERMINATION, ReplayRequest, ReplayResult
 from headway_api.spec.lifecycle import OutputSpec
 from headway_cli import foreground, replaying, serving, stored_run, where
 from headway_cli.commands.common import (
@@ -72,8 +72,8 @@ def replay(
         stored = stored_run.opened(place, endpoint_url)
         config = config_of(stored)
         with readable(stored.layout.root):
-            report = replaying.recorded(stored.files.steps(), step)
-        changed = replaying.altered(config, report, loss, set_ or [])
+            report = replaying.recorded_step(stored.files.steps(), step)
+        changed = replaying.changed_spec(config, report, loss, set_ or [])
         if key is not None and not key.is_file():
             raise wrong(f"--key {key}: there is no such file")
         found = key or replaying.key_file(place, config)
@@ -94,7 +94,7 @@ def replay(
         if output is Form.JSON:
             typer.echo(result.model_dump_json(indent=2))
         else:
-            typer.echo("\n".join(replaying.lines(result, stored.name)))
+            typer.echo("\n".join(replaying.report_lines(result, stored.name)))
             if out is not None:
                 typer.echo(f"\nweights: {result.weights}")
     if result.same is False and not result.changed:
@@ -137,7 +137,7 @@ def _folder(out: Path | None, owned: Path) -> Iterator[Path]:
     yield folder
 
 
-def _replayed(request: ReplayRequest, folder: Path) -> Replayed:
+def _replayed(request: ReplayRequest, folder: Path) -> ReplayResult:
     """Have the learner do it, in a process of its own."""
     request.write(folder)
     termination = folder / TERMINATION
@@ -150,8 +150,8 @@ def _replayed(request: ReplayRequest, folder: Path) -> Replayed:
     if code is None:
         raise typer.Exit(INTERRUPTED)
     if code == 0:
-        return Replayed.model_validate_json((folder / REPLAYED).read_bytes())
-    if (why := replaying.why(termination.read_bytes(), request, folder)) is not None:
+        return ReplayResult.model_validate_json((folder / RESULT).read_bytes())
+    if (why := replaying.failure_message(termination.read_bytes(), request, folder)) is not None:
         raise wrong(why)
     tail = (folder / LOG).read_text(errors="replace")[-LOG_TAIL:]
     raise wrong(f"the learner ended with exit status {code}; the end of its log:\n{tail}")

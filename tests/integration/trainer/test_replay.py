@@ -126,9 +126,9 @@ def test_another_loss_shows_both_figures_and_ends_well(run: Run) -> None:
         "--step", "4", "--loss", "importance_sampling", "--set", "spec.algorithm.kl.coefficient=1"
     )
     assert (found["code"], found["same"], found["changed"]) == (0, False, True)
-    assert found["first_apart"] is None, "the step before is trained as it was"
-    assert found["apart"]["tensors"] > 0
-    assert found["apart"]["most"] > 0
+    assert found["first_difference"] is None, "the step before is trained as it was"
+    assert found["difference"]["differing"] > 0
+    assert found["difference"]["max_abs"] > 0
     assert found["recorded"]["training/loss"] != found["replayed"]["training/loss"]
     assert found["recorded"]["training/entropy"] == found["replayed"]["training/entropy"]
 
@@ -208,7 +208,7 @@ def test_a_remedy_on_the_way_is_taken_as_it_was(tmp_path: Path, model: Path) -> 
     run = trained(tmp_path, model, batches, lora=LORA)
     found = run.replayed("--step", "5", "--from-start")
     assert (found["code"], found["same"], found["trained"]) == (0, True, [1, 2, 3, 4, 5])
-    assert found["first_apart"] is None
+    assert found["first_difference"] is None
     assert found["recorded"]["training/lag_mean"] == found["replayed"]["training/lag_mean"]
     itself = run.replayed("--step", "4")
     assert (itself["same"], itself["start"], itself["trained"]) == (True, None, [1, 2, 3, 4])

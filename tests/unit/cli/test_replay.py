@@ -21,15 +21,15 @@ from headway_api.in_force import Directive, InForce
 from headway_api.job_folder import JobFolder
 from headway_api.keys import Key
 from headway_api.records import StepReport
-from headway_api.replay import LOG, REPLAYED, TERMINATION, Apart, Replayed, ReplayRequest
+from headway_api.replay import LOG, RESULT, TERMINATION, ReplayRequest, ReplayResult, TensorDifference
 from headway_api.spec.training import RLTrainingJobSpec
 from headway_cli import foreground, replaying
 from headway_cli.app import app
 from headway_cli.local.manifest import ManifestWrong
-from headway_cli.replaying import altered, lines, spans
+from headway_cli.replaying import changed_spec, report_lines, spans
 from headway_cli.runs import NoRun
 
-SAME = Replayed(
+SAME = ReplayResult(
     step=2,
     start=1,
     trained=[2],
@@ -43,8 +43,10 @@ SAME = Replayed(
     replayed={"training/loss": 0.5, "training/grad_norm": 1.0, "timing_s/step": 3.0},
     weights="/out/store/weights",
 )
-APART = Apart(tensors=3, of=56, most=0.00213, at="q_proj.lora_B", first="k_proj.lora_A")
-OTHER = SAME.model_copy(update={"same": False, "digest": "b" * 64, "apart": APART})
+APART = TensorDifference(
+    differing=3, total=56, max_abs=0.00213, max_at="q_proj.lora_B", first="k_proj.lora_A"
+)
+OTHER = SAME.model_copy(update={"same": False, "digest": "b" * 64, "difference": APART})
 
 
 @pytest.fixture(scope="module")
@@ -83,9 +85,9 @@ def learner(monkeypatch: pytest.MonkeyPatch) -> Callable[[Learner], list[ReplayR
     return stand_in
 
 
-def leaves(found: Replayed) -> Learner:
+def leaves(found: ReplayResult) -> Learner:
     def act(folder: Path) -> int:
-        (folder / REPLAYED).write_text(found.model_dump_json())
+        (folder / RESULT).write_text(found.model_dump_json())
         return 0
 
     return act
@@ -105,7 +107,7 @@ def leaves(found: Replayed) -> Learner:
     ids=["same", "other", "other-as-asked", "unknown"],
 )
 def test_the_exit_code_says_whether_weights_are_the_same(
-    made: Made, learner: Callable[[Learner], list[ReplayRequest]], found: Replayed, code: int
+    made: Made, learner: Callable[[Learner], list[ReplayRequest]], found: ReplayResult, code: int
 ) -> None:
     asked = learner(leaves(found))
     shown = replay(made.folder, "--step", "2")
@@ -114,7 +116,7 @@ def test_the_exit_code_says_whether_weights_are_the_same(
     assert (request.step, request.changed, request.key, request.from_start) == (2, None, None, False)
     assert request.run.uri == made.layout.root
     as_json = replay(made.folder, "--step", "2", "--output", "json")
-    assert Replayed.model_validate_json(as_json.stdout) == found
+    assert ReplayResult.model_validate_json(as_json.stdout) == found
     assert as_json.exit_code == code
 
 
@@ -169,7 +171,7 @@ def test_a_named_folder_is_kept(
     shown = replay(made.folder, "--step", "2", "--out", str(tmp_path / "new" / "out"))
     assert shown.exit_code == 0
     assert shown.stdout.endswith("weights: /out/store/weights\n")
-    assert (tmp_path / "new/out" / REPLAYED).exists()
+    assert (tmp_path / "new/out" / RESULT).exists()
     again = replay(made.folder, "--step", "2", "--out", str(tmp_path / "new" / "out"))
     assert again.exit_code == 2
     assert "it is not empty" in again.stderr
@@ -269,7 +271,7 @@ def test_the_key_of_a_local_job_is_found(
 
 def changed(report: StepReport, loss: str | None, *settings: str, **algorithm: Any) -> RLTrainingJobSpec:
     config = rig.job(Path("/f"), Path("/m"), algorithm=algorithm)
-    found = altered(config, report, loss, settings)
+    found = changed_spec(config, report, loss, settings)
     assert found is not None
     return found
 
@@ -296,11 +298,11 @@ def test_what_was_in_force_is_what_is_changed() -> None:
 
 def test_nothing_but_the_algorithm_differs() -> None:
     config = rig.job(Path("/f"), Path("/m"))
-    found = altered(config, rig.report(1), "importance_sampling", [])
+    found = changed_spec(config, rig.report(1), "importance_sampling", [])
     assert found is not None
     assert found != config.spec
     assert found.model_copy(update={"algorithm": config.spec.algorithm}) == config.spec
-    assert altered(config, rig.report(1), None, []) is None
+    assert changed_spec(config, rig.report(1), None, []) is None
 
 
 def test_a_remedy_has_no_other_loss() -> None:
@@ -313,7 +315,7 @@ def test_a_remedy_has_no_other_loss() -> None:
 
 
 def test_a_result_for_people() -> None:
-    assert lines(SAME, "refunds") == [
+    assert report_lines(SAME, "refunds") == [
         "refunds: step 2 trained again from the checkpoint of step 1",
         "same weights: adapter_model.safetensors aaaaaaaaaaaa",
         "",
@@ -324,18 +326,21 @@ def test_a_result_for_people() -> None:
 
 
 def test_weights_that_differ_say_where_and_by_how_much() -> None:
-    early = OTHER.model_copy(update={"start": None, "trained": [1, 2], "first_apart": 1, "processes": 2})
-    told = lines(early, "refunds")
+    early = OTHER.model_copy(update={"start": None, "trained": [1, 2], "first_difference": 1, "processes": 2})
+    told = report_lines(early, "refunds")
     assert told[:4] == [
         "refunds: steps 1 to 2 trained again from the model itself, by 2 processes",
         "step 1 already came out otherwise: what follows is not the run's",
         "other weights: adapter_model.safetensors bbbbbbbbbbbb, recorded aaaaaaaaaaaa",
         "3 of 56 tensors differ, by 0.00213 at most (q_proj.lora_B); the first is k_proj.lora_A",
     ]
-    gone = lines(OTHER.model_copy(update={"apart": None, "changed": True}), "refunds")
+    shapes = TensorDifference(differing=1, total=56, max_abs=0, first="k_proj.lora_A")
+    reshaped = report_lines(OTHER.model_copy(update={"difference": shapes}), "refunds")
+    assert reshaped[2] == "1 of 56 tensors differ, in their shapes; the first is k_proj.lora_A"
+    gone = report_lines(OTHER.model_copy(update={"difference": None, "changed": True}), "refunds")
     assert gone[1].startswith("other weights, by another algorithm: ")
     assert gone[2] == "the run no longer keeps the step's weights, so in what they differ is not known"
-    unknown = lines(SAME.model_copy(update={"same": None, "recorded_digest": None}), "refunds")
+    unknown = report_lines(SAME.model_copy(update={"same": None, "recorded_digest": None}), "refunds")
     assert "nothing is left to hold the weights against" in unknown[1]
 
 
@@ -343,7 +348,7 @@ def test_a_figure_of_one_side_alone_is_shown() -> None:
     found = SAME.model_copy(
         update={"recorded": {"training/odd": 1.0, "training/even": 2.0}, "replayed": {"training/even": 2.0}}
     )
-    table = lines(found, "refunds")[3:]
+    table = report_lines(found, "refunds")[3:]
     assert [line.split() for line in table[1:]] == [["training/odd", "1", "-"]]
 
 
@@ -358,4 +363,4 @@ def test_spans_tell_every_number_once(steps: set[int]) -> None:
 
 def test_a_step_that_was_undone_is_not_on_record() -> None:
     with pytest.raises(NoRun, match="there are 1, 3"):
-        replaying.recorded([rig.report(step) for step in (0, 1, 3)], 2)
+        replaying.recorded_step([rig.report(step) for step in (0, 1, 3)], 2)

@@ -17,7 +17,7 @@ from safetensors.numpy import save_file
 
 from headway_api.artifacts import Layout
 from headway_api.exits import JobError
-from headway_api.in_force import AdapterSize, Directive, InForce, Refusal
+from headway_api.in_force import AdapterSize, Directive, DirectiveRefusal, InForce
 from headway_api.records import FileDigest, StepReport
 from headway_api.replay import ReplayRequest
 from headway_api.spec.algorithm import Clip
@@ -26,11 +26,11 @@ from headway_coordinator.spool import encode
 from headway_trainer.checkpoint.journal import Journal
 from headway_trainer.checkpoint.manifest import CheckpointManifest
 from headway_trainer.checkpoint.signer import Signer
-from headway_trainer.replay.__main__ import prepared
-from headway_trainer.replay.comparison import apart, digests, recorded_tensors
-from headway_trainer.replay.course import batch_of, chosen, require_groups, without_algorithm
+from headway_trainer.replay.__main__ import prepare
+from headway_trainer.replay.comparison import digests, recorded_tensors, tensor_difference
+from headway_trainer.replay.context import ReplayContext
 from headway_trainer.replay.overlay import Overlay
-from headway_trainer.replay.place import ReplayPlace
+from headway_trainer.replay.plan import batch_of, plan_replay, require_groups, without_algorithm
 
 BACK = Directive(remedy="RollBack", restore=[4, 3])
 
@@ -64,22 +64,22 @@ def reports(last: int, restored: dict[int, int] | None = None) -> list[StepRepor
 def test_it_begins_at_the_newest_checkpoint_before(
     kept: set[int], step: int, start: int | None, trained: list[int]
 ) -> None:
-    course = chosen(reports(6), kept, step)
-    assert (course.start, [report.step for report in course.reports]) == (start, trained)
-    assert (course.first is None) == (start is not None)
+    plan = plan_replay(reports(6), kept, step)
+    assert (plan.start, [report.step for report in plan.reports]) == (start, trained)
+    assert (plan.first is None) == (start is not None)
 
 
 def test_a_step_that_was_gone_back_to_is_kept_on_the_way() -> None:
-    course = chosen(reports(6, {5: 3}), {2}, 6)
-    assert (course.start, course.saved, course.idle) == (2, [3], [5])
+    plan = plan_replay(reports(6, {5: 3}), {2}, 6)
+    assert (plan.start, plan.saved, plan.idle) == (2, [3], [5])
 
 
 def test_a_return_to_a_lost_checkpoint_needs_an_earlier_start() -> None:
     """Step 5 went back to step 3, whose checkpoint is gone: from step 4 there is no way."""
-    course = chosen(reports(6, {5: 3}), {1, 4}, 6)
-    assert (course.start, course.saved) == (1, [3])
-    assert chosen(reports(6, {5: 3}), {1, 3, 4}, 6).start == 4
-    assert chosen(reports(6, {5: 3}), {1, 4, 5}, 6).start == 5
+    plan = plan_replay(reports(6, {5: 3}), {1, 4}, 6)
+    assert (plan.start, plan.saved) == (1, [3])
+    assert plan_replay(reports(6, {5: 3}), {1, 3, 4}, 6).start == 4
+    assert plan_replay(reports(6, {5: 3}), {1, 4, 5}, 6).start == 5
 
 
 @given(
@@ -89,14 +89,14 @@ def test_a_return_to_a_lost_checkpoint_needs_an_earlier_start() -> None:
 )
 def test_every_way_is_whole_and_none_is_shorter(kept: set[int], back: dict[int, int], step: int) -> None:
     restored = {at: min(to, at - 1) for at, to in back.items()}
-    course = chosen(reports(12, restored), kept, step)
+    plan = plan_replay(reports(12, restored), kept, step)
 
     def leads(start: int) -> bool:
         returns = [to for at, to in restored.items() if start < at <= step]
         return all(to > start or to in kept for to in returns)
 
-    start = -1 if course.start is None else course.start
-    assert [report.step for report in course.reports] == [*range(max(start, 0) + 1, step + 1)]
+    start = -1 if plan.start is None else plan.start
+    assert [report.step for report in plan.reports] == [*range(max(start, 0) + 1, step + 1)]
     assert leads(start)
     assert not any(leads(other) for other in kept if start < other < step)
 
@@ -104,14 +104,14 @@ def test_every_way_is_whole_and_none_is_shorter(kept: set[int], back: dict[int, 
 def test_a_gap_in_the_reports_is_named() -> None:
     found = [report for report in reports(6) if report.step != 4]
     with pytest.raises(JobError, match=r"steps/000004\.json is missing"):
-        chosen(found, {2}, 6)
+        plan_replay(found, {2}, 6)
 
 
 def test_groups_that_are_gone_are_named_with_their_steps() -> None:
-    course = chosen(reports(6), {2}, 5)
-    require_groups(course, {"g3", "g4", "g5"})
+    plan = plan_replay(reports(6), {2}, 5)
+    require_groups(plan, {"g3", "g4", "g5"})
     with pytest.raises(JobError, match=r"groups of step 3, 5: of step 3 g3; copy them back"):
-        require_groups(course, {"g4", "unknown"})
+        require_groups(plan, {"g4", "unknown"})
 
 
 # batches
@@ -125,7 +125,7 @@ def test_a_directive_goes_back_to_where_it_went_then() -> None:
 
 
 def test_a_refused_directive_is_a_step_without_groups() -> None:
-    refused = Refusal(reason="TooLittleMemory", message="no room")
+    refused = DirectiveRefusal(reason="TooLittleMemory", message="no room")
     report = rig.report(5).model_copy(update={"directive": BACK, "refused": refused})
     batch = batch_of(report, [], [])
     assert (batch.directive, batch.groups) == (None, [])
@@ -215,7 +215,7 @@ class Stored:
                 state = CheckpointManifest(start=0, files=[], world_size=processes, updates=report.step)
                 journal.seal(report, state)
 
-    def place(self, step: int, key: str | None = CHECKPOINTS, **more: Any) -> ReplayPlace:
+    def place(self, step: int, key: str | None = CHECKPOINTS, **more: Any) -> ReplayContext:
         """Of a replay."""
         if key is not None:
             (self.folder / "key").write_text(key)
@@ -230,15 +230,15 @@ class Stored:
         )
         request.write(self.replay)
         assert ReplayRequest.read(self.replay) == request
-        return ReplayPlace(self.replay, request)
+        return ReplayContext(self.replay, request)
 
 
 def test_a_run_is_prepared_without_a_write_to_it(tmp_path: Path) -> None:
     stored = Stored(tmp_path, [0, 2, 4], processes=2)
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "store").rglob("*")}
     place = stored.place(4)
-    course = prepared(place)
-    assert (course.start, course.groups, course.processes) == (2, ["g3", "g4"], 2)
+    plan = prepare(place)
+    assert (plan.start, plan.groups, plan.processes) == (2, ["g3", "g4"], 2)
     assert json.loads(place.store.get(place.layout.latest)) == {"step": 2}
     journal = place.journal()
     found = journal.begin()
@@ -253,16 +253,16 @@ def test_a_run_is_prepared_without_a_write_to_it(tmp_path: Path) -> None:
 def test_checkpoints_without_a_signature_are_refused(tmp_path: Path, key: str | None, why: str) -> None:
     stored = Stored(tmp_path, [0, 2, 4])
     with pytest.raises(JobError, match=why) as refused:
-        prepared(stored.place(4, key))
+        prepare(stored.place(4, key))
     assert "--from-start" in str(refused.value)
-    assert prepared(stored.place(4, key, from_start=True)).start is None
+    assert prepare(stored.place(4, key, from_start=True)).start is None
 
 
 def test_a_changed_checkpoint_record_is_passed_over(tmp_path: Path) -> None:
     stored = Stored(tmp_path, [1, 2])
     uri = stored.layout.checkpoint_report(2, 0)
     stored.store.put(uri, stored.store.get(uri).replace(b'"updates": 2', b'"updates": 9'))
-    assert prepared(stored.place(4)).start == 1
+    assert prepare(stored.place(4)).start == 1
 
 
 def test_a_step_that_was_taken_anew_lends_no_checkpoint(tmp_path: Path) -> None:
@@ -275,21 +275,21 @@ def test_a_step_that_was_taken_anew_lends_no_checkpoint(tmp_path: Path) -> None:
     later = {"version": version.model_copy(update={"step": 3}), "groups": ["g3"]}
     third = rig.report(3).model_copy(update=later)
     stored.store.put(stored.layout.step_history(3), third.model_dump_json().encode())
-    assert prepared(stored.place(3)).start == 1
+    assert prepare(stored.place(3)).start == 1
 
 
 def test_a_group_that_was_removed_is_refused_by_name(tmp_path: Path) -> None:
     stored = Stored(tmp_path, [2])
     stored.store.delete([stored.layout.train_group("g3")])
     with pytest.raises(JobError, match="of step 3 g3"):
-        prepared(stored.place(4))
+        prepare(stored.place(4))
 
 
 def test_a_half_written_report_names_its_object(tmp_path: Path) -> None:
     stored = Stored(tmp_path, [2])
     stored.store.put(stored.layout.step_history(3), b'{"step": 3')
     with pytest.raises(JobError, match=r"steps/000003\.json"):
-        prepared(stored.place(4))
+        prepare(stored.place(4))
 
 
 # comparison
@@ -317,16 +317,16 @@ def test_tensors_that_differ_are_counted_and_measured(tmp_path: Path) -> None:
     other |= {"a": np.zeros(3, np.float32), "new": np.zeros(1, np.float32)}
     save_file(one, tmp_path / "one")
     save_file(other, tmp_path / "other")
-    found = apart(tmp_path / "one", tmp_path / "other")
-    assert (found.tensors, found.of, found.most, found.at, found.first) == (4, 5, 2.0, "c", "b")
-    assert apart(tmp_path / "one", tmp_path / "one").tensors == 0
+    found = tensor_difference(tmp_path / "one", tmp_path / "other")
+    assert (found.differing, found.total, found.max_abs, found.max_at, found.first) == (4, 5, 2.0, "c", "b")
+    assert tensor_difference(tmp_path / "one", tmp_path / "one").differing == 0
 
 
 def test_another_shape_and_no_number_differ(tmp_path: Path) -> None:
     save_file({"a": np.zeros(3, np.float32), "b": np.ones(1, np.float32)}, tmp_path / "one")
     save_file({"a": np.zeros(2, np.float32), "b": np.full(1, np.nan, np.float32)}, tmp_path / "other")
-    found = apart(tmp_path / "one", tmp_path / "other")
-    assert (found.tensors, found.most, found.at) == (2, 0.0, "b")
+    found = tensor_difference(tmp_path / "one", tmp_path / "other")
+    assert (found.differing, found.max_abs, found.max_at) == (2, 0.0, "b")
 
 
 def test_weights_that_are_gone_or_changed_are_not_compared(tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ class Journal:
             raise NotWhole(folder, "the step was taken anew since")
         return found
 
-    def kept(self) -> set[int]:
+    def usable_checkpoints(self) -> set[int]:
         """Steps whose checkpoints are whole and of the line that stands, by what is in the store now. It
         writes nothing, and what it reads is what `find` goes by."""
         self._taken = {report.step: report.version for report in self._reports()}

@@ -1,6 +1,6 @@
 """Trains a step again: `python -m headway_trainer.replay FOLDER`, with a request in the folder.
 
-It chooses the way first, before the seconds that torch takes to import: what cannot be done is said at once.
+It plans first, before the seconds that torch takes to import: what cannot be done is said at once.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Final
 
 from headway_api.artifacts import GROUPS, by_number, written
 from headway_api.exits import JobError, leave
-from headway_api.replay import COURSE, ReplayRequest
+from headway_api.replay import PLAN, ReplayRequest
 from headway_api.run_files import RunFiles
 from headway_api.store_away import store_explained
 from headway_trainer.checkpoint.journal import is_report
 from headway_trainer.launch import LOOPBACK, Place, several, tell_alone
 from headway_trainer.logs import log
-from headway_trainer.replay.course import Course, chosen, require_groups
-from headway_trainer.replay.place import ReplayPlace
+from headway_trainer.replay.context import ReplayContext
+from headway_trainer.replay.plan import ReplayPlan, plan_replay, require_groups
 from headway_trainer.termination import exit_on_sigterm, live
 
 GRACE_SECONDS: Final = 20
@@ -40,45 +40,45 @@ def main() -> None:
 def _explained(folder: Path) -> int:
     try:
         with store_explained():
-            place = ReplayPlace(folder, ReplayRequest.read(folder))
-            course = prepared(place)
-            log("course", start=course.start, steps=[report.step for report in course.reports])
-            return _start(folder, course.processes)
+            context = ReplayContext(folder, ReplayRequest.read(folder))
+            plan = prepare(context)
+            log("plan", start=plan.start, steps=[report.step for report in plan.reports])
+            return _start(folder, plan.processes)
     except JobError as error:
         leave(error)
 
 
-def prepared(place: ReplayPlace) -> Course:
+def prepare(context: ReplayContext) -> ReplayPlan:
     """Choose the way, see that all that it needs is there, and leave it in the folder for the ranks.
 
     Raises:
-        JobError: `NoCheckpoint`, or as `chosen` and `require_groups`.
+        JobError: `NoCheckpoint`, or as `plan_replay` and `require_groups`.
     """
-    request, layout, store = place.request, place.layout, place.store
-    journal = place.journal()
-    kept = set() if request.from_start else journal.kept()
-    _require_signed(place, {step for step in kept if step < request.step})
+    request, layout, store = context.request, context.layout, context.store
+    journal = context.journal()
+    kept = set() if request.from_start else journal.usable_checkpoints()
+    _require_signed(context, {step for step in kept if step < request.step})
     reports = RunFiles(store, layout).steps()
-    course = chosen(reports, kept, request.step, request.config.spec.learner.world_size)
-    if course.start is not None:
-        world = journal.find(course.start, request.step).state.world_size
-        course = course.model_copy(update={"processes": world})
-        store.put(layout.latest, json.dumps({"step": course.start}).encode())
+    plan = plan_replay(reports, kept, request.step, request.config.spec.learner.world_size)
+    if plan.start is not None:
+        world = journal.find(plan.start, request.step).state.world_size
+        plan = plan.model_copy(update={"processes": world})
+        store.put(layout.latest, json.dumps({"step": plan.start}).encode())
     folder = layout.train_groups
     uris = written(store.list(folder), folder, GROUPS)
-    require_groups(course, {uri.removeprefix(f"{folder}/").removesuffix(".json.gz") for uri in uris})
+    require_groups(plan, {uri.removeprefix(f"{folder}/").removesuffix(".json.gz") for uri in uris})
     # The ranks' own start comes after those of the run, whatever starts there meanwhile.
     starts = f"{request.run.uri.rstrip('/')}{layout.learners.removeprefix(layout.root)}"
-    for number in range(len(place.run_store.list(starts))):
+    for number in range(len(context.run_store.list(starts))):
         store.put(layout.learner(number), b"")
-    (place.folder / COURSE).write_text(course.model_dump_json())
-    return course
+    (context.folder / PLAN).write_text(plan.model_dump_json())
+    return plan
 
 
-def _require_signed(place: ReplayPlace, usable: set[int]) -> None:
+def _require_signed(context: ReplayContext, usable: set[int]) -> None:
     """A run that keeps checkpoints is not trained from its beginning because none of them can be opened."""
-    request, folder = place.request, place.layout.checkpoints
-    sealed = by_number(filter(is_report, place.store.list(folder)), folder)
+    request, folder = context.request, context.layout.checkpoints
+    sealed = by_number(filter(is_report, context.store.list(folder)), folder)
     before = sorted(step for step in sealed if step < request.step)
     if not before or usable or request.from_start:
         return

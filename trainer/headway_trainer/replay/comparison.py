@@ -11,7 +11,7 @@ from typing import Final
 from safetensors import safe_open
 
 from headway_api.records import FileDigest
-from headway_api.replay import Apart
+from headway_api.replay import TensorDifference
 from headway_api.store import Corrupt, NotFound, Store, download_folder
 from headway_api.weights_format import DIGESTS_FILE, MODEL_FILE
 from headway_trainer.publish.lora import WEIGHTS
@@ -25,7 +25,7 @@ HEADER: Final = "header"
 
 
 @dataclass(frozen=True)
-class Digests:
+class DigestComparison:
     """Of one file of two versions."""
 
     file: str
@@ -39,13 +39,13 @@ class Digests:
         return None if self.recorded is None else self.now == self.recorded
 
 
-def digests(now: Sequence[FileDigest], recorded: Sequence[FileDigest]) -> Digests:
+def digests(now: Sequence[FileDigest], recorded: Sequence[FileDigest]) -> DigestComparison:
     """What is to be compared of the files of whole weights and of those that a run has on record."""
     new = {each.name: each.sha256 for each in now}
     old = {each.name: each.sha256 for each in recorded}
     both = next((name for name in VOUCHING if name in new and name in old), None)
     file = both or next(name for name in VOUCHING if name in new)
-    return Digests(file, new[file], old.get(file))
+    return DigestComparison(file, new[file], old.get(file))
 
 
 def recorded_tensors(store: Store, uri: str, files: Sequence[FileDigest], folder: Path) -> Path | None:
@@ -65,10 +65,10 @@ def recorded_tensors(store: Store, uri: str, files: Sequence[FileDigest], folder
         return None
 
 
-def apart(recorded: Path, now: Path) -> Apart:
+def tensor_difference(recorded: Path, now: Path) -> TensorDifference:
     """In what the tensors of two safetensors files differ. One that only one file has, or has in another
     shape, differs."""
-    differing, most, at = [], 0.0, None
+    differing, max_abs, max_at = [], 0.0, None
     with safe_open(recorded, "pt") as old, safe_open(now, "pt") as new:
         before, after = set(old.keys()), set(new.keys())
         for name in sorted(before | after):
@@ -81,12 +81,12 @@ def apart(recorded: Path, now: Path) -> Apart:
             elif not one.equal(other):
                 differing.append(name)
                 distance = float((one - other).abs().max())
-                if not distance <= most:  # also where it is no number
-                    most, at = (distance if math.isfinite(distance) else most), name
-    return Apart(
-        tensors=len(differing),
-        of=len(before | after),
-        most=most,
-        at=at,
+                if not distance <= max_abs:  # also where it is no number
+                    max_abs, max_at = (distance if math.isfinite(distance) else max_abs), name
+    return TensorDifference(
+        differing=len(differing),
+        total=len(before | after),
+        max_abs=max_abs,
+        max_at=max_at,
         first=differing[0] if differing else None,
     )

@@ -10,7 +10,7 @@ from typing import Final
 
 from headway_api.exits import JobError, leave
 from headway_api.records import Batch, StepReport
-from headway_api.replay import CACHE, COURSE, REPLAYED, Apart, Replayed, ReplayRequest
+from headway_api.replay import CACHE, PLAN, RESULT, ReplayRequest, ReplayResult, TensorDifference
 from headway_api.run_files import RunFiles
 from headway_api.store_away import store_explained
 from headway_trainer.batch import TrainingBatch
@@ -18,9 +18,15 @@ from headway_trainer.learner import Learner, fetched
 from headway_trainer.logs import log
 from headway_trainer.loop import Stopwatch
 from headway_trainer.ranks import Ranks
-from headway_trainer.replay.comparison import HEADER, Digests, apart, digests, recorded_tensors
-from headway_trainer.replay.course import Course, batch_of, without_algorithm
-from headway_trainer.replay.place import ReplayPlace
+from headway_trainer.replay.comparison import (
+    HEADER,
+    DigestComparison,
+    digests,
+    recorded_tensors,
+    tensor_difference,
+)
+from headway_trainer.replay.context import ReplayContext
+from headway_trainer.replay.plan import ReplayPlan, batch_of, without_algorithm
 from headway_trainer.termination import exit_on_sigterm, live
 
 UNUSABLE: Final = "CheckpointUnusable"
@@ -30,29 +36,29 @@ RECORDED: Final = "recorded"
 
 @dataclass
 class _Replay:
-    """A course as it is trained; methods are collective."""
+    """A plan as it is trained; methods are collective."""
 
-    place: ReplayPlace
-    course: Course
+    context: ReplayContext
+    plan: ReplayPlan
     learner: Learner
     ranks: Ranks
-    first_apart: int | None = field(default=None)
+    first_difference: int | None = field(default=None)
     """The first step before the one that is asked for whose weights are not those that the run published."""
 
     def train(self) -> StepReport:
-        """Train every step of the course; the report of the last one."""
+        """Train every step of the plan; the report of the last one."""
         now = self._resumed()
-        if self.course.first is not None:
-            self._compare(now, self.course.first)
+        if self.plan.first is not None:
+            self._compare(now, self.plan.first)
             self._forget(now.step)
-        for recorded in self.course.reports:
+        for recorded in self.plan.reports:
             now = self._step(recorded, now)
             if self.ranks.first:
                 log("step", step=now.step, **now.metrics)
-            if now.step in self.course.saved:
+            if now.step in self.plan.saved:
                 self.learner.keeper.save(now)
                 self.learner.keeper.settle()
-            if now.step != self.place.request.step:
+            if now.step != self.context.request.step:
                 self._compare(now, recorded)
                 self._forget(now.step)
         return now
@@ -66,15 +72,15 @@ class _Replay:
             log("checkpoint unusable", why=str(error))
             raise JobError(
                 UNUSABLE,
-                f"the checkpoint of step {self.course.start} is damaged, or was deleted meanwhile: write "
+                f"the checkpoint of step {self.plan.start} is damaged, or was deleted meanwhile: write "
                 "--from-start to train all steps again",
             ) from error
 
     def _step(self, recorded: StepReport, before: StepReport) -> StepReport:
-        changed = self.place.request.changed if recorded is self.course.reports[-1] else None
+        changed = self.context.request.changed if recorded is self.plan.reports[-1] else None
         if changed is not None:
             recorded = recorded.model_copy(update={"in_force": without_algorithm(recorded.in_force)})
-            self.learner.follow(self.place.here(changed), recorded.in_force)
+            self.learner.follow(self.context.here(changed), recorded.in_force)
         batch = self.ranks.share(self._batch(recorded) if self.ranks.first else None)
         assert batch is not None
         incarnation = before.version.incarnation
@@ -83,9 +89,9 @@ class _Replay:
         return self._remedied(self.learner.remedy(batch, incarnation, Stopwatch()), recorded)
 
     def _batch(self, recorded: StepReport) -> TrainingBatch | Batch:
-        layout = self.place.layout
-        groups = RunFiles(self.place.store, layout).groups([*map(layout.train_group, recorded.groups)])
-        batch = batch_of(recorded, [*groups], self.course.idle)
+        layout = self.context.layout
+        groups = RunFiles(self.context.store, layout).groups([*map(layout.train_group, recorded.groups)])
+        batch = batch_of(recorded, [*groups], self.plan.idle)
         return batch if batch.directive is not None else self.learner.prepare(batch)
 
     def _remedied(self, now: StepReport, recorded: StepReport) -> StepReport:
@@ -97,56 +103,60 @@ class _Replay:
             )
         return now
 
-    def digests(self, now: StepReport, recorded: StepReport) -> Digests:
+    def digests(self, now: StepReport, recorded: StepReport) -> DigestComparison:
         """Of the weights that the learner has now, and of those on record."""
         direct = recorded.weights.direct
         if direct is None or recorded.weights.files:
             return digests(now.weights.files, recorded.weights.files)
-        return Digests(HEADER, self.ranks.share(self.learner.header()) or "", direct.header)
+        return DigestComparison(HEADER, self.ranks.share(self.learner.header()) or "", direct.header)
 
     def _compare(self, now: StepReport, recorded: StepReport) -> None:
         """Note the first step that comes out otherwise: what is wrong then is wrong from there on."""
-        if self.digests(now, recorded).same is False and self.first_apart is None:
-            self.first_apart = now.step
+        if self.digests(now, recorded).same is False and self.first_difference is None:
+            self.first_difference = now.step
             log("other weights than the run's", step=now.step)
 
     def _forget(self, step: int) -> None:
         """The weights of a step on the way are of no more use."""
         if self.ranks.first:
-            store = self.place.store
-            store.delete(store.list(self.place.layout.weights(step)))
+            store = self.context.store
+            store.delete(store.list(self.context.layout.weights(step)))
 
-    def result(self, now: StepReport) -> Replayed:
+    def result(self, now: StepReport) -> ReplayResult:
         """What came of it."""
-        request, recorded = self.place.request, self.course.reports[-1]
+        request, recorded = self.context.request, self.plan.reports[-1]
         found = self.digests(now, recorded)
         difference, same = None, found.same
-        if self.ranks.first and same is not True and (difference := self._apart(now, recorded)) is not None:
-            same = difference.tensors == 0  # a file's header may differ where no tensor does
-        return Replayed(
+        if (
+            self.ranks.first
+            and same is not True
+            and (difference := self._difference(now, recorded)) is not None
+        ):
+            same = difference.differing == 0  # a file's header may differ where no tensor does
+        return ReplayResult(
             step=request.step,
-            start=self.course.start,
-            trained=[report.step for report in self.course.reports],
+            start=self.plan.start,
+            trained=[report.step for report in self.plan.reports],
             processes=self.ranks.world,
             changed=request.changed is not None,
             digest=found.now,
             recorded_digest=found.recorded,
             file=found.file,
             same=same,
-            first_apart=self.first_apart,
-            apart=difference,
+            first_difference=self.first_difference,
+            difference=difference,
             recorded=recorded.metrics,
             replayed=now.metrics,
             weights=now.weights.uri.removeprefix("file://"),
         )
 
-    def _apart(self, now: StepReport, recorded: StepReport) -> Apart | None:
-        place, files = self.place, recorded.weights.files
-        there = place.published(now.step)
-        kept = recorded_tensors(place.run_store, there, files, place.folder / RECORDED)
+    def _difference(self, now: StepReport, recorded: StepReport) -> TensorDifference | None:
+        context, files = self.context, recorded.weights.files
+        there = context.published(now.step)
+        kept = recorded_tensors(context.run_store, there, files, context.folder / RECORDED)
         if kept is None:
             return None
-        return apart(kept, Path(now.weights.uri.removeprefix("file://")) / kept.name)
+        return tensor_difference(kept, Path(now.weights.uri.removeprefix("file://")) / kept.name)
 
 
 def run(folder: Path) -> None:
@@ -155,18 +165,18 @@ def run(folder: Path) -> None:
     Raises:
         JobError: what a person must mend.
     """
-    place = ReplayPlace(folder, ReplayRequest.read(folder))
-    course = Course.model_validate_json((folder / COURSE).read_bytes())
-    config, ranks = place.config, Ranks.join()
-    models = Path(place.request.models)
-    base = fetched(config.spec.model, place.store, models) if ranks.local_rank == 0 else None
+    context = ReplayContext(folder, ReplayRequest.read(folder))
+    plan = ReplayPlan.model_validate_json((folder / PLAN).read_bytes())
+    config, ranks = context.config, Ranks.join()
+    models = Path(context.request.models)
+    base = fetched(config.spec.model, context.store, models) if ranks.local_rank == 0 else None
     base = ranks.share(base)  # all ranks are of this machine
     assert base is not None
-    learner = Learner(config, place.key, place.store, base, folder / CACHE, ranks, None)
-    replay = _Replay(place, course, learner, ranks)
+    learner = Learner(config, context.key, context.store, base, folder / CACHE, ranks, None)
+    replay = _Replay(context, plan, learner, ranks)
     found = replay.result(replay.train())
     if ranks.first:
-        (folder / REPLAYED).write_text(found.model_dump_json())
+        (folder / RESULT).write_text(found.model_dump_json())
     ranks.barrier()
     ranks.leave()
 

@@ -20,7 +20,7 @@ WHOLE: Final = WeightsSpec(backend="file")
 """Nobody else holds the version before, or takes weights out of memory: all of them are written each time."""
 
 
-class ReplayPlace:
+class ReplayContext:
     """Of one replay; the same to each of its processes."""
 
     def __init__(self, folder: Path, request: ReplayRequest) -> None:

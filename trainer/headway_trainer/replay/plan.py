@@ -6,22 +6,23 @@ from collections.abc import Collection, Iterable, Sequence
 
 from headway_api.exits import JobError
 from headway_api.in_force import InForce
-from headway_api.records import Batch, GroupRecord, Record, StepReport
+from headway_api.record import Record
+from headway_api.records import Batch, GroupRecord, StepReport
 from headway_api.staleness import idle_steps
 
 NAMED = 3
 """Names that a message gives."""
 
 
-class Course(Record):
-    """The way to a step."""
+class ReplayPlan(Record):
+    """The steps that lead to a step."""
 
     start: int | None
     """Step of the checkpoint to begin with; None: the model itself."""
     reports: list[StepReport]
     """What the run has on record of the steps to train, in their order; the last one is what is asked for."""
     saved: list[int]
-    """Those of them that a later one goes back to: their state is kept on the way."""
+    """Those of them that a later one goes back to: their state is kept meanwhile."""
     idle: list[int]
     """Steps of the run without groups."""
     processes: int
@@ -35,13 +36,15 @@ class Course(Record):
         return [group for report in self.reports for group in report.groups]
 
 
-def chosen(reports: Sequence[StepReport], kept: Collection[int], step: int, processes: int = 1) -> Course:
-    """The shortest way to `step`.
+def plan_replay(
+    reports: Sequence[StepReport], kept: Collection[int], step: int, processes: int = 1
+) -> ReplayPlan:
+    """The fewest steps that lead to `step`.
 
     Args:
         reports: what stands of the run.
         kept: steps whose checkpoints can be used. Without any before `step` the model itself is.
-        processes: as in the course.
+        processes: as in the plan.
 
     Raises:
         JobError: `StepNotRecorded`.
@@ -55,13 +58,13 @@ def chosen(reports: Sequence[StepReport], kept: Collection[int], step: int, proc
                 f"steps/{absent[0]:06d}.json is missing, so what step {absent[0]} trained is not known; copy "
                 "the whole folder of the run",
             )
-        way = [found[each] for each in wanted]
-        returns = {report.restored for report in way if report.restored is not None}
+        steps = [found[each] for each in wanted]
+        returns = {report.restored for report in steps if report.restored is not None}
         if all(each in kept or each > (-1 if start is None else start) for each in returns):
             break
-    return Course(
+    return ReplayPlan(
         start=start,
-        reports=way,
+        reports=steps,
         saved=sorted(returns.intersection(wanted)),
         idle=idle_steps(reports),
         processes=processes,
@@ -69,8 +72,8 @@ def chosen(reports: Sequence[StepReport], kept: Collection[int], step: int, proc
     )
 
 
-def require_groups(course: Course, there: Collection[str]) -> None:
-    """Every group that a course trains must be in the spool.
+def require_groups(plan: ReplayPlan, there: Collection[str]) -> None:
+    """Every group that a plan trains must be in the spool.
 
     Args:
         there: ids of the groups in it.
@@ -78,7 +81,7 @@ def require_groups(course: Course, there: Collection[str]) -> None:
     Raises:
         JobError: `GroupsGone`.
     """
-    gone = {report.step: missing for report in course.reports if (missing := _missing(report.groups, there))}
+    gone = {report.step: missing for report in plan.reports if (missing := _missing(report.groups, there))}
     if not gone:
         return
     step, (*shown,) = next(iter(gone.items()))
