@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from pydantic import ValidationError
 
@@ -63,7 +63,6 @@ SHOWN: Final = (
 SECONDS: Final = "timing_s/"
 DIGITS: Final = 12
 """Of a digest, in a line for people."""
-Json = dict[str, Any]
 
 
 def config_of(run: StoredRun) -> JobConfig:
