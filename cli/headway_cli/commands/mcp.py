@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from headway_cli.commands.common import Context, EndpointUrl, Namespace, wrong
-from headway_cli.mcp_server.desk import Desk
+from headway_cli.mcp_server.workspace import Workspace
 
 
 def mcp(
@@ -42,5 +42,5 @@ def mcp(
     for each in stores:
         if not each.startswith(("s3://", "file:///")):
             raise wrong(f"--store {each}: write an address, such as s3://bucket/runs")
-    desk = Desk(Path.cwd(), context, namespace, endpoint_url, stores, allow_changes)
-    server.served(desk)
+    workspace = Workspace(Path.cwd(), context, namespace, endpoint_url, stores, allow_changes)
+    server.served(workspace)

@@ -4,7 +4,7 @@ server        speaks the protocol: lists tools, calls them, tells what is wrong
 catalogue     the tools
 definition    what a tool is
 arguments     what tools are asked, as models
-desk          what a server may read, and where a job is
+workspace          what a server may read, and where a job is
 jobs          tools that read one job, or list them
 figures       tools that read figures by step: report, compare, timeline
 files         tools that take a job's file: estimate, check

@@ -13,30 +13,34 @@ from headway_cli.client.on_machine import LocalRun
 from headway_cli.eval_manifest import Asked
 from headway_cli.local import manifest
 from headway_cli.mcp_server.arguments import EvalAsked, OfFile, OfJob
-from headway_cli.mcp_server.desk import Desk
 from headway_cli.mcp_server.jobs import head
 from headway_cli.mcp_server.words import ToolWrong
+from headway_cli.mcp_server.workspace import Workspace
 
 
-def submit(desk: Desk, asked: OfFile) -> Json:
+def submit(workspace: Workspace, asked: OfFile) -> Json:
     """Apply a job of a file to the cluster."""
-    document = manifest.changed(manifest.read(desk.file(asked.file)), asked.set_)
+    document = manifest.changed(manifest.read(workspace.file(asked.file)), asked.set_)
     job_file.checked(document)
-    return _applied(desk, document)
+    return _applied(workspace, document)
 
 
-def suspend(desk: Desk, asked: OfJob) -> Json:
+def suspend(workspace: Workspace, asked: OfJob) -> Json:
     """Stop a job's pods, or its processes on this machine."""
-    found = desk.find(asked.job, asked.kind)
+    found = workspace.find(asked.job, asked.kind)
     if not isinstance(found, ClusterJob | LocalRun):
         raise ToolWrong(f"job: {asked.job} is what a run has stored: name a job")
     found.suspend()
-    return {**head(desk, found), "suspend": True, "notes": ["what is acknowledged stays; resume goes on"]}
+    return {
+        **head(workspace, found),
+        "suspend": True,
+        "notes": ["what is acknowledged stays; resume goes on"],
+    }
 
 
-def resume(desk: Desk, asked: OfJob) -> Json:
+def resume(workspace: Workspace, asked: OfJob) -> Json:
     """Let a job on the cluster go on."""
-    found = desk.find(asked.job, asked.kind)
+    found = workspace.find(asked.job, asked.kind)
     if isinstance(found, LocalRun):
         raise ToolWrong(
             f"job: {found.name} is a job of this machine, which a terminal must hold: write "
@@ -48,10 +52,10 @@ def resume(desk: Desk, asked: OfJob) -> Json:
     found.cluster.change(found.kind, found.name, patch)
     paused = patch.get("metadata", {}).get("annotations", {}).get(names.ANNOTATION_RESUME)
     notes = [] if paused is None else [f"the pause of {paused} is over"]
-    return {**head(desk, found), "suspend": False, "notes": notes}
+    return {**head(workspace, found), "suspend": False, "notes": notes}
 
 
-def evaluate(desk: Desk, asked: EvalAsked) -> Json:
+def evaluate(workspace: Workspace, asked: EvalAsked) -> Json:
     """Apply an evaluation made of options."""
     options = Asked(
         name=asked.name,
@@ -67,16 +71,16 @@ def evaluate(desk: Desk, asked: EvalAsked) -> Json:
         image=asked.image,
         agent_turns=asked.agent_turns,
     )
-    file = None if asked.from_ is None else desk.file(asked.from_, "from")
-    training = eval_job.training(file, asked.job, None, desk.context, desk.namespace)
+    file = None if asked.from_ is None else workspace.file(asked.from_, "from")
+    training = eval_job.training(file, asked.job, None, workspace.context, workspace.namespace)
     with tempfile.TemporaryDirectory(prefix="headway-") as folder:
         text, document = eval_job.written(options, training, Path(folder) / "eval.yaml")
-    return {**_applied(desk, document), "manifest": text}
+    return {**_applied(workspace, document), "manifest": text}
 
 
-def _applied(desk: Desk, document: Json) -> Json:
+def _applied(workspace: Workspace, document: Json) -> Json:
     """Apply a job to the one namespace that this server may change."""
-    there = desk.cluster()
+    there = workspace.cluster()
     asked = document["metadata"].get("namespace")
     if asked not in (None, there.namespace):
         raise ToolWrong(

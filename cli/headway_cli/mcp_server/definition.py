@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 from pydantic import BaseModel, ConfigDict
 
 from headway_api.document import Json
-from headway_cli.mcp_server.desk import Desk
+from headway_cli.mcp_server.workspace import Workspace
 
 
 class Arguments(BaseModel):
@@ -41,7 +41,7 @@ class Tool(Generic[Asked]):
     about: str
     """What it does, what it answers, how that is cut, and how to get more."""
     arguments: type[Asked]
-    run: Callable[[Desk, Asked], Json]
+    run: Callable[[Workspace, Asked], Json]
     """Blocks. Raises what the verbs raise."""
     change: Change | None = None
     """None: it only reads."""

@@ -12,9 +12,9 @@ from headway_api.document import Json
 from headway_cli.client import frames
 from headway_cli.mcp_server import bounds, words
 from headway_cli.mcp_server.arguments import CompareAsked, ReportAsked, TimelineAsked
-from headway_cli.mcp_server.desk import Desk
 from headway_cli.mcp_server.jobs import head
 from headway_cli.mcp_server.words import ToolWrong
+from headway_cli.mcp_server.workspace import Workspace
 from headway_cli.runs import NoRun
 from headway_cli.stored_run import StoredRun, readable
 
@@ -22,15 +22,15 @@ MOST_FIGURES: Final = 40
 DEFAULT: Final = tuple(figure for _, _, figure in comparison.FIGURES)
 
 
-def report(desk: Desk, asked: ReportAsked) -> Json:
+def report(workspace: Workspace, asked: ReportAsked) -> Json:
     """Figures of the last steps and validations; of an evaluation its report."""
-    found = desk.find(asked.job, asked.kind)
+    found = workspace.find(asked.job, asked.kind)
     run = found.stored()
     if run.evaluates:
-        return {**head(desk, found), "report": _report(run)}
+        return {**head(workspace, found), "report": _report(run)}
     with readable(run.layout.root):
         read = reading.curves(run.files)
-    return {**head(desk, found), **figures(read, asked.figures, asked.last)}
+    return {**head(workspace, found), **figures(read, asked.figures, asked.last)}
 
 
 def _report(run: StoredRun) -> Json:
@@ -89,12 +89,12 @@ def _is_meant(name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatchcase(name, each) for each in patterns)
 
 
-def compare(desk: Desk, asked: CompareAsked) -> Json:
+def compare(workspace: Workspace, asked: CompareAsked) -> Json:
     """The curves and results of several training runs, and how their specs differ."""
     runs: list[TrainingRun] = []
     read: list[StoredRun] = []
     for word in asked.jobs:
-        at = desk.find(word, "training" if desk.names_a_cluster else None).stored()
+        at = workspace.find(word, "training" if workspace.names_a_cluster else None).stored()
         if at.evaluates:
             raise ToolWrong(f"jobs: {word} is an evaluation, and has no steps: name training jobs")
         if any(at.layout == each.layout for each in read):
@@ -126,9 +126,9 @@ def side_by_side(runs: Sequence[TrainingRun], points: int) -> Json:
     }
 
 
-def timeline(desk: Desk, asked: TimelineAsked) -> Json:
+def timeline(workspace: Workspace, asked: TimelineAsked) -> Json:
     """Where the seconds of some steps went."""
-    found = desk.find(asked.job, asked.kind)
+    found = workspace.find(asked.job, asked.kind)
     run = found.stored()
     if run.evaluates:
         raise ToolWrong(f"job: {asked.job} is an evaluation, and has no steps: name a training job")
@@ -140,4 +140,4 @@ def timeline(desk: Desk, asked: TimelineAsked) -> Json:
         )
     times = read.times()
     notes = [] if times else ["no step says when it ended: none was trained yet, or the run is too old"]
-    return {**head(desk, found), "steps": [each.as_json() for each in times], "notes": notes}
+    return {**head(workspace, found), "steps": [each.as_json() for each in times], "notes": notes}

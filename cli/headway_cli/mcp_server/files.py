@@ -8,27 +8,27 @@ from typing import Final
 from headway_api.document import Json
 from headway_cli.mcp_server import verb
 from headway_cli.mcp_server.arguments import CheckAsked, OfFile
-from headway_cli.mcp_server.desk import Desk
+from headway_cli.mcp_server.workspace import Workspace
 
 ESTIMATE_SECONDS: Final = 300.0
 CHECK_SECONDS: Final = 900.0
 
 
-def estimate(desk: Desk, asked: OfFile) -> Json:
+def estimate(workspace: Workspace, asked: OfFile) -> Json:
     """What a job will use and cost: low, likely and high."""
-    options = ["--episode" if desk.allows_changes else "--no-episode"]
-    options += [f"--namespace={desk.namespace}"] if desk.namespace is not None else []
-    options += [f"--context={desk.context}"] if desk.context is not None else []
-    return _said("estimate", desk, asked, options, ESTIMATE_SECONDS)
+    options = ["--episode" if workspace.allows_changes else "--no-episode"]
+    options += [f"--namespace={workspace.namespace}"] if workspace.namespace is not None else []
+    options += [f"--context={workspace.context}"] if workspace.context is not None else []
+    return _said("estimate", workspace, asked, options, ESTIMATE_SECONDS)
 
 
-def check(desk: Desk, asked: CheckAsked) -> Json:
+def check(workspace: Workspace, asked: CheckAsked) -> Json:
     """What is wrong with a job and its environment, without a model."""
-    return _said("check", desk, asked, [f"--rows={asked.rows}"], CHECK_SECONDS)
+    return _said("check", workspace, asked, [f"--rows={asked.rows}"], CHECK_SECONDS)
 
 
-def _said(name: str, desk: Desk, asked: OfFile, options: list[str], seconds: float) -> Json:
-    file = desk.file(asked.file)
+def _said(name: str, workspace: Workspace, asked: OfFile, options: list[str], seconds: float) -> Json:
+    file = workspace.file(asked.file)
     options += [f"--set={each}" for each in asked.set_]
     found: Json = json.loads(verb.said([name, "--output=json", *options, "--", str(file)], seconds))
     return found

@@ -19,7 +19,7 @@ from headway_cli.episodes import Filter, Shown
 from headway_cli.log_lines import Line, Wanted
 from headway_cli.mcp_server import bounds
 from headway_cli.mcp_server.arguments import JobsAsked, LogsAsked, OfJob, StatusAsked, TrajectoriesAsked
-from headway_cli.mcp_server.desk import HERE, KINDS, Desk, Found, in_words
+from headway_cli.mcp_server.workspace import HERE, KINDS, Found, Workspace, in_words
 from headway_cli.stored_run import StoredRun
 from headway_cli.where import LocalJob
 
@@ -29,17 +29,17 @@ ROOM: Final = bounds.MOST_CHARACTERS - 2 * bounds.RESERVED
 """Characters for lines or episodes, beside what else an answer says."""
 
 
-def jobs(desk: Desk, asked: JobsAsked) -> Json:
+def jobs(workspace: Workspace, asked: JobsAsked) -> Json:
     """Jobs of this machine, then those of the cluster, each the newest first."""
     notes: list[str] = []
-    rows = [] if desk.names_a_cluster else _local_rows(desk, notes)
+    rows = [] if workspace.names_a_cluster else _local_rows(workspace, notes)
     try:
-        there = desk.cluster()
+        there = workspace.cluster()
         found = [each for kind in KINDS.values() for each in there.jobs(kind)]
         found.sort(key=lambda each: str(each["metadata"].get("creationTimestamp", "")), reverse=True)
         rows += [row(each, in_words(there)) for each in found]
     except ClusterError as error:
-        if desk.names_a_cluster:
+        if workspace.names_a_cluster:
             raise
         notes.append(f"no jobs of a cluster are listed: {error}")
     chosen = [each for each in rows if asked.state in (None, each["state"])]
@@ -48,10 +48,10 @@ def jobs(desk: Desk, asked: JobsAsked) -> Json:
     return {"jobs": chosen[: asked.limit], "notes": notes}
 
 
-def _local_rows(desk: Desk, notes: list[str]) -> list[Json]:
+def _local_rows(workspace: Workspace, notes: list[str]) -> list[Json]:
     """Jobs of this machine; one that cannot be read hides no other."""
     rows = []
-    for each in desk.local_jobs():
+    for each in workspace.local_jobs():
         try:
             rows.append(row(JobFolder(each).whole(), HERE))
         except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
@@ -78,22 +78,22 @@ def row(job: Json, at: str) -> Json:
     }
 
 
-def status(desk: Desk, asked: StatusAsked) -> Json:
+def status(workspace: Workspace, asked: StatusAsked) -> Json:
     """A job's status as it is now, and the same in one line."""
-    found = desk.find(asked.job, asked.kind)
+    found = workspace.find(asked.job, asked.kind)
     job = found.now()
-    said = {**head(desk, found), "line": progress.line(job)}
+    said = {**head(workspace, found), "line": progress.line(job)}
     if asked.spec:
         said["spec"] = job.get("spec")
     return {**said, "status": job.get("status") or {}}
 
 
-def logs(desk: Desk, asked: LogsAsked) -> Json:
+def logs(workspace: Workspace, asked: LogsAsked) -> Json:
     """The last lines of a job's processes, the last of all at the end."""
-    found, notes = desk.find(asked.job, asked.kind), list[str]()
+    found, notes = workspace.find(asked.job, asked.kind), list[str]()
     kept: deque[Json] = deque()
     used = left = 0
-    for line in _lines(desk, found, Wanted(asked.role, asked.tail), notes):
+    for line in _lines(workspace, found, Wanted(asked.role, asked.tail), notes):
         kept.append({"writer": line.writer, "text": line.text[:MOST_LINE]})
         used += bounds.size(kept[-1])
         if len(line.text) > MOST_LINE:
@@ -105,21 +105,21 @@ def logs(desk: Desk, asked: LogsAsked) -> Json:
         notes.append(f"{left} earlier lines were left out; write a role, or a smaller tail")
     if not kept:
         notes.append("no such process has written anything")
-    return {**head(desk, found), "lines": [*kept], "notes": notes[-bounds.MOST_SAID :]}
+    return {**head(workspace, found), "lines": [*kept], "notes": notes[-bounds.MOST_SAID :]}
 
 
-def _lines(desk: Desk, found: Found, wanted: Wanted, notes: list[str]) -> Iterator[Line]:
+def _lines(workspace: Workspace, found: Found, wanted: Wanted, notes: list[str]) -> Iterator[Line]:
     if isinstance(found, LocalRun):
         return job_logs.of_local_job(LocalJob(found.folder), wanted, follow=False)
     if isinstance(found, ClusterJob):
-        asked = job_logs.Asked(wanted, False, desk.endpoint_url, notes.append)
-        return job_logs.of_cluster(desk.pods(), found.kind, found.name, asked)
+        asked = job_logs.Asked(wanted, False, workspace.endpoint_url, notes.append)
+        return job_logs.of_cluster(workspace.pods(), found.kind, found.name, asked)
     return job_logs.of_run(found.stored(), wanted)
 
 
-def trajectories(desk: Desk, asked: TrajectoriesAsked) -> Json:
+def trajectories(workspace: Workspace, asked: TrajectoriesAsked) -> Json:
     """Episodes with their conversations, some at a time."""
-    found = desk.find(asked.job, asked.kind)
+    found = workspace.find(asked.job, asked.kind)
     run = found.stored()
     purpose = asked.purpose or (Purpose.EVALUATION if run.evaluates else Purpose.TRAIN)
     wanted = Filter(asked.step, asked.outcome, asked.row, asked.disagree)
@@ -132,7 +132,7 @@ def trajectories(desk: Desk, asked: TrajectoriesAsked) -> Json:
     kept = bounds.first_that_fit(rows, ROOM)
     goes_on = len(kept) < len(shown)
     return {
-        **head(desk, found),
+        **head(workspace, found),
         "purpose": purpose.value,
         "episodes": kept,
         "next": asked.offset + len(kept) if goes_on else None,
@@ -158,19 +158,22 @@ def _page(run: StoredRun, purpose: Purpose, wanted: Filter, offset: int, many: i
     return [*islice(found, offset, offset + many)]
 
 
-def cost(desk: Desk, asked: OfJob) -> Json:
+def cost(workspace: Workspace, asked: OfJob) -> Json:
     """What a job has used, and what that costs."""
-    found = desk.find(asked.job, asked.kind)
-    return {**head(desk, found), **bill.as_json(found.bill())}
+    found = workspace.find(asked.job, asked.kind)
+    return {**head(workspace, found), **bill.as_json(found.bill())}
 
 
-def artifacts(desk: Desk, asked: OfJob) -> Json:
+def artifacts(workspace: Workspace, asked: OfJob) -> Json:
     """What a run has written, by what it is."""
-    found = desk.find(asked.job, asked.kind)
+    found = workspace.find(asked.job, asked.kind)
     run = found.stored()
-    return {**head(desk, found), **artifact_list.as_json(*run_contents.read(run, run_contents.keys(run)))}
+    return {
+        **head(workspace, found),
+        **artifact_list.as_json(*run_contents.read(run, run_contents.keys(run))),
+    }
 
 
-def head(desk: Desk, found: Found) -> Json:
+def head(workspace: Workspace, found: Found) -> Json:
     """Which job an answer is of."""
-    return {"job": found.name, "kind": found.kind, "at": desk.place_of(found)}
+    return {"job": found.name, "kind": found.kind, "at": workspace.place_of(found)}

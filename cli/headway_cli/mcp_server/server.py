@@ -39,8 +39,8 @@ from headway_cli.commands.common import KNOWN
 from headway_cli.mcp_server import bounds, catalogue, verb, words
 from headway_cli.mcp_server.bounds import TooLong
 from headway_cli.mcp_server.definition import Tool
-from headway_cli.mcp_server.desk import Desk
 from headway_cli.mcp_server.words import ToolWrong
+from headway_cli.mcp_server.workspace import Workspace
 
 Context = ServerRequestContext[dict[str, Any]]
 AT_ONCE: Final = 4
@@ -54,14 +54,14 @@ INSTRUCTIONS: Final = (
 log = logging.getLogger(__name__)
 
 
-def served(desk: Desk) -> NoReturn:
+def served(workspace: Workspace) -> NoReturn:
     """Serve one client until standard input ends, or a signal comes; then end the process.
 
     A call that waits for a store or a cluster would hold up an orderly end for minutes.
     """
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, lambda number, _: _leave(128 + number))
-    anyio.run(_serve, desk)
+    anyio.run(_serve, workspace)
     _leave(0)
 
 
@@ -72,30 +72,32 @@ def _leave(code: int) -> NoReturn:
     os._exit(code)
 
 
-async def _serve(desk: Desk) -> None:
-    server = made(desk)
+async def _serve(workspace: Workspace) -> None:
+    server = made(workspace)
     async with stdio_server() as (read, write):
         await server.run(read, write, server.create_initialization_options())
 
 
-def made(desk: Desk) -> Server[dict[str, Any]]:
+def made(workspace: Workspace) -> Server[dict[str, Any]]:
     """The server, for any transport."""
     limiter = anyio.CapacityLimiter(AT_ONCE)
 
     async def list_tools(context: Context, params: PaginatedRequestParams | None) -> ListToolsResult:
-        tools = catalogue.listed(allows_changes=desk.allows_changes)
-        return ListToolsResult(tools=[described(each, allows_changes=desk.allows_changes) for each in tools])
+        tools = catalogue.listed(allows_changes=workspace.allows_changes)
+        return ListToolsResult(
+            tools=[described(each, allows_changes=workspace.allows_changes) for each in tools]
+        )
 
     async def call_tool(context: Context, params: CallToolRequestParams) -> CallToolResult:
         tool = _named(params.name)
-        if tool.change is not None and not desk.allows_changes:
+        if tool.change is not None and not workspace.allows_changes:
             return _error(
                 f"{tool.name} is not offered here, since this server only reads: ask the person who set it "
                 "up to start it with --allow-changes"
             )
         asked = verb.Call()
         verb.call.set(asked)
-        ask = partial(answered, desk, tool, params.arguments or {})
+        ask = partial(answered, workspace, tool, params.arguments or {})
         try:
             return await anyio.to_thread.run_sync(ask, abandon_on_cancel=True, limiter=limiter)
         except anyio.get_cancelled_exc_class():
@@ -147,14 +149,14 @@ def described(tool: Tool[Any], *, allows_changes: bool) -> Listed:
     )
 
 
-def answered(desk: Desk, tool: Tool[Any], arguments: Json) -> CallToolResult:
+def answered(workspace: Workspace, tool: Tool[Any], arguments: Json) -> CallToolResult:
     """The result of a call: an answer as data, or an error in words. Raises nothing."""
     try:
         asked = tool.arguments.model_validate(arguments)
     except ValidationError as error:
         return _error(words.of_arguments(error, tool.arguments))
     try:
-        said, cut = bounds.fitted(tool.run(desk, asked))
+        said, cut = bounds.fitted(tool.run(workspace, asked))
     except (ToolWrong, RunFailed, *KNOWN) as error:
         return _error(str(error))
     except TooLong:

@@ -22,7 +22,7 @@ from headway_api.records import GroupRecord
 from headway_api.store import FileStore
 from headway_cli import cluster as clusters
 from headway_cli.mcp_server import bounds, catalogue, jobs, verb
-from headway_cli.mcp_server.desk import Desk
+from headway_cli.mcp_server.workspace import Workspace
 from headway_coordinator.spool import encode
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -49,7 +49,7 @@ def project(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 @pytest.fixture
 def reader(project: Path) -> InProcess:
     """A server that only reads."""
-    return InProcess(Desk(project))
+    return InProcess(Workspace(project))
 
 
 @pytest.fixture
@@ -71,13 +71,13 @@ def stub(project: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StubCluster
 @pytest.fixture
 def changer(project: Path, stub: StubCluster) -> InProcess:
     """A server that may change jobs of the cluster."""
-    return InProcess(Desk(project, allows_changes=True))
+    return InProcess(Workspace(project, allows_changes=True))
 
 
 async def test_jobs_of_this_machine_are_listed(reader: InProcess) -> None:
     found = answer(await reader.call_tool("jobs", {}))
     assert {each["job"]: each["state"] for each in found["jobs"]} == {
-        "desk": "Complete", "good": "Running", "bad": "Running", "judged": "Pending",
+        "workspace": "Complete", "good": "Running", "bad": "Running", "judged": "Pending",
     }  # fmt: skip
     assert found["notes"][0].startswith("no jobs of a cluster are listed: no cluster to speak to")
 
@@ -92,7 +92,7 @@ async def test_a_job_that_cannot_be_read_hides_no_other(reader: InProcess, proje
     (project / ".headway/good/status.headway-operator.json").write_text("{")
     (project / ".headway/bad/job.json").write_text('{"metadata": {}}')
     found = answer(await reader.call_tool("jobs", {}))
-    assert {each["job"] for each in found["jobs"]} == {"desk", "judged"}
+    assert {each["job"] for each in found["jobs"]} == {"workspace", "judged"}
     assert {each.partition(" ")[0] for each in found["notes"]} == {"good", "bad", "no"}
 
 
@@ -104,28 +104,28 @@ async def test_a_link_in_a_circle_is_told(reader: InProcess, project: Path) -> N
 
 
 async def test_a_status_is_the_jobs_own(reader: InProcess) -> None:
-    found = answer(await reader.call_tool("status", {"job": "desk", "spec": True}))
-    assert (found["job"], found["kind"], found["at"]) == ("desk", "RLTrainingJob", "this machine")
+    found = answer(await reader.call_tool("status", {"job": "workspace", "spec": True}))
+    assert (found["job"], found["kind"], found["at"]) == ("workspace", "RLTrainingJob", "this machine")
     assert found["status"]["state"] == "Complete"
     assert found["line"].startswith("state Complete")
     assert found["spec"]["model"]["base"] == "hf://org/base"
-    assert "spec" not in answer(await reader.call_tool("status", {"job": "desk"}))
+    assert "spec" not in answer(await reader.call_tool("status", {"job": "workspace"}))
 
 
 async def test_logs_end_with_the_newest_line(reader: InProcess) -> None:
-    found = answer(await reader.call_tool("logs", {"job": "desk", "role": "learner", "tail": 2}))
+    found = answer(await reader.call_tool("logs", {"job": "workspace", "role": "learner", "tail": 2}))
     assert found["lines"] == [{"writer": LOG, "text": f"line {n}"} for n in (48, 49)]
 
 
 async def test_a_role_that_wrote_nothing_is_said(reader: InProcess) -> None:
-    found = answer(await reader.call_tool("logs", {"job": "desk", "role": "judge"}))
+    found = answer(await reader.call_tool("logs", {"job": "workspace", "role": "judge"}))
     assert (found["lines"], found["notes"]) == ([], ["no such process has written anything"])
 
 
 async def test_long_logs_keep_their_end_and_say_so(reader: InProcess, project: Path) -> None:
     path = project / ".headway" / NAME / "logs" / f"{LOG}.log"
     path.write_text("".join(f"{n} {'x' * 5000}\n" for n in range(900)))
-    found = answer(await reader.call_tool("logs", {"job": "desk", "tail": 1000}))
+    found = answer(await reader.call_tool("logs", {"job": "workspace", "tail": 1000}))
     assert found["lines"][-1]["text"].startswith("899 ")
     assert len(found["lines"]) < 20
     assert any("earlier lines were left out; write a role" in each for each in found["notes"])
@@ -199,7 +199,7 @@ async def test_an_answer_has_its_bound(reader: InProcess, project: Path, content
 
 
 async def test_a_bill_is_as_the_verb_has_it(reader: InProcess) -> None:
-    found = answer(await reader.call_tool("cost", {"job": "desk"}))
+    found = answer(await reader.call_tool("cost", {"job": "workspace"}))
     assert {each["class"] for each in found["used"]} >= {"train", "sample"}
     assert float(found["cost"]) >= 0
 
@@ -253,7 +253,7 @@ async def test_seconds_of_steps_are_told(reader: InProcess) -> None:
 
 
 async def test_what_a_run_wrote_is_listed(reader: InProcess) -> None:
-    found = answer(await reader.call_tool("artifacts", {"job": "desk"}))
+    found = answer(await reader.call_tool("artifacts", {"job": "workspace"}))
     assert (found["best"], found["latest"]) == (2, 4)
     assert [each["step"] for each in found["weights"]] == [0, 2, 4]
 
@@ -264,12 +264,16 @@ async def test_what_a_run_wrote_is_listed(reader: InProcess) -> None:
         ("status", {}, "job: Field required"),
         ("status", {"job": ""}, "job: "),
         ("status", {"job": "   "}, "job: write a name; call jobs"),
-        ("status", {"job": ["desk"]}, "job: "),
-        ("logs", {"job": "desk", "tail": 0}, "tail: "),
-        ("logs", {"job": "desk", "tail": 10**9}, "tail: "),
-        ("logs", {"job": "desk", "role": "root"}, "role: "),
-        ("trajectories", {"job": "desk", "limt": 1}, "limt: there is no such field; did you mean limit?"),
-        ("trajectories", {"job": "desk", "outcome": "Won"}, "outcome: "),
+        ("status", {"job": ["workspace"]}, "job: "),
+        ("logs", {"job": "workspace", "tail": 0}, "tail: "),
+        ("logs", {"job": "workspace", "tail": 10**9}, "tail: "),
+        ("logs", {"job": "workspace", "role": "root"}, "role: "),
+        (
+            "trajectories",
+            {"job": "workspace", "limt": 1},
+            "limt: there is no such field; did you mean limit?",
+        ),
+        ("trajectories", {"job": "workspace", "outcome": "Won"}, "outcome: "),
         ("compare", {"jobs": ["good"]}, "jobs: "),
         ("compare", {"jobs": ["good"] * 9}, "jobs: "),
         ("estimate", {"file": "absent.yaml"}, "file: absent.yaml is not there: write a file below "),
@@ -310,7 +314,7 @@ async def test_a_reader_lists_no_tool_that_changes_and_refuses_it(reader: InProc
     assert changing == {"check", "submit", "suspend", "resume", "eval"}
     assert not listed & changing
     for name in changing:
-        said = error(await reader.call_tool(name, {"job": "desk", "file": "x"}))
+        said = error(await reader.call_tool(name, {"job": "workspace", "file": "x"}))
         assert said.startswith(f"{name} is not offered here"), said
         assert "--allow-changes" in said
 
@@ -322,7 +326,7 @@ async def test_what_fails_inside_is_no_traceback(
         raise RuntimeError("secret")
 
     monkeypatch.setattr(jobs.progress, "line", fails)
-    said = error(await reader.call_tool("status", {"job": "desk"}))
+    said = error(await reader.call_tool("status", {"job": "workspace"}))
     assert said == "status failed inside of Headway; the server's standard error says where"
     assert "secret" in caplog.text
 
@@ -333,9 +337,9 @@ async def test_a_store_that_is_allowed_is_read_by_address(project: Path) -> None
     FileStore().put(
         f"{uri}/job.json", json.dumps({"kind": "RLTrainingJob", "name": "kept", "spec": {}}).encode()
     )
-    client = InProcess(Desk(project))
+    client = InProcess(Workspace(project))
     assert "is outside of" in error(await client.call_tool("artifacts", {"job": uri}))
-    client = InProcess(Desk(project, stores=(f"file://{elsewhere}",)))
+    client = InProcess(Workspace(project, stores=(f"file://{elsewhere}",)))
     found = answer(await client.call_tool("artifacts", {"job": uri}))
     assert found["uri"] == uri
     assert "has no status: call report" in error(await client.call_tool("status", {"job": uri}))
@@ -344,13 +348,13 @@ async def test_a_store_that_is_allowed_is_read_by_address(project: Path) -> None
 
 async def test_a_folder_that_links_elsewhere_is_outside(project: Path) -> None:
     (project / "out").symlink_to("/")
-    client = InProcess(Desk(project))
+    client = InProcess(Workspace(project))
     assert "is outside of" in error(await client.call_tool("estimate", {"file": "out/etc/passwd"}))
     assert "is outside of" in error(await client.call_tool("cost", {"job": "out"}))
 
 
 async def test_a_job_on_the_cluster_is_read_by_its_name(stub: StubCluster, project: Path) -> None:
-    client = InProcess(Desk(project))
+    client = InProcess(Workspace(project))
     listed = answer(await client.call_tool("jobs", {}))["jobs"]
     assert {each["job"]: each["at"] for each in listed}["far"] == "namespace team of context stub"
     assert answer(await client.call_tool("status", {"job": "far"}))["status"]["state"] == "Running"
@@ -364,7 +368,7 @@ async def test_a_job_on_the_cluster_is_read_by_its_name(stub: StubCluster, proje
 
 
 async def test_with_a_namespace_names_are_of_the_cluster_alone(stub: StubCluster, project: Path) -> None:
-    client = InProcess(Desk(project, namespace="team"))
+    client = InProcess(Workspace(project, namespace="team"))
     found = answer(await client.call_tool("jobs", {}))
     assert [each["job"] for each in found["jobs"]] == ["far"]
     assert "namespace team has no RLTrainingJob good" in error(
@@ -376,7 +380,7 @@ async def test_a_cluster_that_is_away_is_said(project: Path, monkeypatch: pytest
     monkeypatch.setattr(clusters, "CALL_SECONDS", 1)
     with stub_cluster.served(StubCluster(), project) as kubeconfig:
         monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(kubeconfig))
-    client = InProcess(Desk(project))
+    client = InProcess(Workspace(project))
     found = answer(await client.call_tool("jobs", {}))
     assert len(found["jobs"]) == 4
     assert "does not answer" in found["notes"][0]

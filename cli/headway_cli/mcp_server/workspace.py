@@ -81,7 +81,7 @@ class StoredJob:
 
 
 @dataclass(frozen=True)
-class Desk:
+class Workspace:
     """What one server reaches."""
 
     project: Path
