@@ -21,7 +21,7 @@ def run(argv: Sequence[str], env: Mapping[str, str], log: IO[bytes] | None = Non
     Args:
         log: what it writes goes there; absent: where this process writes.
     """
-    with _interrupts():
+    with interrupts():
         process = subprocess.Popen(argv, env=dict(env), stdout=log, stderr=log, process_group=0)
         try:
             return process.wait()
@@ -43,7 +43,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 @contextmanager
-def _interrupts() -> Iterator[None]:
+def interrupts() -> Iterator[None]:
     """Have SIGTERM and a closed terminal interrupt as Ctrl-C does."""
     numbers = (signal.SIGTERM, signal.SIGHUP)
     before = {number: signal.signal(number, signal.default_int_handler) for number in numbers}

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated
 
 import typer
 
 from headway_api import names
-from headway_cli import patches, progress
+from headway_cli import patches, progress, reader
 from headway_cli.cluster import Cluster, JobGone
+from headway_cli.commands import following
 from headway_cli.commands.common import (
     FAILED,
-    INTERRUPTED,
     Changes,
     Context,
+    Form,
     JobFile,
     Kind,
     KindOf,
     Name,
     Namespace,
-    Progress,
     note,
     told,
 )
+from headway_cli.commands.following import Mode, Output, Plain
 from headway_cli.local import manifest
 
 
@@ -30,6 +32,8 @@ def submit(
     job: JobFile,
     set_: Changes = None,
     follow: Annotated[bool, typer.Option("--watch", help="Follow it to its end.")] = False,
+    plain: Plain = False,
+    output: Output = Form.TEXT,
     namespace: Namespace = None,
     context: Context = None,
 ) -> None:
@@ -37,18 +41,26 @@ def submit(
     with told():
         document = manifest.changed(manifest.read(job), set_ or [])
         kind, place, name = Cluster(context, namespace).submit(document)
-    typer.echo(f"{kind} {place}/{name}")
+    if output is Form.JSON:
+        typer.echo(json.dumps({"kind": kind, "namespace": place, "name": name}))
+    else:
+        typer.echo(f"{kind} {place}/{name}")
     if follow:
-        _watch(Cluster(context, place), kind, name)
+        _watch(Cluster(context, place), kind, name, following.mode(output, plain=plain))
 
 
 def watch(
-    name: Name, kind: Kind = KindOf.TRAINING, namespace: Namespace = None, context: Context = None
+    name: Name,
+    kind: Kind = KindOf.TRAINING,
+    plain: Plain = False,
+    output: Output = Form.TEXT,
+    namespace: Namespace = None,
+    context: Context = None,
 ) -> None:
     """Follow a job on a cluster to its end; the exit code says how it ended."""
     with told():
         there = Cluster(context, namespace)
-    _watch(there, kind.kind, name)
+    _watch(there, kind.kind, name, following.mode(output, plain=plain))
 
 
 def suspend(
@@ -74,20 +86,18 @@ def resume(
     )
 
 
-def _watch(there: Cluster, kind: str, name: str) -> None:
-    """Print how a job goes; exits with FAILED unless it ends Complete."""
-    shown = Progress()
+def _watch(there: Cluster, kind: str, name: str, mode: Mode) -> None:
+    """Show how a job goes; exits with FAILED unless it ends Complete."""
     try:
-        with told():
+        with told(), following.shown(mode) as show, reader.looked_after():
             for job in there.follow(kind, name):
-                shown.show(job)
+                show(job)
                 if progress.is_true(job, "Complete"):
                     return
                 if progress.is_true(job, "Failed"):
-                    typer.echo("\n".join(progress.conditions(job)))
-                    raise typer.Exit(FAILED)
+                    break
+        if mode is Mode.LINES:  # the screen has them
+            typer.echo("\n".join(progress.conditions(job)))
     except JobGone as error:
         note(f"headway: {error}")
-        raise typer.Exit(FAILED) from error
-    except KeyboardInterrupt:
-        raise typer.Exit(INTERRUPTED) from None
+    raise typer.Exit(FAILED)

@@ -21,8 +21,9 @@ from headway_cli.runs import NoRun
 
 JOBS: Final = Path(names.LOCAL_JOBS)
 """Where jobs of this machine have their folders, below the current directory."""
-WRONG, FAILED, HELD, INTERRUPTED = 2, 1, 3, 130
-"""Exit codes: the input is wrong; the job failed; it stands still until something is changed; Ctrl-C."""
+WRONG, FAILED, HELD, INTERRUPTED, CLOSED = 2, 1, 3, 130, 141
+"""Exit codes: the input is wrong; the job failed; it stands still until something is changed; Ctrl-C; nobody
+reads the output of a command that follows a job."""
 KNOWN: Final = (ManifestWrong, MachineBusy, ClusterError, NoRun)
 """Errors whose words say what is wrong, and what to write."""
 

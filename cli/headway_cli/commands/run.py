@@ -9,18 +9,20 @@ import typer
 
 from headway_api.document import Json
 from headway_cli import progress
+from headway_cli.commands import following
 from headway_cli.commands.common import (
     FAILED,
     HELD,
     INTERRUPTED,
     JOBS,
     Changes,
+    Form,
     JobFile,
-    Progress,
     note,
     told,
     wrong,
 )
+from headway_cli.commands.following import Mode, Output, Plain
 from headway_cli.local import engine, manifest
 from headway_cli.local import run as local_run
 from headway_sandbox.broker.processes import walls
@@ -51,10 +53,13 @@ def run(
     resume_: Annotated[
         bool, typer.Option("--resume", help="End the pause of a job that stopped at a sign of collapse.")
     ] = False,
+    plain: Plain = False,
+    output: Output = Form.TEXT,
 ) -> None:
     """Run a job to its end. A second run goes on where the first stopped."""
     if not local:
         raise wrong("write --local: to run a job on a cluster, use `headway submit`")
+    mode = following.mode(output, plain=plain)
     with told():
         document = manifest.changed(manifest.read(job), set_ or [])
         where = folder or JOBS / document["metadata"]["name"]
@@ -66,12 +71,15 @@ def run(
                 manifest.lend(stored, document, prices, secret or [])
                 modules = (environment or job.parent).resolve()
                 running = engine.Engine(stored, modules, engine.platform(engine.has_accelerator()))
-                ended = local_run.followed(running, Progress().show)
+                with following.shown(mode) as show:
+                    ended = local_run.followed(running, show)
         except local_run.Stopped:
             note(f"stopped; run it again and it goes on; its files are in {where}")
             raise typer.Exit(INTERRUPTED) from None
-    typer.echo("\n".join(progress.conditions(ended)))
-    typer.echo(f"files: {where}")
+    if mode is Mode.LINES:  # the screen has them
+        typer.echo("\n".join(progress.conditions(ended)))
+    if mode is not Mode.JSON:
+        typer.echo(f"files: {where}")
     _leave(ended)
 
 

@@ -1,0 +1,92 @@
+"""How a command that follows a job shows it: a screen, lines, or JSON."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import Enum, auto
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from headway_cli import foreground, reader, reading
+from headway_cli.commands.common import CLOSED, Form, Json, Progress
+from headway_cli.reader import ReaderGone
+from headway_cli.terminal import Terminal, utc_now
+
+Show = Callable[[Json], None]
+Plain = Annotated[bool, typer.Option("--plain", help="A line a change, in a terminal too.")]
+Output = Annotated[Form, typer.Option("--output", help="For people, or an object of JSON a change.")]
+
+
+class Mode(Enum):
+    """How a job is shown."""
+
+    SCREEN = auto()
+    LINES = auto()
+    JSON = auto()
+
+
+def mode(output: Form, *, plain: bool) -> Mode:
+    """A screen in a terminal that can be drawn on again, unless something else is asked for; else lines."""
+    if output is Form.JSON:
+        return Mode.JSON
+    drawn = not plain and sys.stdout.isatty() and Console().is_interactive
+    return Mode.SCREEN if drawn else Mode.LINES
+
+
+@contextmanager
+def shown(mode: Mode) -> Iterator[Show]:
+    """What shows a job at each look.
+
+    Raises:
+        typer.Exit: with CLOSED, once nobody reads the output any more.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a sign that the terminal lacks is no reason to end
+    try:
+        if mode is Mode.SCREEN:
+            with foreground.interrupts(), Terminal(Console(highlight=False)) as there:
+                yield there.show
+        else:
+            yield _piped(JsonLines().show if mode is Mode.JSON else Progress().show)
+    except ReaderGone:
+        reader.give_up()
+        raise typer.Exit(CLOSED) from None
+
+
+class JsonLines:
+    """Writes a job as an object of JSON a line, whenever its status has changed."""
+
+    def __init__(self) -> None:
+        self._status: object = None
+
+    def show(self, job: Json) -> None:
+        """The job as it is now."""
+        status = reading.block(job, "status")
+        if status == self._status:
+            return
+        self._status = status
+        metadata = reading.block(job, "metadata")
+        row = {
+            "time": utc_now().isoformat(timespec="seconds"),
+            "kind": job.get("kind"),
+            "namespace": metadata.get("namespace"),
+            "name": metadata.get("name"),
+            "status": status,
+        }
+        typer.echo(json.dumps(row))
+
+
+def _piped(show: Show) -> Show:
+    def shown(job: Json) -> None:
+        try:
+            show(job)
+        except BrokenPipeError:
+            raise ReaderGone from None
+
+    return shown

@@ -1,0 +1,90 @@
+"""How fast a job goes, from the changes of its status that were seen. Pure.
+
+A status tells totals, and not when they came about. So a rate is taken between two changes that were
+seen: the first status shows a total that may be old, and counts for nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final
+
+from headway_cli import reading
+from headway_cli.reading import Json
+
+WINDOW_SECONDS: Final = 1800.0
+"""How far back a rate looks."""
+CHANGES_MOST: Final = 512
+LEAST_SECONDS: Final = 2.0
+"""Changes that are closer together tell no rate."""
+SILENT_SECONDS: Final = 60.0
+SILENT_GAPS: Final = 3
+"""A total that has not changed for a minute, and for as many times its usual gap, has no rate any more."""
+
+
+@dataclass(frozen=True)
+class Track:
+    """A total, and when it was seen to change."""
+
+    value: int | None = None
+    """As it is now. None: not known yet."""
+    changes: tuple[tuple[datetime, int], ...] = ()
+    """When it changed within the window, and to what."""
+
+    def seen(self, value: int | None, now: datetime) -> Track:
+        """With a look at the total. One that falls begins anew: the job was restored."""
+        if value is None or value == self.value:
+            return self
+        if self.value is None or value < self.value:
+            return Track(value)
+        kept = [each for each in self.changes if _within(each[0], now, WINDOW_SECONDS)]
+        return Track(value, (*kept, (now, value))[-CHANGES_MOST:])
+
+    def rate(self, now: datetime) -> float | None:
+        """How much it grows a second; None where fewer than two changes were seen, or none for long."""
+        if len(self.changes) < 2:
+            return None
+        (first, before), (last, after) = self.changes[0], self.changes[-1]
+        span, silent = reading.seconds_between(first, last), reading.seconds_between(last, now)
+        if span is None or silent is None or span < LEAST_SECONDS:
+            return None
+        usual = span / (len(self.changes) - 1)
+        if silent > max(SILENT_SECONDS, SILENT_GAPS * usual):
+            return None
+        return (after - before) / span
+
+
+@dataclass(frozen=True)
+class History:
+    """What was seen of a job so far."""
+
+    done: Track = field(default_factory=Track)
+    """Steps, or rows of an evaluation."""
+    tokens: Track = field(default_factory=Track)
+
+    def seen(self, job: Json, now: datetime) -> History:
+        """With a look at the job."""
+        progress = reading.block(job, "status", "progress")
+        done = reading.count(progress.get("step", progress.get("groups")))
+        return History(self.done.seen(done, now), self.tokens.seen(tokens(job), now))
+
+
+def tokens(job: Json) -> int | None:
+    """Tokens of a job in all: prompts, samples, training and evaluation. None: none are told."""
+    usage = reading.block(job, "status", "usage")
+    trained = reading.count(usage.get("totalTokens"))
+    if trained is None:
+        trained = _sum(usage, ("prefillTokens", "sampleTokens", "trainTokens"))
+    others = _sum(usage, ("evaluationTokens", "endpointTokens", "judgeTokens"))
+    return None if trained is None and others is None else (trained or 0) + (others or 0)
+
+
+def _sum(usage: Json, keys: tuple[str, ...]) -> int | None:
+    known = [found for key in keys if (found := reading.count(usage.get(key))) is not None]
+    return sum(known) if known else None
+
+
+def _within(earlier: datetime, now: datetime, seconds: float) -> bool:
+    ago = reading.seconds_between(earlier, now)
+    return ago is not None and ago <= seconds

@@ -1,0 +1,74 @@
+"""Notices that whoever reads the output of a command has ended, as `head` does after its lines."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import stat
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+LOOK_MILLISECONDS: Final = 500
+"""How long the end of a command may wait for its look-out."""
+
+
+class ReaderGone(Exception):
+    """Nobody reads the output any more."""
+
+
+def out() -> int | None:
+    """File descriptor of a standard output that somebody reads at its other end; else None."""
+    try:
+        found = sys.stdout.fileno()
+        kind = os.fstat(found).st_mode
+    except (OSError, ValueError):  # a test's output is no file
+        return None
+    return found if stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind) else None
+
+
+@contextmanager
+def looked_after() -> Iterator[None]:
+    """Raise ReaderGone in the main thread once the reader has ended, also while it waits for something.
+
+    Without this a command would notice at its next line, which may be hours away.
+    """
+    found = out()
+    if found is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    over, gone = threading.Event(), threading.Event()
+
+    def raised(*_: object) -> None:
+        if gone.is_set():  # a network connection that breaks sends the same signal
+            raise ReaderGone
+
+    before = signal.signal(signal.SIGPIPE, raised)
+    thread = threading.Thread(target=_look, args=(found, over, gone), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        signal.signal(signal.SIGPIPE, before)
+
+
+def _look(descriptor: int, over: threading.Event, gone: threading.Event) -> None:
+    """Wait until the other end is closed, and wake the main thread."""
+    poll = select.poll()
+    poll.register(descriptor, 0)  # errors are always told
+    while not over.is_set():
+        if poll.poll(LOOK_MILLISECONDS) and not over.is_set():
+            gone.set()
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGPIPE)
+            return
+
+
+def give_up() -> None:
+    """Write what is left to nowhere: the interpreter flushes it at its end, which would fail loudly."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)

@@ -1,0 +1,113 @@
+"""Values of a status that another version of Headway may have written, read without trust. Pure.
+
+What has another type than is told, or is no number at all, counts as absent: nothing here raises.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from datetime import UTC, datetime
+from typing import Any, Final
+
+Json = dict[str, Any]
+COUNT_MOST: Final = 2**63 - 1
+"""The largest integer that the API has."""
+DIGITS_MOST: Final = 18
+"""Characters of a number that is shown as it is written; a longer one is rounded to six digits."""
+UNKNOWN: Final = "-"
+"""How a figure is shown that nobody knows."""
+_NUMBER: Final = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+
+
+def block(value: object, *keys: str) -> Json:
+    """The object that lies below these keys; empty where there is none."""
+    for key in keys:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value if isinstance(value, dict) else {}
+
+
+def items(value: object) -> list[Json]:
+    """The objects of a list."""
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+
+
+def words(value: object) -> list[str]:
+    """The texts of a list."""
+    return [found for each in value if (found := text(each))] if isinstance(value, list) else []
+
+
+def text(value: object) -> str:
+    """A text in one line without control characters, which a terminal would obey; empty if it is none."""
+    if not isinstance(value, str):
+        return ""
+    return " ".join("".join(each if each.isprintable() else " " for each in value).split())
+
+
+def count(value: object) -> int | None:
+    """A whole number of 0 or more."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    known = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= COUNT_MOST
+    return value if known and isinstance(value, int) else None
+
+
+def number(value: object) -> float | None:
+    """A finite number, written as one or as text."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, str):
+        value = float(value) if _NUMBER.fullmatch(value) else None
+    if isinstance(value, int) and abs(value) > COUNT_MOST:
+        return None
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+
+
+def figure(value: object) -> str:
+    """A number as a person reads it: as it is written, or rounded where it is too long; - if it is none."""
+    found = number(value)
+    if found is None:
+        return UNKNOWN
+    written = f"{int(value):,}" if isinstance(value, str) and value.isdigit() else str(value)
+    return written if len(written) <= DIGITS_MOST else f"{found:.6g}"
+
+
+def whole(value: object) -> str:
+    """A count with its thousands apart; - if it is none."""
+    found = count(value)
+    return UNKNOWN if found is None else f"{found:,}"
+
+
+def moment(value: object) -> datetime | None:
+    """A time of the API; one without a zone is UTC."""
+    try:
+        found = datetime.fromisoformat(value) if isinstance(value, str) else None
+    except ValueError:
+        return None
+    return found.replace(tzinfo=UTC) if found is not None and found.tzinfo is None else found
+
+
+def seconds_between(earlier: datetime | None, later: datetime) -> float | None:
+    """Seconds from one time to another; None where the first is not known, or is later."""
+    if earlier is None:
+        return None
+    try:
+        found = (later - earlier).total_seconds()
+    except OverflowError:  # a zone takes the year 1 or 9999 out of range
+        return None
+    return found if found >= 0 else None
+
+
+def duration(seconds: float) -> str:
+    """Seconds in the two units that matter: 45 s, 12 min, 2 h 5 min, 3 d 4 h."""
+    whole_seconds = round(seconds)
+    if whole_seconds < 60:
+        return f"{whole_seconds} s"
+    minutes = round(seconds / 60)
+    if minutes < 60:
+        return f"{minutes} min"
+    hours, rest = divmod(minutes, 60)
+    if hours < 24:
+        return f"{hours} h {rest} min" if rest else f"{hours} h"
+    days, rest = divmod(round(minutes / 60), 24)
+    return f"{days} d {rest} h" if rest else f"{days} d"

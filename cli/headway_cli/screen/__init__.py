@@ -1,0 +1,82 @@
+"""A job's status as one screen of a terminal, at any width. Pure.
+
+figures.py   how far it has come, what it scores, uses and costs
+results.py   what an evaluation has measured
+notices.py   signals, conditions, remedies and preflight findings
+layout.py    rows that wrap
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.text import Text
+
+from headway_cli.pace import History
+from headway_cli.reading import Json
+from headway_cli.screen import figures, layout, notices, results
+from headway_cli.screen.layout import Row
+
+
+@dataclass(frozen=True)
+class Screen:
+    """Rows, the most important first: a terminal that is too low shows those."""
+
+    rows: tuple[Row, ...]
+
+    def lines(self, width: int, *, ascii_only: bool = False) -> list[Text]:
+        """As it is drawn on so many columns."""
+        return layout.lines(self.rows, width, ascii_only=ascii_only)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Draw it. Lines are as wide as they are: nothing is cut or wrapped again."""
+        for line in self.lines(options.max_width, ascii_only=options.ascii_only):
+            line.no_wrap, line.overflow = True, "ignore"
+            yield line
+
+
+def screen(job: Json, now: datetime, history: History) -> Screen:
+    """What a person wants to know of a job at a glance.
+
+    Args:
+        job: the custom resource, of any version: what it lacks, or has in another type, is shown as "-".
+        now: with its zone.
+        history: what was seen before, for tokens a second and the time left.
+    """
+    of_kind = _evaluation(job, now, history) if figures.is_evaluation(job) else _training(job, now, history)
+    notes = (
+        *notices.signals(job),
+        *notices.holds(job),
+        *notices.remedies(job),
+        figures.pods(job),
+        *notices.preflight(job),
+    )
+    rows = (figures.title(job), figures.state(job, now), *of_kind, *notes)
+    return Screen(tuple(row for row in rows if row is not None))
+
+
+def _training(job: Json, now: datetime, history: History) -> list[Row | None]:
+    return [
+        figures.done(job),
+        figures.time_left(job, now, history),
+        figures.reward(job),
+        figures.held_out(job),
+        figures.tested(job),
+        figures.tokens(job, now, history),
+        figures.cost(job),
+        figures.budget(job),
+    ]
+
+
+def _evaluation(job: Json, now: datetime, history: History) -> list[Row | None]:
+    return [
+        figures.done(job),
+        figures.time_left(job, now, history),
+        *results.candidates(job),
+        results.gate(job),
+        figures.tokens(job, now, history),
+        figures.cost(job),
+        figures.budget(job),
+    ]

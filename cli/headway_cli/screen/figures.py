@@ -1,0 +1,223 @@
+"""How far a job has come, what it scores, uses and costs: rows of the screen. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Final
+
+from headway_api import names
+from headway_cli import pace, reading
+from headway_cli.pace import History
+from headway_cli.reading import UNKNOWN, Json
+from headway_cli.screen.layout import Bar, Row
+
+GOES_ON: Final = ("Starting", "Preflight", "Training", "Evaluating", "Restarting")
+"""States in which time left means anything."""
+OVER: Final = ("Complete", "Failed")
+STYLES: Final = {
+    "Complete": "bold green",
+    "Failed": "bold red",
+    "Stalled": "bold yellow",
+    "Suspended": "bold yellow",
+}
+"""Of states; others are plain."""
+USD: Final = "usd"
+"""Name of the budget's limit in US dollars; a grant's has `namespace.` before it."""
+
+
+def is_evaluation(job: Json) -> bool:
+    """Whether it is an RLEvalJob."""
+    return reading.text(job.get("kind")) == names.EVAL_KIND
+
+
+def state_of(job: Json) -> str:
+    """The status's word for where it stands."""
+    return reading.text(reading.block(job, "status").get("state")) or "Pending"
+
+
+def title(job: Json) -> Row:
+    """Kind, namespace and name."""
+    metadata = reading.block(job, "metadata")
+    place = [reading.text(metadata.get(key)) for key in ("namespace", "name")]
+    return Row("job", (f"{reading.text(job.get('kind')) or 'job'} {'/'.join(filter(None, place))}",), "bold")
+
+
+def state(job: Json, now: datetime) -> Row:
+    """State, its reason, and for how long it has been so."""
+    status, word = reading.block(job, "status"), state_of(job)
+    reason = reading.text(status.get("reason"))
+    said = f"{word} ({reason})" if reason and reason not in (word, "Running") else word
+    for_long = reading.seconds_between(_since(status, reason), now)
+    begun = reading.seconds_between(reading.moment(status.get("startTime")), now)
+    pieces = [said if for_long is None else f"{said} for {reading.duration(for_long)}"]
+    if begun is not None and word not in OVER:
+        pieces.append(f"begun {reading.duration(begun)} ago")
+    return Row("state", tuple(pieces), STYLES.get(word, ""))
+
+
+def _since(status: Json, reason: str) -> datetime | None:
+    """When the condition last changed that the state comes from."""
+    told = [
+        found
+        for each in reading.items(status.get("conditions"))
+        if reason
+        and reading.text(each.get("reason")) == reason
+        and (found := reading.moment(each.get("lastTransitionTime"))) is not None
+    ]
+    return max(told, default=None)
+
+
+def done(job: Json) -> Row:
+    """Steps of a training job or rows of an evaluation, of so many, as a bar too."""
+    status = reading.block(job, "status")
+    progress = reading.block(status, "progress")
+    label, so_many = ("rows", "groups") if is_evaluation(job) else ("step", "step")
+    most = _most(job)
+    reached = reading.count(progress.get(so_many))
+    of = UNKNOWN if most is None else f"{most:,}"
+    pieces = [f"{reading.whole(reached) if reached is not None else 0} of {of}"]
+    if (evaluated := reading.count(progress.get("evaluating"))) is not None:
+        pieces.append(f"validation of step {evaluated:,} runs")
+    if finished := reading.text(progress.get("finished")):
+        pieces.append(f"no step follows ({finished})")
+    bar = Bar((reached or 0) / most) if most else None
+    return Row(label, tuple(pieces), bar=bar)
+
+
+def _most(job: Json) -> int | None:
+    progress = reading.block(job, "status", "progress")
+    return reading.count(progress.get("ofGroups" if is_evaluation(job) else "maxSteps"))
+
+
+def time_left(job: Json, now: datetime, history: History) -> Row | None:
+    """About how long it goes on; None once it has ended."""
+    if state_of(job) in OVER:
+        return None
+    seconds = seconds_left(job, now, history)
+    return Row("time left", (UNKNOWN if seconds is None else f"about {reading.duration(seconds)}",))
+
+
+def seconds_left(job: Json, now: datetime, history: History) -> float | None:
+    """By the status's estimate of the whole job, and the share that is left; else by the steps seen.
+
+    None where neither tells anything, the job stands still, or what is left is no step.
+    """
+    progress = reading.block(job, "status", "progress")
+    most, reached = _most(job), reading.count(progress.get("groups" if is_evaluation(job) else "step")) or 0
+    if state_of(job) not in GOES_ON or reading.text(progress.get("stalled")) or not most or reached >= most:
+        return None
+    estimated = reading.count(reading.block(job, "status", "estimate").get("seconds"))
+    if estimated is not None:
+        return estimated * (most - reached) / most
+    rate = history.done.rate(now)
+    return (most - reached) / rate if rate else None
+
+
+def reward(job: Json) -> Row:
+    """Of the last trained batch."""
+    found = reading.block(job, "status", "reward")
+    pieces = [reading.figure(found.get("mean"))]
+    if reading.number(found.get("mean")) is not None:
+        pieces[0] += " in the last batch"
+    if reading.number(found.get("valid")) is not None:
+        pieces.append(f"{reading.figure(found['valid'])} in its groups with an advantage")
+    return Row("reward", tuple(pieces))
+
+
+def held_out(job: Json) -> Row:
+    """The last validation's external score with its interval; the best, and that before training."""
+    found = reading.block(job, "status", "validation")
+    pieces = [_scored(found)]
+    best = reading.block(found, "best")
+    if reading.number(best.get("externalScore")) is not None:
+        pieces.append(f"best {_scored(best)}")
+    if reading.number(found.get("baselineExternalScore")) is not None:
+        pieces.append(f"{reading.figure(found['baselineExternalScore'])} before training")
+    return Row("held-out", tuple(pieces))
+
+
+def _scored(found: Json) -> str:
+    score = reading.text(found.get("score")) or reading.figure(found.get("externalScore"))
+    step = reading.count(found.get("step"))
+    return score if score == UNKNOWN or step is None else f"{score} at step {step:,}"
+
+
+def tested(job: Json) -> Row | None:
+    """The judgement on the test split, once there is one."""
+    found = reading.block(job, "status", "test")
+    score = reading.text(reading.block(found, "tuned").get("externalScore"))
+    if not score:
+        return None
+    step, before = (
+        reading.count(found.get("step")),
+        reading.text(reading.block(found, "base").get("externalScore")),
+    )
+    pieces = [score if step is None else f"{score} at step {step:,}"]
+    pieces += [f"{before} before training"] if before else []
+    if ahead := reading.text(found.get("externalScoreDifference")):
+        pieces.append(f"ahead by {ahead}")
+    return Row("test split", tuple(pieces))
+
+
+def tokens(job: Json, now: datetime, history: History) -> Row:
+    """In all, and how many a second lately."""
+    in_all, rate = pace.tokens(job), history.tokens.rate(now)
+    each_second = UNKNOWN if rate is None or state_of(job) in OVER else _rate(rate)
+    pieces = [f"{UNKNOWN if in_all is None else f'{in_all:,}'} in all", f"{each_second} a second"]
+    evaluation = reading.count(reading.block(job, "status", "usage").get("evaluationTokens"))
+    if evaluation and not is_evaluation(job):
+        pieces.append(f"{evaluation:,} of them for validation")
+    return Row("tokens", tuple(pieces))
+
+
+def _rate(a_second: float) -> str:
+    return f"{a_second:,.0f}" if a_second >= 10 else f"{a_second:.2g}"
+
+
+def cost(job: Json) -> Row:
+    """So far, of the budget, and what the whole job is likely to cost."""
+    status = reading.block(job, "status")
+    usage, estimate = reading.block(status, "usage"), reading.block(status, "estimate")
+    spent, limits = reading.figure(usage.get("cost")), dict(_limits(status))
+    if spent != UNKNOWN:
+        spent = f"{spent} {reading.text(usage.get('currency')) or 'USD'}"
+    pieces = [f"{spent} of {limits[USD]} at most" if USD in limits else spent]
+    if reading.number(estimate.get("likely")) is not None:
+        low, likely, high = (reading.figure(estimate.get(key)) for key in ("low", "likely", "high"))
+        pieces.append(f"about {likely} for the whole job ({low} to {high})")
+    if missing := reading.words(usage.get("unpriced")):
+        pieces.append(f"without {', '.join(missing)}, which have no price")
+    return Row("cost", tuple(pieces))
+
+
+def budget(job: Json) -> Row | None:
+    """Limits in tokens, and what the namespace grants; None where there are none."""
+    status = reading.block(job, "status")
+    spent = {
+        reading.text(each.get("name")): reading.figure(each.get("spent"))
+        for each in reading.items(reading.block(status, "budget").get("limits"))
+    }
+    pieces = [f"{name} {spent[name]} of {limit}" for name, limit in _limits(status) if name != USD]
+    return Row("budget", tuple(pieces)) if pieces else None
+
+
+def _limits(status: Json) -> Iterator[tuple[str, str]]:
+    for each in reading.items(reading.block(status, "budget").get("limits")):
+        name, limit = reading.text(each.get("name")), reading.figure(each.get("limit"))
+        if name and limit != UNKNOWN:
+            yield name, limit
+
+
+def pods(job: Json) -> Row | None:
+    """Ready of wanted by role, with restarts after failures."""
+    pieces = []
+    for each in reading.items(reading.block(job, "status").get("roles")):
+        said = f"{reading.text(each.get('name')) or UNKNOWN} {_ready(each)}"
+        restarts = reading.count(each.get("restarts"))
+        pieces.append(f"{said} after {restarts:,} restarts" if restarts else said)
+    return Row("pods ready", tuple(pieces)) if pieces else None
+
+
+def _ready(role: Json) -> str:
+    return f"{reading.count(role.get('ready')) or 0:,} of {reading.whole(role.get('desired'))}"
