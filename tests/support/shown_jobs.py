@@ -32,7 +32,7 @@ def finding(check: str, verdict: Verdict, value: str | None, message: str) -> st
 
 
 def of(kind: str, name: str, status: RLTrainingJobStatus | RLEvalJobStatus) -> Json:
-    metadata = {"namespace": "support", "name": name, "resourceVersion": "1", "uid": "u"}
+    metadata = {"namespace": "team", "name": name, "resourceVersion": "1", "uid": "u"}
     return {
         "apiVersion": "headway.dev/v1alpha1",
         "kind": kind,
@@ -57,7 +57,7 @@ def training() -> Json:
         since=31,
         value="0.12",
         threshold="0.2",
-        message="entropy fell from 0.61 to 0.12 in 10 steps: raise spec.algorithm.entropyCoefficient to 0.005",
+        message="entropy fell from 0.61 to 0.12 in 10 steps: raise spec.algorithm.entropyCoefficient to 0.01",
     )
     suspect = st.Signal(
         name="TurnsTruncated",
@@ -72,7 +72,7 @@ def training() -> Json:
         step=33,
         remedy="RaiseEntropy",
         signal="EntropyFalling",
-        action="entropyCoefficient 0 -> 0.005",
+        action="entropyCoefficient 0 -> 0.01",
         state="Watching",
     )
     status = RLTrainingJobStatus(
@@ -142,6 +142,58 @@ def stuck() -> Json:
         ],
         progress=st.Progress(max_steps=100),
         roles=[st.Role(name="rollout", desired=1)],
+    )
+    return of("RLTrainingJob", "refund-desk", status)
+
+
+def paused() -> Json:
+    """Stopped at a sign of collapse: a person has to say how it goes on."""
+    pause = st.Pause(
+        signal="RewardCollapsed",
+        step=57,
+        time=ago(minutes=5),
+        message="the reward fell from 0.7 to 0.02 within 4 steps: go back to step 50, and halve learningRate",
+        resume="headway resume refund-desk",
+    )
+    status = RLTrainingJobStatus(
+        state="Suspended",
+        reason="Paused",
+        start_time=ago(hours=5),
+        conditions=[
+            condition("RolloutReady", "False", "PodsNotReady", "rollout: 0 of 2 pods", minutes=4),
+            condition("Suspended", "True", "Paused", minutes=4),
+        ],
+        progress=st.Progress(step=57, max_steps=100),
+        reward=st.Reward(mean="0.02"),
+        estimate=st.Estimate(basis="Running", time=ago(hours=4), seconds=20_000),
+        usage=st.Usage(sample_tokens=1_000, cost="0.5"),
+        pause=pause,
+    )
+    return of("RLTrainingJob", "refund-desk", status)
+
+
+def complete() -> Json:
+    """Ended well, with a judgement on the test split."""
+    status = RLTrainingJobStatus(
+        state="Complete",
+        reason="MaxStepsReached",
+        start_time=ago(hours=6),
+        completion_time=ago(minutes=2),
+        conditions=[
+            condition("RolloutReady", "False", "PodsNotReady", minutes=2),
+            condition("Complete", "True", "MaxStepsReached", minutes=2),
+        ],
+        progress=st.Progress(step=100, max_steps=100, finished="MaxSteps"),
+        reward=st.Reward(mean="0.81", valid="0.74"),
+        validation=st.Validation(step=100, external_score="0.79"),
+        test=st.Test(
+            step=90,
+            rows=240,
+            tuned=st.TestResult(external_score="0.8 (0.75 to 0.85)"),
+            base=st.TestResult(external_score="0.42 (0.36 to 0.48)"),
+            external_score_difference="0.38 (0.31 to 0.45), p 0.0002",
+        ),
+        usage=st.Usage(prefill_tokens=4_000_000, sample_tokens=3_000_000, train_tokens=7_000_000, cost="7.9"),
     )
     return of("RLTrainingJob", "refund-desk", status)
 

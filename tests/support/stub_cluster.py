@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -17,6 +17,8 @@ import yaml
 from headway_api import names
 
 NAMESPACE = "team"
+LOOK_SECONDS = 0.05
+"""How often a watch looks for a change."""
 Json = dict[str, Any]
 
 
@@ -57,6 +59,24 @@ class StubCluster:
     asked: list[Json] = field(default_factory=list)
     """Queries for logs."""
     applied: list[Json] = field(default_factory=list)
+    watches: int = 0
+    """Watches that were begun."""
+    over: threading.Event = field(default_factory=threading.Event)
+    """Set when it is served no more: watches end."""
+
+    def changes(self, plural: str, query: dict[str, str]) -> Iterator[Json]:
+        """Events of a watch of one job, from its version on: whoever puts another job in its place says so
+        by another version."""
+        name, version = query["fieldSelector"].partition("=")[2], query["resourceVersion"]
+        self.watches += 1
+        while not self.over.wait(LOOK_SECONDS):
+            found = self.jobs.get((plural, name))
+            if found is None:
+                yield {"type": "DELETED", "object": {"metadata": {"name": name}}}
+                return
+            if found["metadata"]["resourceVersion"] != version:
+                version = found["metadata"]["resourceVersion"]
+                yield {"type": "MODIFIED", "object": found}
 
     def answer(self, path: str, query: dict[str, str]) -> tuple[int, Json | str]:
         parts = path.strip("/").split("/")
@@ -98,7 +118,22 @@ def served(cluster: StubCluster, folder: Path) -> Iterator[Path]:
         def do_GET(self) -> None:
             parts = urlsplit(self.path)
             query = {key: values[0] for key, values in parse_qs(parts.query).items()}
-            self._say(*cluster.answer(parts.path, query))
+            if "watch" in query:
+                self._stream(cluster.changes(parts.path.strip("/").split("/")[5], query))
+            else:
+                self._say(*cluster.answer(parts.path, query))
+
+        def _stream(self, events: Iterator[Json]) -> None:
+            self.protocol_version, self.close_connection = "HTTP/1.1", True
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            with suppress(ConnectionError):  # whoever watched has ended
+                for event in events:
+                    data = json.dumps(event).encode() + b"\n"
+                    self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
+                self.wfile.write(b"0\r\n\r\n")
 
         def do_PATCH(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -126,6 +161,7 @@ def served(cluster: StubCluster, folder: Path) -> Iterator[Path]:
     try:
         yield path
     finally:
+        cluster.over.set()
         server.shutdown()
         server.server_close()
         thread.join()

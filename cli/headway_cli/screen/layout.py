@@ -48,7 +48,7 @@ def _lines(row: Row, width: int, ascii_only: bool) -> Iterator[Text]:
         yield from (Text(each, "dim") for each in wrapped(row.label, width))
     for number, line in enumerate(filled):
         label = row.label if number == 0 and indent else ""
-        text = Text(f"{label:<{indent}}", "dim")
+        text = Text().append(f"{label:<{indent}}", "dim")
         if number == 0 and row.bar is not None:
             room = min(BAR_MOST, width - indent - cell_len(filled[0]) - 1)
             if room >= BAR_LEAST:

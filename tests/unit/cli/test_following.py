@@ -1,0 +1,194 @@
+"""`headway watch` and `submit` in a pipe: a line or an object a change, and an exit code for the end."""
+
+from __future__ import annotations
+
+import copy
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import shown_jobs
+import typer
+import yaml
+from rich.console import Console
+from shown_jobs import Json
+from stub_cluster import StubCluster, served
+from typer.testing import CliRunner, Result
+
+from headway_cli.app import app
+from headway_cli.commands import following
+from headway_cli.commands.common import Form
+from headway_cli.commands.following import Mode, mode
+from headway_cli.terminal import Terminal
+
+DEADLINE_SECONDS = 30
+NAME = "refund-desk"
+
+
+@pytest.fixture
+def stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StubCluster]:
+    found = StubCluster()
+    with served(found, tmp_path) as config:
+        monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(config))
+        yield found
+
+
+def put(stub: StubCluster, job: Json, version: int = 1) -> None:
+    job["metadata"]["resourceVersion"] = str(version)
+    plural = "rltrainingjobs" if job["kind"] == "RLTrainingJob" else "rlevaljobs"
+    stub.jobs[plural, job["metadata"]["name"]] = copy.deepcopy(job)
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(app, list(words))
+
+
+def then(stub: StubCluster, *jobs: Callable[[], Json], then_deleted: bool = False) -> threading.Thread:
+    """Change the job once it is watched, and again."""
+
+    def change() -> None:
+        end = time.monotonic() + DEADLINE_SECONDS
+        while not stub.watches and time.monotonic() < end:
+            time.sleep(0.02)
+        for version, make in enumerate(jobs, 2):
+            time.sleep(0.2)
+            put(stub, make(), version)
+        if then_deleted:
+            stub.jobs.clear()
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    return thread
+
+
+def ended(kind: str) -> Json:
+    job = shown_jobs.complete()
+    if kind == "Failed":
+        job["status"]["state"] = "Failed"
+        job["status"]["conditions"][-1] |= {"type": "Failed", "message": "the learner has no memory left"}
+    return job
+
+
+@pytest.mark.parametrize(("end", "code"), [("Complete", 0), ("Failed", 1)])
+def test_a_pipe_has_a_line_for_each_change(stub: StubCluster, end: str, code: int) -> None:
+    put(stub, shown_jobs.training())
+    later = then(stub, shown_jobs.training, lambda: ended(end))
+    done = run("watch", NAME)
+    later.join()
+    assert done.exit_code == code, done.output
+    lines = [line for line in done.stdout.splitlines() if "state " in line]
+    assert len(lines) == 2, done.stdout
+    assert "state Training  step 42/100  reward 0.4375  held-out 62% (step 40)  tokens 5,989,557" in lines[0]
+    assert f"state {end}  step 100/100" in lines[1]
+    assert ("the learner has no memory left" in done.stdout) == (end == "Failed")
+    assert "\x1b" not in done.stdout
+
+
+def test_json_has_an_object_for_each_change(stub: StubCluster) -> None:
+    put(stub, shown_jobs.training())
+    later = then(stub, shown_jobs.training, shown_jobs.complete)
+    done = run("watch", NAME, "--output", "json")
+    later.join()
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert done.exit_code == 0
+    assert [each.pop("status") for each in found] == [
+        shown_jobs.training()["status"],
+        shown_jobs.complete()["status"],
+    ]
+    for each in found:
+        assert datetime.fromisoformat(each.pop("time")).tzinfo is not None
+        assert each == {"kind": "RLTrainingJob", "namespace": "team", "name": NAME}
+
+
+def test_an_evaluation_has_its_candidates_in_the_line(stub: StubCluster) -> None:
+    put(stub, shown_jobs.evaluation())
+
+    def complete() -> Json:
+        job = shown_jobs.evaluation()
+        job["status"] |= {"state": "Complete", "conditions": [{"type": "Complete", "status": "True"}]}
+        return job
+
+    later = then(stub, complete)
+    done = run("watch", f"{NAME}-eval", "--kind", "eval")
+    later.join()
+    assert done.exit_code == 0
+    said = "state Evaluating  rows 358/480  base 0.62 ± 0.06  tuned 0.83 ± 0.05  gate Pending"
+    assert said in done.stdout.splitlines()[0]
+
+
+def test_a_job_that_is_deleted_ends_its_watch(stub: StubCluster) -> None:
+    put(stub, shown_jobs.training())
+    later = then(stub, then_deleted=True)
+    done = run("watch", NAME)
+    later.join()
+    assert done.exit_code == 1
+    assert f"RLTrainingJob {NAME} was deleted" in done.stderr
+
+
+@pytest.mark.parametrize("form", list(Form))
+def test_submit_says_what_it_applied(stub: StubCluster, tmp_path: Path, form: Form) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(yaml.safe_dump({"kind": "RLTrainingJob", "metadata": {"name": NAME}, "spec": {}}))
+    done = run("submit", str(path), "--output", form.value)
+    assert done.exit_code == 0, done.output
+    if form is Form.JSON:
+        assert json.loads(done.stdout) == {"kind": "RLTrainingJob", "namespace": "team", "name": NAME}
+    else:
+        assert done.stdout == f"RLTrainingJob team/{NAME}\n"
+
+
+def test_only_a_terminal_has_a_screen(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert mode(Form.TEXT, plain=False) is Mode.LINES
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    assert mode(Form.TEXT, plain=False) is Mode.SCREEN
+    assert mode(Form.TEXT, plain=True) is Mode.LINES
+    assert mode(Form.JSON, plain=False) is Mode.JSON
+    monkeypatch.setenv("TERM", "dumb")
+    assert mode(Form.TEXT, plain=False) is Mode.LINES
+
+
+def test_a_pipe_that_is_closed_ends_a_command_at_its_next_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def closed(_: str) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr(typer, "echo", closed)
+    monkeypatch.setattr("headway_cli.reader.give_up", lambda: None)
+    with pytest.raises(typer.Exit) as left, following.shown(Mode.JSON) as show:
+        show(shown_jobs.training())
+    assert left.value.exit_code == 141
+
+
+def test_nothing_is_drawn_where_nothing_is_new(tmp_path: Path) -> None:
+    with (tmp_path / "out").open("w") as out:
+        console = Console(file=out, force_terminal=True, width=80, height=50)
+        there = Terminal(console, now=lambda: datetime(2026, 3, 4, 12, tzinfo=UTC))
+        with there:
+            there.show(shown_jobs.training())
+            time.sleep(0.8)
+            there.show(shown_jobs.training())
+            time.sleep(0.8)
+        out.flush()
+        text = (tmp_path / "out").read_text()
+    assert text.count("held-out") == 2  # once, and at the end
+    assert text.endswith("\x1b[?25h")
+
+
+WITHOUT_JSON = {"init", "suspend", "resume", "report", "compare", "logs", "serve", "eval"}
+"""They print no data: a name, a file that was written, or what other programs say."""
+
+
+def test_every_command_that_prints_data_has_json() -> None:
+    group: Any = typer.main.get_command(app)
+    with_json = {
+        name
+        for name, each in group.commands.items()
+        if any("--output" in option.opts for option in each.params)
+    }
+    assert group.commands.keys() - with_json - {"data"} == WITHOUT_JSON
+    assert any("--output" in option.opts for option in group.commands["data"].commands["push"].params)
