@@ -23,7 +23,7 @@ pytestmark = pytest.mark.integration
 
 DEADLINE_SECONDS = 60
 WATCH = (sys.executable, "-m", "headway_cli", "watch", "refund-desk")
-SESSION = ("new-session", "-d", "-x", "100", "-y", "40", "sh")
+SESSION = ("new-session", "-d", "-x", "100", "-y", "70", "sh")
 NO_TMUX = "tmux is not installed: nothing else here plays a terminal with a size and a scrollback"
 
 
@@ -97,7 +97,7 @@ class Tmux:
 
 @pytest.fixture
 def tmux(played: Played) -> Iterator[Tmux]:
-    """Of 100 columns and 40 lines, with a prompt `ready$`."""
+    """Of 100 columns and 70 lines, with a prompt `ready$`."""
     if shutil.which("tmux") is None:
         pytest.skip(NO_TMUX)
     with tempfile.TemporaryDirectory(prefix="tmux-") as folder:  # a socket's path must be short

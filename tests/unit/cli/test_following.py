@@ -7,7 +7,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import pytest
 import shown_jobs
 import typer
 import yaml
-from rich.console import Console
+from rich.console import Console, ConsoleDimensions
 from shown_jobs import Json
 from stub_cluster import StubCluster, served
 from typer.testing import CliRunner, Result
@@ -164,19 +164,45 @@ def test_a_pipe_that_is_closed_ends_a_command_at_its_next_line(monkeypatch: pyte
     assert left.value.exit_code == 141
 
 
-def test_nothing_is_drawn_where_nothing_is_new(tmp_path: Path) -> None:
-    with (tmp_path / "out").open("w") as out:
-        console = Console(file=out, force_terminal=True, width=80, height=50)
-        there = Terminal(console, now=lambda: datetime(2026, 3, 4, 12, tzinfo=UTC))
-        with there:
-            there.show(shown_jobs.training())
-            time.sleep(0.8)
-            there.show(shown_jobs.training())
-            time.sleep(0.8)
-        out.flush()
-        text = (tmp_path / "out").read_text()
-    assert text.count("held-out") == 2  # once, and at the end
-    assert text.endswith("\x1b[?25h")
+@pytest.fixture
+def console(tmp_path: Path) -> Iterator[Console]:
+    """Of a terminal that is a file."""
+    with (tmp_path / "terminal").open("w+") as out:
+        yield Console(file=out, force_terminal=True, width=80, height=50)
+
+
+def written(console: Console) -> str:
+    console.file.flush()
+    return Path(console.file.name).read_text()
+
+
+def test_nothing_is_drawn_where_nothing_is_new(console: Console) -> None:
+    with Terminal(console, now=lambda: shown_jobs.NOW) as there:
+        there.show(shown_jobs.training())
+        time.sleep(0.8)
+        there.show(shown_jobs.training())
+        time.sleep(0.8)
+    assert written(console).count("held-out") == 2  # once, and at the end
+    assert written(console).endswith("\x1b[?25h")
+
+
+def test_a_terminal_of_a_new_size_is_cleared_first(console: Console) -> None:
+    """A terminal may wrap the old lines anew: then they are more than were written."""
+    clear = "\x1b[H\x1b[2J"
+    with Terminal(console, now=lambda: shown_jobs.NOW) as there:
+        there.show(shown_jobs.training())
+        time.sleep(0.8)
+        assert clear not in written(console)
+        console.size = ConsoleDimensions(60, 50)
+        time.sleep(0.8)
+    assert written(console).count(clear) == 1
+    assert "EntropyFalling since step 31;\x1b[0m\n" in written(console).partition(clear)[2]
+
+
+def test_a_terminal_is_given_back_where_a_job_is_not_found(console: Console) -> None:
+    with Terminal(console):
+        pass
+    assert written(console) == ""
 
 
 WITHOUT_JSON = {"init", "suspend", "resume", "report", "compare", "logs", "serve", "eval"}
