@@ -370,7 +370,7 @@ class Coordinator(Process):
         found.algorithm = view.algorithm(training.remedies.now)
         found.remediations = shown.remediations(training.remedies.course, self.spec)
         found.remedy_order = shown.order(training.remedies)
-        found.validation = view.validation(evaluations)
+        found.validation = view.validation(evaluations, training.state.score)
         found.test = view.test(training.state)
         found.checkpoints = view.checkpoints(self.layout, training.state, evaluations)
         if (run := self._figures.run) is not None:

@@ -39,6 +39,8 @@ class State:
     """Validations that are complete, by step."""
     scores: dict[int, Mapping[int, Sequence[float]]] = field(default_factory=dict)
     """Of each of them, what every try on every row scored."""
+    score: tuple[int, str] | None = None
+    """Step of a validation, and its mean external score with half the width of the interval, in words."""
     last_batch: list[GroupRecord] = field(default_factory=list)
     """What the last step with groups was made from; empty before any."""
     tested: Tested | None = None

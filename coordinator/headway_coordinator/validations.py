@@ -9,6 +9,7 @@ until the first is over.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from headway_coordinator.engines.fleet import Fleet
 from headway_coordinator.engines.router import Router
 from headway_coordinator.evaluation import driver
 from headway_coordinator.evaluation.summary import Summary
+from headway_coordinator.evaluation.view import in_a_line
 from headway_coordinator.gateway.asks import Sampling
 from headway_coordinator.spool import Replay
 from headway_coordinator.state import State
@@ -131,6 +133,8 @@ class Validations:
         """Take up what a predecessor left: complete validations, and answers of others."""
         for summary in replay.summaries.values():
             self._concluded(summary)
+        if replay.summaries:
+            await self._tell_score(replay.summaries[max(replay.summaries)])
         for step in sorted(replay.validations.keys() - replay.summaries.keys()):
             standing = driver.standing(replay.validations[step])
             # A step beyond is one that a rollback takes anew, from the same groups: its answers stand then.
@@ -206,7 +210,13 @@ class Validations:
         limit = self._spec.agent.turn_limit
         summary = Summary.of(step, found, self._spec.evaluation, limit, self._tasks)
         await self._keep(summary)
+        await self._tell_score(summary)  # before it is the last one: status shows both at once
         self._concluded(summary)
+
+    async def _tell_score(self, summary: Summary) -> None:
+        """Keep the interval of a validation for the status. Of many tries it is not for the event loop."""
+        if (found := await asyncio.to_thread(summary.estimate)) is not None:
+            self._state.score = summary.step, in_a_line(found)
 
     def _concluded(self, summary: Summary) -> None:
         self._state.evaluations[summary.step] = summary.evaluation

@@ -79,8 +79,12 @@ def untrained(evaluations: list[Evaluation]) -> Evaluation | None:
     return evaluations[0] if evaluations and evaluations[0].step == 0 else None
 
 
-def validation(evaluations: list[Evaluation]) -> st.Validation | None:
-    """The last validation, that of the untrained model, and the best."""
+def validation(evaluations: list[Evaluation], score: tuple[int, str] | None = None) -> st.Validation | None:
+    """The last validation, that of the untrained model, and the best.
+
+    Args:
+        score: a validation's step and its external score in words; it is shown if that is the last one.
+    """
     top = best(evaluations)
     if top is None:
         return None
@@ -89,6 +93,7 @@ def validation(evaluations: list[Evaluation]) -> st.Validation | None:
         step=last.step,
         reward=st.decimal(last.reward),
         external_score=st.decimal(last.external_score),
+        score=score[1] if score is not None and score[0] == last.step else None,
         baseline=st.decimal(first.reward) if first else None,
         baseline_external_score=st.decimal(first.external_score) if first else None,
         best=st.BestValidation(

@@ -92,6 +92,7 @@ def training() -> Json:
             step=40,
             reward="0.6",
             external_score="0.62",
+            score="0.62 ± 0.06",
             baseline_external_score="0.41",
             best=st.BestValidation(step=30, external_score="0.64"),
         ),
@@ -185,7 +186,7 @@ def complete() -> Json:
         ],
         progress=st.Progress(step=100, max_steps=100, finished="MaxSteps"),
         reward=st.Reward(mean="0.81", valid="0.74"),
-        validation=st.Validation(step=100, external_score="0.79"),
+        validation=st.Validation(step=100, external_score="0.79", score="0.79 ± 0.05"),
         test=st.Test(
             step=90,
             rows=240,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
@@ -122,6 +122,23 @@ def estimate(sample: Sample) -> Estimate | None:
     if isinstance(found, Why):
         return Estimate(mean, None, None, *counts, method="none", why=found)
     return Estimate(mean, found.low, found.high, *counts, method=found.method, floor=found.floor)
+
+
+def of_rows(tries: Iterable[Sequence[float]]) -> Estimate | None:
+    """The mean over rows that are independent of each other, with its interval; None without a value.
+
+    Args:
+        tries: what each row's tries scored. Where all of it is between 0 and 1, it is taken for a share.
+    """
+    values = [(row, number, value) for row, all_of in enumerate(tries) for number, value in enumerate(all_of)]
+    sample = Sample(
+        tuple((row, number) for row, number, _ in values),
+        tuple(str(row) for row, _, _ in values),
+        np.array([value for _, _, value in values], dtype=np.float64),
+        np.ones(len(values)),
+        share=all(0 <= value <= 1 for _, _, value in values),
+    )
+    return estimate(sample)
 
 
 def total(value: float, sample: Sample) -> Estimate:

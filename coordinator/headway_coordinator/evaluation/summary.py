@@ -9,6 +9,7 @@ from headway_analysis.measures import figures
 from headway_analysis.measures.episodes import Evaluation, rewards, scores, summarize
 from headway_analysis.measures.tasks import shown as shown_by_task
 from headway_analysis.measures.tasks import summarize as summarize_tasks
+from headway_analysis.statistics.estimates import Estimate, of_rows
 from headway_api.records import GroupRecord, RowResult, ValidationRecord
 from headway_api.spec.trust import MeasureSpec
 from headway_coordinator.dataset import position_of
@@ -48,6 +49,10 @@ class Summary(ValidationRecord):
     def evaluation(self) -> Evaluation:
         """It in a few numbers."""
         return Evaluation(**self.model_dump(include=set(Evaluation._fields)))
+
+    def estimate(self) -> Estimate | None:
+        """The mean external score with its interval; None where no try has one. It takes a while."""
+        return of_rows(row.scores for row in self.rows.values())
 
     @property
     def scored(self) -> dict[int, list[float]]:

@@ -83,7 +83,7 @@ def test_a_pipe_has_a_line_for_each_change(stub: StubCluster, end: str, code: in
     assert done.exit_code == code, done.output
     lines = [line for line in done.stdout.splitlines() if "state " in line]
     assert len(lines) == 2, done.stdout
-    assert "state Training  step 42/100  reward 0.4375  held-out 62% (step 40)  tokens 5,989,557" in lines[0]
+    assert "state Training  step 42/100  reward 0.4375  held-out 0.62 ± 0.06 (step 40)  tokens 5,989,557" in lines[0]
     assert f"state {end}  step 100/100" in lines[1]
     assert ("the learner has no memory left" in done.stdout) == (end == "Failed")
     assert "\x1b" not in done.stdout

@@ -55,6 +55,19 @@ async def test_every_episode_of_a_validation_is_progress(tmp_path: Path) -> None
     assert (moved - reported).total_seconds() >= 0.01, "though no step was taken and it is not over"
 
 
+async def test_a_validation_tells_its_score_with_its_interval(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    async with job.coordinator() as (training, learner, running):
+        await asyncio.gather(learner.run(), running)
+        told = view.validation(view.curve(training.state), training.state.score)
+    assert told is not None
+    mean = training.state.evaluations[4].external_score
+    assert told.score is not None
+    assert told.score.startswith(f"{mean:.2f} ")
+    async with job.coordinator() as (training, _, _):
+        assert view.validation(view.curve(training.state), training.state.score) == told
+
+
 async def test_a_row_that_failed_is_remembered_and_paid_by_nobody(tmp_path: Path) -> None:
     job = Job(tmp_path)
     job.fails = lambda task: task.group_id == "v000002-000001"

@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 import numpy as np
 
-from headway_analysis.statistics.estimates import Sample, estimate
+from headway_analysis.statistics.estimates import of_rows
 from headway_api.records import ValidationRecord
 
 Figures = Mapping[str, float]
@@ -138,20 +138,8 @@ PANELS: Final = (
 
 
 def interval(tries: Iterable[Sequence[float]]) -> tuple[float, float] | None:
-    """The 95 % interval of a mean over rows, by the statistics of evaluations; None where rows are too few.
-
-    Args:
-        tries: what each row's tries scored. Where all of it is between 0 and 1, it is taken for a share.
-    """
-    values = [(row, number, value) for row, all_of in enumerate(tries) for number, value in enumerate(all_of)]
-    sample = Sample(
-        tuple((row, number) for row, number, _ in values),
-        tuple(str(row) for row, _, _ in values),
-        np.array([value for _, _, value in values], dtype=np.float64),
-        np.ones(len(values)),
-        share=all(0 <= value <= 1 for _, _, value in values),
-    )
-    found = estimate(sample)
+    """The 95 % interval of a mean over rows, as `of_rows` has it; None where rows are too few."""
+    found = of_rows(tries)
     return None if found is None or found.low is None or found.high is None else (found.low, found.high)
 
 
