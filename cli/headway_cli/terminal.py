@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Final, Self
@@ -54,11 +55,12 @@ class Terminal:
     ) -> None:
         """Draw the last state, and give the terminal back with its cursor."""
         self._over.set()
-        self._thread.join()
-        try:
-            self._draw()
-        finally:
-            self._live.stop()
+        with suppress(OSError):  # a terminal that is gone needs nothing
+            try:
+                self._thread.join()
+                self._draw()
+            finally:
+                self._live.stop()
 
     def show(self, job: Json) -> None:
         """The job as it is now."""

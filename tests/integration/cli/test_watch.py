@@ -24,6 +24,7 @@ pytestmark = pytest.mark.integration
 DEADLINE_SECONDS = 60
 WATCH = (sys.executable, "-m", "headway_cli", "watch", "refund-desk")
 SESSION = ("new-session", "-d", "-x", "100", "-y", "70", "sh")
+EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "sop-quickstart" / "job.yaml"
 NO_TMUX = "tmux is not installed: nothing else here plays a terminal with a size and a scrollback"
 
 
@@ -155,6 +156,14 @@ def test_the_last_screen_stays_when_the_job_ends(played: Played, tmux: Tmux) -> 
     tmux.shows("exit 0", "100 of 100; no step follows (MaxSteps)", "test split 0.8 (0.75 to 0.85) at step 90")
     assert tmux.has_cursor()
     assert tmux.history().count("RLTrainingJob team/refund-desk") == 1
+
+
+def test_a_local_job_is_drawn_too(tmux: Tmux, tmp_path: Path) -> None:
+    """It is suspended, so that nothing of it starts."""
+    words = ("run", str(EXAMPLE), "--local", "--set", "spec.suspend=true", "--folder", str(tmp_path / "job"))
+    tmux.type(f"clear; {shlex.join([sys.executable, '-m', 'headway_cli', *words])}; echo exit $?", "Enter")
+    tmux.shows("exit 3", "RLTrainingJob headway-demo/sop-quickstart", "state      Suspended for ", "files: ")
+    assert tmux.has_cursor()
 
 
 def test_a_terminal_has_plain_lines_when_they_are_asked_for(played: Played, tmux: Tmux) -> None:

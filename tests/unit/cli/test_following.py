@@ -26,6 +26,7 @@ from headway_cli.commands.common import Form
 from headway_cli.commands.following import Mode, mode
 from headway_cli.terminal import Terminal
 
+ROOT = Path(__file__).resolve().parents[3]
 DEADLINE_SECONDS = 30
 NAME = "refund-desk"
 
@@ -83,7 +84,10 @@ def test_a_pipe_has_a_line_for_each_change(stub: StubCluster, end: str, code: in
     assert done.exit_code == code, done.output
     lines = [line for line in done.stdout.splitlines() if "state " in line]
     assert len(lines) == 2, done.stdout
-    assert "state Training  step 42/100  reward 0.4375  held-out 0.62 ± 0.06 (step 40)  tokens 5,989,557" in lines[0]
+    assert (
+        "state Training  step 42/100  reward 0.4375  held-out 0.62 ± 0.06 (step 40)  tokens 5,989,557"
+        in lines[0]
+    )
     assert f"state {end}  step 100/100" in lines[1]
     assert ("the learner has no memory left" in done.stdout) == (end == "Failed")
     assert "\x1b" not in done.stdout
@@ -140,6 +144,25 @@ def test_submit_says_what_it_applied(stub: StubCluster, tmp_path: Path, form: Fo
         assert json.loads(done.stdout) == {"kind": "RLTrainingJob", "namespace": "team", "name": NAME}
     else:
         assert done.stdout == f"RLTrainingJob team/{NAME}\n"
+
+
+EXAMPLE = ROOT / "examples" / "sop-quickstart" / "job.yaml"
+
+
+@pytest.mark.parametrize("form", list(Form))
+def test_a_local_job_is_shown_in_a_pipe_too(tmp_path: Path, form: Form) -> None:
+    """It is suspended, so that nothing of it starts."""
+    where = tmp_path / "job"
+    options = ("--set", "spec.suspend=true", "--folder", str(where), "--output", form.value)
+    done = run("run", str(EXAMPLE), "--local", *options)
+    assert done.exit_code == 3, done.output
+    assert "the job stands still: " in done.stderr
+    if form is Form.JSON:
+        last = json.loads(done.stdout.splitlines()[-1])
+        assert (last["name"], last["status"]["state"]) == ("sop-quickstart", "Suspended")
+    else:
+        assert "state Suspended  step 0/" in done.stdout
+        assert done.stdout.endswith(f"files: {where}\n")
 
 
 def test_only_a_terminal_has_a_screen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,6 +233,7 @@ WITHOUT_JSON = {"init", "suspend", "resume", "report", "compare", "logs", "serve
 
 
 def test_every_command_that_prints_data_has_json() -> None:
+    page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
     group: Any = typer.main.get_command(app)
     with_json = {
         name
@@ -217,4 +241,6 @@ def test_every_command_that_prints_data_has_json() -> None:
         if any("--output" in option.opts for option in each.params)
     }
     assert group.commands.keys() - with_json - {"data"} == WITHOUT_JSON
+    said = page.partition("From Python")[0].rpartition("\n\n`check`")[2]
+    assert all(f"`{name}`" in f"`check`{said}" for name in with_json), said
     assert any("--output" in option.opts for option in group.commands["data"].commands["push"].params)
