@@ -20,10 +20,12 @@ BAD: Final = {
         "SandboxesReady",
         "WeightsInSync",
         "Healthy",
-        "GatePassed",
     ),
 }
-"""Status of a condition -> the types of which it holds a job up, or says that something is wrong."""
+"""Status of a condition -> the types of which it holds a job up, or says that something is wrong.
+GatePassed is not among them: the gate has a row of its own."""
+UNDER_WAY: Final = ("Running", "Sampling", "Starting")
+"""Reasons of a condition that is only not so yet."""
 OF_PODS: Final = ("LearnerReady", "RolloutReady", "SandboxesReady", "WeightsInSync")
 """They say nothing of a job whose pods are to be gone."""
 GONE: Final = ("Complete", "Failed", "Suspending", "Suspended")
@@ -69,6 +71,7 @@ def _conditions(status: Json, state: str, signals: set[str]) -> Iterator[Row]:
         kind, found = reading.text(each.get("type")), reading.text(each.get("status"))
         reason, message = reading.text(each.get("reason")), reading.text(each.get("message"))
         holds = kind in BAD.get(found, ()) and not (kind in OF_PODS and state in GONE)
+        holds = holds and reason not in UNDER_WAY
         if not holds or reason in signals or (reason, message) in told:
             continue
         told.add((reason, message))

@@ -121,6 +121,15 @@ def test_a_job_that_stands_still_has_no_time_left() -> None:
     assert "stalled    no group has ended" in drawn(job, 80)
 
 
+def test_conditions_that_are_only_not_so_yet_are_no_trouble() -> None:
+    job = shown_jobs.stuck()
+    conditions = job["status"]["conditions"]
+    assert drawn(job, 80).count("condition ") == 1, "two that say the same are told once"
+    conditions[0] |= {"type": "PreflightPassed", "reason": "Sampling"}
+    conditions[1] |= {"status": "False"}
+    assert "condition " not in drawn(job, 80)
+
+
 def test_time_left_goes_by_the_steps_seen_where_nothing_is_estimated() -> None:
     job = shown_jobs.training()
     del job["status"]["estimate"]
