@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
+from headway_api.document import Json
 from headway_cli import reading
-from headway_cli.reading import Json
 
 WINDOW_SECONDS: Final = 1800.0
 """How far back a rate looks."""

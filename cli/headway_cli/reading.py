@@ -8,9 +8,10 @@ from __future__ import annotations
 import math
 import re
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
-Json = dict[str, Any]
+from headway_api.document import Json
+
 COUNT_MOST: Final = 2**63 - 1
 """The largest integer that the API has."""
 DIGITS_MOST: Final = 18

@@ -14,8 +14,8 @@ from rich.control import Control
 from rich.live import Live
 from rich.text import Text
 
+from headway_api.document import Json
 from headway_cli.pace import History
-from headway_cli.reading import Json
 from headway_cli.screen import Screen, screen
 
 REDRAW_SECONDS: Final = 0.25

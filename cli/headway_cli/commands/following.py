@@ -13,8 +13,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from headway_api.document import Json
 from headway_cli import foreground, reader, reading
-from headway_cli.commands.common import CLOSED, Form, Json, Progress
+from headway_cli.commands.common import CLOSED, Form, Progress
 from headway_cli.reader import ReaderGone
 from headway_cli.terminal import Terminal, utc_now
 

@@ -14,8 +14,8 @@ from datetime import datetime
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
+from headway_api.document import Json
 from headway_cli.pace import History
-from headway_cli.reading import Json
 from headway_cli.screen import figures, layout, notices, results
 from headway_cli.screen.layout import Row
 

@@ -7,9 +7,10 @@ from datetime import datetime
 from typing import Final
 
 from headway_api import names
+from headway_api.document import Json
 from headway_cli import pace, reading
 from headway_cli.pace import History
-from headway_cli.reading import UNKNOWN, Json
+from headway_cli.reading import UNKNOWN
 from headway_cli.screen.layout import Bar, Row
 
 GOES_ON: Final = ("Starting", "Preflight", "Training", "Evaluating", "Restarting")

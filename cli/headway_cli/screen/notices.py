@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from headway_api.document import Json
 from headway_cli import reading
-from headway_cli.reading import Json
 from headway_cli.screen.layout import Row
 
 BAD: Final = {

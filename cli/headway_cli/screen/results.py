@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from headway_api.document import Json
 from headway_cli import reading
-from headway_cli.reading import UNKNOWN, Json
+from headway_cli.reading import UNKNOWN
 from headway_cli.screen.layout import Row
 
 LOST = "red"
