@@ -241,6 +241,6 @@ def test_every_command_that_prints_data_has_json() -> None:
         if any("--output" in option.opts for option in each.params)
     }
     assert group.commands.keys() - with_json - {"data"} == WITHOUT_JSON
-    said = page.partition("take `--output json`")[0].rpartition("\n\n`check`")[2]
+    said = page.partition("take\n`--output json`")[0].rpartition("\n\n`check`")[2]
     assert all(f"`{name}`" in f"`check`{said}" for name in with_json), said
     assert any("--output" in option.opts for option in group.commands["data"].commands["push"].params)
