@@ -56,6 +56,15 @@ class SpecModel(Model):
 
     mutable: ClassVar[frozenset[str] | None] = None
 
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, given: Any) -> Any:
+        """As the API server takes a null: the field is absent, so it has its default or is missed."""
+        if not isinstance(given, dict) or None not in given.values():
+            return given
+        known = {*cls.model_fields, *(field.alias for field in cls.model_fields.values())}
+        return {name: value for name, value in given.items() if value is not None or name not in known}
+
     @classmethod
     def __get_pydantic_json_schema__(
         cls, schema: CoreSchema, handler: GetJsonSchemaHandler

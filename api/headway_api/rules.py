@@ -1,8 +1,8 @@
 """A rule on a user's input, written once and held in two places.
 
 The API server evaluates a rule's CEL expression at `kubectl apply`; the pydantic model evaluates its
-Python twin offline (the operator, tests, editors). Both answer with the same message. The two
-forms are kept equal by a table of inputs that the tests send to both; nothing here proves it.
+Python twin offline (the operator, tests, editors). Both answer with the same message. The tests keep the
+two forms equal: they evaluate both on generated objects, and send a table of inputs to a real API server.
 """
 
 from collections.abc import Callable
@@ -51,6 +51,33 @@ class Rule:
         json_schema = dict(handler(schema))
         json_schema[VALIDATIONS] = [*json_schema.get(VALIDATIONS, []), self.validation()]
         return json_schema
+
+
+@dataclass(frozen=True)
+class Keyed:
+    """Put into a list's `Annotated[...]`: no two items have the same value of one field.
+
+    The API server holds a list of type map to that itself, in words of its own.
+    """
+
+    key: str
+    """The field, which is written alike in camelCase and snake_case."""
+
+    def check(self, items: Any) -> Any:
+        found = [getattr(item, self.key) for item in items]
+        twice = [value for index, value in enumerate(found) if value in found[:index]]
+        if twice:
+            raise ValueError(f"two items have the {self.key} {twice[0]!r}; change one of them")
+        return items
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self.check, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        listed = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [self.key]}
+        return dict(handler(schema)) | listed
 
 
 def frozen_while_running(field: str) -> Rule:

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from headway_api.base import Model, SpecModel
-from headway_api.rules import Rule, frozen_while_running
+from headway_api.rules import Keyed, Rule, frozen_while_running
 from headway_api.spec.agent import AgentSpec
 from headway_api.spec.data import Dataset
 from headway_api.spec.environment import EnvironmentSpec, RewardSpec
@@ -255,11 +255,8 @@ class RLEvalJobSpec(SpecModel):
     """Seed of every draw. A try of a row has the same seed for each candidate."""
     candidates: Annotated[
         tuple[Candidate, ...],
-        Field(
-            min_length=1,
-            max_length=8,
-            json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
-        ),
+        Field(min_length=1, max_length=8),
+        Keyed("name"),
     ]
     """Models to measure, side by side: the same rows, the same seeds."""
     baseline: Label | None = None

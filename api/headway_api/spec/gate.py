@@ -60,6 +60,8 @@ SHARES: Final = (
     "infra_error",
 )
 """Measures that lie between 0 and 1 whatever the environment says, as pass@k does."""
+SHARE: Final = "^(0([.][0-9]*)?|1([.]0*)?)$"
+"""Numbers from 0 to 1 as text: CEL has no numbers as exact as those that are written."""
 TURN_LIMIT: Final = "turn_limit"
 """The measure that only Headway's own loop has."""
 
@@ -201,9 +203,9 @@ class Gate(SpecModel):
     max_lost: Annotated[
         Decimal,
         Rule(
-            "self.matches('^(0([.][0-9]*)?|1([.]0*)?)$')",
+            f"self.matches('{SHARE}')",
             "spec.gate.maxLost is a share: write a number from 0 to 1",
-            lambda value: 0 <= float(value) <= 1 and not value.startswith("-"),
+            lambda value: re.fullmatch(SHARE, value) is not None,
         ),
     ] = "0.05"
     """Largest share of a candidate's tries that may be lost to InfraError. No figure counts them, and hard

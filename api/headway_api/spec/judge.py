@@ -1,20 +1,16 @@
 """Who may be asked for a judgement: models that an environment's reward and score consult."""
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
 from headway_api.base import SpecModel
-from headway_api.rules import Rule
+from headway_api.rules import Keyed, Rule
 from headway_api.spec.model import name_of_hub, revision_of_hub
 from headway_api.spec.rollout import without_own_flags
 from headway_api.spec.types import Argument, Label, Resources, SecretRef, Uri, uri_scheme
 
 MOST_JUDGES: Final = 8
-NAMED: Final[dict[str, Any]] = {
-    "x-kubernetes-list-type": "map",
-    "x-kubernetes-list-map-keys": ["name"],
-}
 
 
 def field_of(name: str, below: str = "") -> str:
@@ -112,4 +108,4 @@ class Judge(SpecModel):
         return self.endpoint.model
 
 
-Judges = Annotated[tuple[Judge, ...], Field(max_length=MOST_JUDGES, json_schema_extra=NAMED)]
+Judges = Annotated[tuple[Judge, ...], Field(max_length=MOST_JUDGES), Keyed("name")]

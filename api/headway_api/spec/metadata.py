@@ -12,35 +12,18 @@ from headway_api.rules import Rule
 NAME_PATTERN = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
 
 
-class OwnerReference(Model):
-    """An object this one belongs to."""
-
-    model_config = ConfigDict(extra="ignore")
-
-    api_version: str
-    kind: str
-    name: str
-    uid: str
-    controller: bool = False
-
-
 class Metadata(Model):
     """Kubernetes ObjectMeta, as far as Headway reads it; the rest is ignored."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     name: str = ""
-    generate_name: str = ""
     namespace: str = "default"
     uid: str = ""
     generation: int = 0
-    resource_version: str = ""
     labels: dict[str, str] = Field(default_factory=dict)
     annotations: dict[str, str] = Field(default_factory=dict)
     creation_timestamp: datetime | None = None
-    deletion_timestamp: datetime | None = None
-    finalizers: tuple[str, ...] = ()
-    owner_references: tuple[OwnerReference, ...] = ()
 
 
 NAME_RULES = (

@@ -19,7 +19,8 @@ PRESERVE = {"x-kubernetes-preserve-unknown-fields": True}
 
 
 def _as_text(value: Any) -> Any:
-    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+    """An integer may be written as a number. Half a CPU is "0.5" or 500m: the schema has no fractions."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 Quantity = Annotated[
@@ -32,6 +33,7 @@ Quantity = Annotated[
             "anyOf": [{"type": "integer"}, {"type": "string"}],
             "pattern": QUANTITY_PATTERN,
             "maxLength": 32,
+            "minimum": 0,
         }
     ),
 ]

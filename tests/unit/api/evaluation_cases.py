@@ -191,7 +191,7 @@ REFUSED: list[tuple[Json, str]] = [
             {"spec.gate": gate(maxLost=share)},
             "spec.gate.maxLost is a share: write a number from 0 to 1",
         )
-        for share in ("1.01", "5", "-0.1")
+        for share in ("1.01", "5", "-0.1", "00.5", "1.00000000000000000000001")
     ),
     (
         {"spec.gate": gate(noWorse=[{"metric": "success", "margin": "-0.1"}])},

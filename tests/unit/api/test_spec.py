@@ -66,6 +66,25 @@ def test_both_ends_of_a_change_are_valid(case: dict[str, Any]) -> None:
     RLTrainingJob.model_validate(changed(before, case["set"]))
 
 
+def test_a_null_is_an_absent_field() -> None:
+    nulls = {"seed": None, "judges": None, "algorithm": {"batchSize": None}, "budget": None}
+    given = {**SMALLEST, "spec": SMALLEST["spec"] | nulls}
+    assert RLTrainingJob.model_validate(given).spec == RLTrainingJob.model_validate(SMALLEST).spec
+
+
+@pytest.mark.parametrize("name", ["model", "unknown"])
+def test_a_null_is_no_field_that_is_needed_or_unknown(name: str) -> None:
+    with pytest.raises(ValidationError) as refused:
+        RLTrainingJob.model_validate({**SMALLEST, "spec": SMALLEST["spec"] | {name: None}})
+    assert fields(refused.value) == [f"spec.{name}"]
+
+
+def test_candidates_of_one_name_are_named() -> None:
+    same = [{"name": "base", "model": {"base": f"hf://acme/{name}"}} for name in "ab"]
+    with pytest.raises(ValidationError, match="two items have the name 'base'; change one of them"):
+        RLEvalJob.model_validate(changed(EVALUATION, {"spec.candidates": same, "spec.gate": None}))
+
+
 def test_unknown_fields_are_named() -> None:
     with pytest.raises(ValidationError) as refused:
         job({"spec.algorithm": {"batch": 3}})
