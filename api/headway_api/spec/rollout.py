@@ -88,7 +88,7 @@ def _is_free(argument: str) -> bool:
     """Whether an argument sets none of the platform's own flags, in any way in which vLLM reads one: its
     beginning (argparse's abbreviations), with `_`, as `--flag=value` or `--flag.key`."""
     name = argument.split("=")[0].split(".")[0].replace("_", "-")
-    return not name.startswith("-") or not any(flag.startswith(name) for flag in OWN_FLAGS)
+    return not argument.startswith("-") or not any(flag.startswith(name) for flag in OWN_FLAGS)
 
 
 def _are_free(arguments: Sequence[str]) -> bool:

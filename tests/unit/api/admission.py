@@ -178,12 +178,13 @@ def completed(value: Any, schema: Json) -> Any:
 
 
 def without_empty_lists(value: Any, schema: Json) -> Any:
-    """A value whose empty lists are absent, but for those that the schema knows nothing of."""
+    """A value whose empty lists are absent, but where the schema has another default, or does not look."""
     if isinstance(value, list) and "items" in schema:
         return [without_empty_lists(item, schema["items"]) for item in value]
     if not isinstance(value, dict) or not (properties := schema.get("properties")):
         return value
-    kept = {name: item for name, item in value.items() if item != []}
+    filled = {name for name, child in properties.items() if "default" in child}
+    kept = {name: item for name, item in value.items() if item != [] or name in filled}
     return {name: without_empty_lists(item, properties.get(name, {})) for name, item in kept.items()}
 
 
