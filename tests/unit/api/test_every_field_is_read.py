@@ -27,7 +27,7 @@ READ_WITHOUT_ITS_NAME: dict[str, tuple[str, str]] = {
     "SharedTokenBudget": ("api/headway_api/spec/lifecycle.py", "budget.tokens.as_object()"),
     "RoleSecretRefs": ("api/headway_api/spec/lifecycle.py", "getattr(self.role_secret_refs, role"),
     "ttl_seconds_after_finished": (
-        "operator/headway_operator/plan/__init__.py",
+        "operator/headway_operator/plan/planner.py",
         'raw["spec"].get("ttlSecondsAfterFinished")',
     ),
     "managed_by": ("operator/headway_operator/plan/reading.py", 'raw["spec"].get("managedBy"'),
