@@ -200,7 +200,7 @@ class AlgorithmSpec(SpecModel):
         Rule(
             "!has(self.advantage.gamma) || self.advantage.method in "
             f"{_listed(DISCOUNTING)} || !(self.advantage.method in {_listed(ADVANTAGES)})",
-            f"spec.algorithm.advantage.gamma is heeded by {', '.join(DISCOUNTING)} alone; remove it",
+            f"spec.algorithm.advantage.gamma applies to {', '.join(DISCOUNTING)} only; remove it",
             lambda self: (
                 self.advantage.gamma is None
                 or self.advantage.method in DISCOUNTING
@@ -211,7 +211,7 @@ class AlgorithmSpec(SpecModel):
         Rule(
             f"self.advantage.normalize == 'std' || self.advantage.method in {_listed(NORMALIZING)} || "
             f"!(self.advantage.method in {_listed(ADVANTAGES)})",
-            f"spec.algorithm.advantage.normalize is heeded by {', '.join(NORMALIZING)} alone; remove it",
+            f"spec.algorithm.advantage.normalize applies to {', '.join(NORMALIZING)} only; remove it",
             lambda self: (
                 self.advantage.normalize == "std"
                 or self.advantage.method in NORMALIZING
@@ -230,7 +230,7 @@ class AlgorithmSpec(SpecModel):
         Rule(
             f"!has(self.correctionCap) || self.correction in {_listed(CAPPED)} || "
             f"!(self.correction in {_listed(CORRECTIONS)})",
-            f"spec.algorithm.correctionCap is heeded by {', '.join(CAPPED)} alone; remove it",
+            f"spec.algorithm.correctionCap applies to {', '.join(CAPPED)} only; remove it",
             lambda self: (
                 self.correction_cap is None or self.correction in CAPPED or self.correction not in CORRECTIONS
             ),
@@ -239,7 +239,7 @@ class AlgorithmSpec(SpecModel):
         Rule(
             f"!has(self.correctionFloor) || self.correction in {_listed(FLOORED)} || "
             f"!(self.correction in {_listed(CORRECTIONS)})",
-            f"spec.algorithm.correctionFloor is heeded by {' and '.join(FLOORED)} alone; remove it",
+            f"spec.algorithm.correctionFloor applies to {' and '.join(FLOORED)} only; remove it",
             lambda self: (
                 self.correction_floor is None
                 or self.correction in FLOORED

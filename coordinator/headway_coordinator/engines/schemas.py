@@ -1,6 +1,6 @@
 """Schemas that servers were lost with: the compiler of one runs beside everybody's turns.
 
-What is known to be slow or not heeded never comes so far (`gateway/schemas.py`). This is for what nobody
+What is known to be slow or ignored never comes so far (`gateway/schemas.py`). This is for what nobody
 knew: a schema that ends one server would end the next one too, where its turn is asked again.
 """
 

@@ -178,7 +178,7 @@ class _Reader:
             raise bad(f"{at}.$ref", "must name an entry of the schema's own $defs, such as #/$defs/Name")
         if set(found) - {"$ref", *REFERRED}:
             raise bad(
-                f"{at}.$ref", "stands beside other keywords, which would not be heeded; leave those out"
+                f"{at}.$ref", "stands beside other keywords, which would be ignored; leave those out"
             )
         if within:
             self._leads.setdefault(within, set()).add(to)
@@ -195,7 +195,7 @@ class _Reader:
         if "type" not in found:
             beside = [name for names in OF_TYPE.values() for name in names] + list(NUMBERS)
             if (name := next((name for name in found if name in beside), None)) is not None:
-                raise bad(f"{at}.type", f"is missing: without it {name} would not be heeded")
+                raise bad(f"{at}.type", f"is missing: without it {name} would be ignored")
             return
         given = found["type"]
         types = given if isinstance(given, list) else [given]
@@ -259,11 +259,11 @@ def _require_order(found: Mapping[str, Any], at: str) -> None:
     if open_ended and lows and highs and max(lows) >= min(highs) - ("integer" in _types(found)):
         raise bad(f"{at}.{NUMBERS[2]}", "leaves no number below the maximum")
     if "format" in found and ("minLength" in found or "maxLength" in found):
-        raise bad(f"{at}.format", "stands beside a length, which would not be heeded; leave one out")
+        raise bad(f"{at}.format", "stands beside a length, which would be ignored; leave one out")
     held = [name for name in ("enum", "const", *ALTERNATIVES) if name in found]
     others = [name for name in found if name not in ("type", *REFERRED, *held[:1])]
     if held and others:
-        raise bad(f"{at}.{others[0]}", f"stands beside {held[0]}, and would not be heeded; leave one out")
+        raise bad(f"{at}.{others[0]}", f"stands beside {held[0]}, and would be ignored; leave one out")
 
 
 def _require_reachable(found: Mapping[str, Any], at: str) -> None:

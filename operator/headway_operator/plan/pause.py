@@ -2,7 +2,7 @@
 
 The coordinator says in `status.pause` that a sign of collapse is raised. The job is then to have no pods, as
 if its spec said `suspend`, until its annotation `headway.dev/resume` names the pause: its spec is a person's
-to write. The annotation is heeded once every pod is gone, for a coordinator that has paused a job goes on
+to write. The annotation takes effect once every pod is gone, for a coordinator that has paused a job goes on
 holding it. Then the pause is over for good, by `status.resumedPause`, whatever becomes of the annotation.
 """
 
