@@ -191,7 +191,7 @@ class Link(FileStore):
 
 
 class _Block:
-    """Steps of one way, with a store and a keeper of their own, beginning where nothing is under way."""
+    """Steps of one way, with their own store and checkpointer, beginning where nothing is under way."""
 
     def __init__(self, ours: Ours, step: Callable[[], object], folder: Path, store: FileStore) -> None:
         self._step = step
@@ -200,7 +200,7 @@ class _Block:
         self._moved = _Pointer(store, layout)
         self._moved.begin()
         scratch = folder / "scratch"
-        self._keeper = CheckpointManager(
+        self._checkpointer = CheckpointManager(
             CheckpointsSpec(), ours.engine, store, layout, self._moved, scratch, ours.ranks
         )
 
@@ -216,7 +216,7 @@ class _Block:
             step = self._timed(self._step)
             ended.append(time.monotonic())
             seconds.append((step, self._timed(lambda number=number: self._save(number, wait))))
-        self._keeper.settle()
+        self._checkpointer.settle()
         durable = [self._moved.at[number] - at for number, at in enumerate(ended, start=1)]
         return [Step(*taken, after) for taken, after in zip(seconds, durable, strict=True)]
 
@@ -226,9 +226,9 @@ class _Block:
         return sum(file.stat().st_size for file in files)
 
     def _save(self, number: int, wait: bool) -> None:
-        self._keeper.save(_report(number))
+        self._checkpointer.save(_report(number))
         if wait:
-            self._keeper.settle()
+            self._checkpointer.settle()
 
     @staticmethod
     def _timed(work: Callable[[], object]) -> float:

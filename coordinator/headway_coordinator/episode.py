@@ -237,7 +237,7 @@ class Episodes:
     async def _live(self, task: Task, progress: _Progress) -> _Ending:
         limit = self._rules.timeout_seconds
         async with self._sandbox(task, progress) as sandbox:
-            stage: EpisodeContext | None = None
+            context: EpisodeContext | None = None
             try:
                 async with _within(limit):
                     progress.stage = "the environment's reset"
@@ -245,7 +245,7 @@ class Episodes:
                         first = await sandbox.reset(task.row, task.environment_seed)
                     self._on_first(first)
                     progress.stage, progress.acting_since = AGENT, time.monotonic()
-                    stage = EpisodeContext(
+                    context = EpisodeContext(
                         session=progress.session,
                         sandbox=sandbox,
                         purpose=task.purpose,
@@ -254,14 +254,14 @@ class Episodes:
                         tools=first.tools,
                         messages=progress.messages,
                     )
-                    outcome, played = await self._act(stage)
+                    outcome, played = await self._act(context)
                     if not progress.session.taken and outcome is not Outcome.TRUNCATED:
                         why = played.why or "it said nothing"
                         cause = self._agents(f"it ended without a single turn: {why}")
                         raise InfraFault(f"the agent ended without a single turn: {why}", cause)
                     return await self._judged(sandbox, progress, outcome, played)
             except TimeoutError:
-                if stage is None or not _slow_by_itself(stage, progress):
+                if context is None or not _slow_by_itself(context, progress):
                     raise
             async with _within(min(limit, JUDGEMENT_SECONDS)):
                 late = AgentResult(
@@ -293,9 +293,9 @@ class Episodes:
         cause = self._agents(played.why or "") if outcome is Outcome.AGENT_ERROR else None
         return _Ending(outcome, played.why, cause, reply)
 
-    async def _act(self, stage: EpisodeContext) -> tuple[Outcome, AgentResult]:
+    async def _act(self, context: EpisodeContext) -> tuple[Outcome, AgentResult]:
         try:
-            played = await self._agent.play(stage)
+            played = await self._agent.play(context)
         except AgentFault as fault:
             return Outcome.AGENT_ERROR, AgentResult(truncated=True, why=str(fault))
         return (Outcome.TRUNCATED if played.truncated else Outcome.COMPLETED), played
@@ -352,12 +352,12 @@ class Episodes:
         )
 
 
-def _slow_by_itself(stage: EpisodeContext, progress: _Progress) -> bool:
+def _slow_by_itself(context: EpisodeContext, progress: _Progress) -> bool:
     """Whether an episode whose time is up was slow of its own accord, and did not wait for something that
     hangs."""
-    if progress.stage != AGENT or not stage.session.taken or stage.fault() is not None:
+    if progress.stage != AGENT or not context.session.taken or context.fault() is not None:
         return False
-    return keeps_pace(progress.acting_since, stage.session.answered_at, time.monotonic())
+    return keeps_pace(progress.acting_since, context.session.answered_at, time.monotonic())
 
 
 def keeps_pace(began: float, answered: Sequence[float], now: float) -> bool:

@@ -204,7 +204,7 @@ class RolloutServer:
     def _make_slots(self, engine: Engine, store: Store, folder: Path, http: aiohttp.ClientSession) -> Slots:
         served, cache = self._served, self._settings.cache / "weights"
 
-        def keeper(slot: str, failed: Failed) -> WeightUpdater:
+        def updater(slot: str, failed: Failed) -> WeightUpdater:
             trained = served.updates and slot == POLICY
             loader = self._loader(slot, engine, folder, http)
             place = cache if slot == POLICY else cache / slot
@@ -212,7 +212,7 @@ class RolloutServer:
                 engine, loader, store, place, slot=slot, failed=failed, final=trained, kill=self._kill
             )
 
-        return Slots(keeper, served.adapters, reserved=POLICY if served.updates else None)
+        return Slots(updater, served.adapters, reserved=POLICY if served.updates else None)
 
     async def _kill(self) -> str | None:
         """End the engine: of which signal one of its processes had died before, or None."""

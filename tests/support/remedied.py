@@ -150,8 +150,8 @@ class _Played:
     def _note(self, report: StepReport) -> None:
         self.said.append(report)
         self._in_force = report.in_force
-        self._learner.keeper.after(report)
-        self._learner.keeper.settle()
+        self._learner.checkpointer.after(report)
+        self._learner.checkpointer.settle()
 
     def _layout_of(self, config: Any) -> None:
         from headway_api.artifacts import Layout

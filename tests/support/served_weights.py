@@ -1,4 +1,4 @@
-"""A rollout server without vLLM: disk and keeper are real, its engine does as it is told."""
+"""A rollout server without vLLM: its disk and updater are real, its engine is scripted."""
 
 from __future__ import annotations
 
@@ -116,10 +116,10 @@ class Server:
             whole(base, 0)
         loader = FullLoader(self.engine, read_headers(base / "000000"), self._learner)
 
-        def keeper(slot: str, failed: Failed) -> WeightUpdater:
+        def updater(slot: str, failed: Failed) -> WeightUpdater:
             return WeightUpdater(self.engine, loader, store, self.cache, slot=slot, failed=failed)
 
-        return Slots(keeper, 1, POLICY)
+        return Slots(updater, 1, POLICY)
 
     @property
     def state(self) -> WeightsState:

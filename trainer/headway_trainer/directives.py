@@ -17,9 +17,11 @@ from headway_trainer.ranks import Ranks
 class Directives:
     """Decides for one learner; collective."""
 
-    def __init__(self, parts: Assembly, keeper: CheckpointManager, journal: Journal, ranks: Ranks) -> None:
+    def __init__(
+        self, parts: Assembly, checkpointer: CheckpointManager, journal: Journal, ranks: Ranks
+    ) -> None:
         self._parts = parts
-        self._keeper = keeper
+        self._checkpointer = checkpointer
         self._journal = journal
         self._ranks = ranks
 
@@ -43,7 +45,7 @@ class Directives:
             found: Checkpoint | str = self._ranks.share(self._found(in_force, step, last))
             why = found
             if isinstance(found, Checkpoint):
-                if (fault := self._keeper.fetch(found)) is None:
+                if (fault := self._checkpointer.fetch(found)) is None:
                     return found
                 why = fault.why
             passed_over.append(f"step {step}: {why}")

@@ -77,7 +77,7 @@ class Learner:
         self._parts = Assembly(spec, self._held(), base, scratch / "weights", ranks, sender)
         held = config.model_copy(update={"spec": self._parts.spec})
         self._parts.put_together(warm_start.load(held, store, base, cache, ranks))
-        self.keeper = CheckpointManager(
+        self.checkpointer = CheckpointManager(
             spec.checkpoints,
             self._parts.engine,
             store,
@@ -86,7 +86,7 @@ class Learner:
             scratch / "checkpoint",
             ranks,
         )
-        self._directives = Directives(self._parts, self.keeper, self._journal, ranks)
+        self._directives = Directives(self._parts, self.checkpointer, self._journal, ranks)
 
     def _held(self) -> InForce:
         """What was in force at the step to resume from."""
@@ -98,10 +98,10 @@ class Learner:
             log("new job")
             report = self._finish(PolicyVersion(incarnation=0, step=0), Stopwatch(), lambda seconds: {})
             # Announced before it is durable, it could not be told from a step 0 made anew.
-            self.keeper.save(report)
-            self.keeper.settle()
+            self.checkpointer.save(report)
+            self.checkpointer.settle()
             return report
-        self.keeper.restore(latest)
+        self.checkpointer.restore(latest)
         self._parts.publisher.offer_again(latest.report.weights)
         if self._ranks.first:
             self._journal.confirm(latest)
@@ -160,8 +160,8 @@ class Learner:
         refused, restored = (found, None) if isinstance(found, DirectiveRefusal) else (None, found)
         if restored is not None:
             self._parts.begin_anew(restored.report.in_force)
-            self.keeper.engine = self._parts.engine
-            self.keeper.load(restored)
+            self.checkpointer.engine = self._parts.engine
+            self.checkpointer.load(restored)
         if refused is None:
             self._bring(batch.in_force)
         said: dict[str, Any] = {
@@ -193,13 +193,13 @@ class Learner:
 
     def _bring(self, in_force: InForce) -> None:
         self._parts.bring(in_force)
-        self.keeper.engine = self._parts.engine
+        self.checkpointer.engine = self._parts.engine
 
     def follow(self, spec: RLTrainingJobSpec, in_force: InForce) -> None:
         """Train by another spec from now on, as `Assembly.follow`."""
         self._spec = spec
         self._parts.follow(spec, in_force)
-        self.keeper.engine = self._parts.engine
+        self.checkpointer.engine = self._parts.engine
 
     def prepare(self, batch: Batch) -> TrainingBatch:
         """Rows and advantages of a batch; rank 0 alone has it before it is shared. Nothing that can be put in
@@ -232,7 +232,7 @@ class Learner:
         every = self._spec.evaluation.every_steps
         # Servers may hold weights as old as was allowed before a directive.
         lag = max(spec.algorithm.max_steps_off_policy for spec in (self._spec, self._parts.spec))
-        checkpoints = self.keeper.prune(validated, validating)
+        checkpoints = self.checkpointer.prune(validated, validating)
         folder = self._layout.all_weights
         uris = self._store.list(folder)
         weights = by_number(uris, folder)
@@ -275,7 +275,7 @@ class Learner:
             groups=list(groups),
             train_tokens=dict(train_tokens),
             weights=weights,
-            durable=max(0, self.keeper.durable),
+            durable=max(0, self.checkpointer.durable),
             metrics=metrics(watch.seconds | {"training": whole - waited, "step": whole}),
             in_force=self._parts.in_force,
             ended_at=time.time(),

@@ -80,34 +80,36 @@ def serve(
             if coordinator and not SHUTDOWN_GUARD.asked:
                 with suppress(Unreachable):  # `_next` tries once more, and tells every rank
                     report = _said_again(learner, coordinator, report)
-            word = ranks.share(_next(learner, coordinator, report) if coordinator else RankMessage(None, -1))
-        learner.keeper.check()
+            message = ranks.share(
+                _next(learner, coordinator, report) if coordinator else RankMessage(None, -1)
+            )
+        learner.checkpointer.check()
         if probes:
             probes.beat()
         # Held on every rank alike, and let go on none before rank 0 knows that all is durable.
-        SHUTDOWN_GUARD.set(word.durable < report.step)
+        SHUTDOWN_GUARD.set(message.durable < report.step)
         stopped = _stopped(ranks)
-        if stopped or isinstance(word.received, Finished | Unreachable):
+        if stopped or isinstance(message.received, Finished | Unreachable):
             _save(learner, report)
-            if isinstance(word.received, Unreachable) and not stopped:
-                raise word.received
-            if not isinstance(word.received, Finished):
+            if isinstance(message.received, Unreachable) and not stopped:
+                raise message.received
+            if not isinstance(message.received, Finished):
                 return None
             learner.export(report)
-            learner.prune(report.step, word.received.validated)
+            learner.prune(report.step, message.received.validated)
             if coordinator:
                 _said_again(learner, coordinator, report)
             # A node that has left well is not started again: should the first one fail until here, it would
             # wait for the others for ever.
             ranks.barrier()
-            return word.received
-        if word.received is None:
+            return message.received
+        if message.received is None:
             continue
         incarnation = report.version.incarnation
-        if isinstance(word.received, Batch):
-            report = learner.remedy(word.received, incarnation, watch)
+        if isinstance(message.received, Batch):
+            report = learner.remedy(message.received, incarnation, watch)
         else:
-            report = learner.train(word.received, incarnation, watch)
+            report = learner.train(message.received, incarnation, watch)
         SHUTDOWN_GUARD.set(True)
         if _stopped(ranks):
             _save(learner, report)  # whoever resumes announces it
@@ -119,9 +121,9 @@ def serve(
         if report.ended_at is not None:
             watch.seconds["report"] = max(0.0, time.time() - report.ended_at)
         with watch("save_checkpoint"):
-            learner.keeper.after(report)
+            learner.checkpointer.after(report)
         with watch("prune"):
-            learner.prune(report.step, word.validated, word.validating)
+            learner.prune(report.step, message.validated, message.validating)
         if ranks.first:
             log("step", step=report.step, version=str(report.version), **report.metrics)
 
@@ -135,12 +137,12 @@ def _save(learner: Learner, report: StepReport) -> None:
     """Make `report`'s step durable, whatever comes: an operator that hears that the job is over ends the
     learner."""
     SHUTDOWN_GUARD.set(True)
-    learner.keeper.save(report)
-    learner.keeper.settle()
+    learner.checkpointer.save(report)
+    learner.checkpointer.settle()
 
 
 def _next(learner: Learner, coordinator: CoordinatorClient, report: StepReport) -> RankMessage:
-    durable = learner.keeper.durable
+    durable = learner.checkpointer.durable
     if SHUTDOWN_GUARD.asked:
         return RankMessage(None, durable)
     try:
@@ -164,7 +166,7 @@ def _asked(learner: Learner, coordinator: CoordinatorClient, report: StepReport)
 
 def _said_again(learner: Learner, coordinator: CoordinatorClient, report: StepReport) -> StepReport:
     """`report` as it is now; announced again where a newer step has become durable."""
-    durable = learner.keeper.durable
+    durable = learner.checkpointer.durable
     if durable <= report.durable:
         return report
     report = report.model_copy(update={"durable": durable})

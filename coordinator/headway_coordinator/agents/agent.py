@@ -1,4 +1,4 @@
-"""What the three kinds of agent have in common: they play one episode on a stage, and say how it ended."""
+"""What the three kinds of agent share: they play one episode in its context, and say how it ended."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class AgentResult:
 class Agent(Protocol):
     """Whoever acts in an episode."""
 
-    async def play(self, stage: EpisodeContext) -> AgentResult:
+    async def play(self, context: EpisodeContext) -> AgentResult:
         """Act it out. The caller sets the deadline.
 
         Raises:

@@ -28,31 +28,31 @@ class Builtin:
     system_prompt: str | None = None
     """Takes the place of the environment's own."""
 
-    async def play(self, stage: EpisodeContext) -> AgentResult:
+    async def play(self, context: EpisodeContext) -> AgentResult:
         """Act out one episode, from the environment's first messages to the model's last.
 
         Raises:
             AgentFault: the model's family has no way to go on from what the model said.
         """
-        messages = stage.messages
-        messages += opening(stage.first, self.system_prompt)
+        messages = context.messages
+        messages += opening(context.first, self.system_prompt)
         for _ in range(self.max_turns):
             try:
-                completion = await self.chat.chat(stage.session, Ask(list(messages), list(stage.tools)))
+                completion = await self.chat.chat(context.session, Ask(list(messages), list(context.tools)))
             except NoTokensLeft as full:
                 return AgentResult(truncated=True, why=str(full))
             except CannotRender as error:
-                if not stage.session.turns:
+                if not context.session.turns:
                     raise  # the environment's own words: no model has said anything yet
                 # Some templates take no tool's answer where there was no call, as after one that could not
                 # be read: to drop such episodes would hide the model's own mistakes from it.
                 raise AgentFault(str(error)) from error
             messages.append(completion.message)
             if completion.finish_reason == "length":
-                return AgentResult(truncated=True, why=stage.session.cut)
+                return AgentResult(truncated=True, why=context.session.cut)
             if not completion.calls:
                 return AgentResult(truncated=False)
-            observations, done = await _observe(stage.sandbox, completion)
+            observations, done = await _observe(context.sandbox, completion)
             messages += observations
             if done:
                 return AgentResult(truncated=False)

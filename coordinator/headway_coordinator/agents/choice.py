@@ -53,22 +53,22 @@ def agent_of(
     """The job's agent, whose turns `backend` answers: an evaluation has one for each candidate."""
     spec = job.spec.agent
     if spec.http is not None:
-        desk = _desk(job, backend, server, spec.http.callback_url or at.service)
+        host = _host(job, backend, server, spec.http.callback_url or at.service)
         return HttpAgent(
-            http, desk, agent_url(job, spec.http), spec.http.idle_seconds, spec.http.reports_reward
+            http, host, agent_url(job, spec.http), spec.http.idle_seconds, spec.http.reports_reward
         )
     if spec.sandboxed is not None:
-        return SandboxedAgent(_desk(job, backend, server, at.pod), spec.sandboxed.command)
+        return SandboxedAgent(_host(job, backend, server, at.pod), spec.sandboxed.command)
     loop = spec.effective_builtin
     return Builtin(backend.chat, loop.max_turns, loop.system_prompt)
 
 
 def suite_agent(job: EvalConfig, backend: Backend, server: GatewayServer, at: Where) -> Agent:
     """What runs a sample of a suite, whatever the job's own agent is."""
-    desk = replace(
-        _desk(job, backend, server, at.pod), reward_range=suites.BOUNDS, prompt=lambda purpose, row: ""
+    host = replace(
+        _host(job, backend, server, at.pod), reward_range=suites.BOUNDS, prompt=lambda purpose, row: ""
     )
-    return SandboxedAgent(desk, suites.PROGRAM)
+    return SandboxedAgent(host, suites.PROGRAM)
 
 
 def agent_url(job: Job, spec: HttpSpec) -> str:
@@ -84,7 +84,7 @@ def job_arn(job: Job) -> str:
     return f"arn:headway:{job.kind.lower()}::{job.namespace}:{job.name}/{job.uid}"
 
 
-def _desk(job: Job, backend: Backend, server: GatewayServer, base_url: str) -> RemoteAgentHost:
+def _host(job: Job, backend: Backend, server: GatewayServer, base_url: str) -> RemoteAgentHost:
     low, high = job.spec.reward.range
     return RemoteAgentHost(
         server=server,

@@ -60,15 +60,15 @@ class HttpAgent:
     """The user's service."""
 
     http: aiohttp.ClientSession
-    desk: RemoteAgentHost
+    host: RemoteAgentHost
     url: str
     idle_seconds: float
     reports_reward: bool
 
-    async def play(self, stage: EpisodeContext) -> AgentResult:
+    async def play(self, context: EpisodeContext) -> AgentResult:
         """Have the service act, and wait for its word."""
-        async with self.desk.open(stage, takes_reward=self.reports_reward) as rollout:
-            work = asyncio.create_task(self._watched(stage, rollout))
+        async with self.host.open(context, takes_reward=self.reports_reward) as rollout:
+            work = asyncio.create_task(self._watched(context, rollout))
             word = asyncio.create_task(self._word(rollout))
             try:
                 await asyncio.wait({work, word}, return_when=asyncio.FIRST_COMPLETED)
@@ -77,7 +77,7 @@ class HttpAgent:
                 work.cancel()
                 word.cancel()
                 await asyncio.gather(work, word, return_exceptions=True)
-                stage.messages[:] = rollout.conversation
+                context.messages[:] = rollout.conversation
 
     async def _word(self, rollout: Rollout) -> AgentResult:
         """What the agent says of its end."""
@@ -92,14 +92,14 @@ class HttpAgent:
                 raise InfraFault(_without_reward(rollout)) from error
         return played(rollout)
 
-    async def _watched(self, stage: EpisodeContext, rollout: Rollout) -> AgentResult:
+    async def _watched(self, context: EpisodeContext, rollout: Rollout) -> AgentResult:
         """Have the prompt taken; ends once the agent must have lost it, or has said that it failed.
 
         Raises:
             AgentFault: it failed.
             InfraFault: it lost the prompt, or failed of the platform.
         """
-        taken = await self._deliver(stage, rollout)
+        taken = await self._deliver(context, rollout)
         since = time.monotonic()
         while True:
             # Once it has said that it is done, its reward has a limit of its own.
@@ -119,12 +119,12 @@ class HttpAgent:
             return f"{said}, since its connection broke"
         if not rollout.begun:
             return (
-                f"{said}: it never called {self.desk.base_url}; can it reach that address? See "
+                f"{said}: it never called {self.host.base_url}; can it reach that address? See "
                 "spec.agent.http.callbackUrl; and idleSeconds, where its first turn takes long"
             )
         return f"{said}; see spec.agent.http.idleSeconds"
 
-    async def _deliver(self, stage: EpisodeContext, rollout: Rollout) -> _Taken:
+    async def _deliver(self, context: EpisodeContext, rollout: Rollout) -> _Taken:
         """Post the prompt until it is taken.
 
         Each time with another address: where an earlier one did arrive, one of the two runs acts.
@@ -134,9 +134,9 @@ class HttpAgent:
         """
         failures = 0
         while True:
-            document = self.desk.document(stage, rollout)
+            document = self.host.document(context, rollout)
             try:
-                answer = await call(self.http, "POST", self.url, timeout=self.desk.seconds, body=document)
+                answer = await call(self.http, "POST", self.url, timeout=self.host.seconds, body=document)
                 if isinstance(answer, dict) and (kind := answer.get("errorType")):
                     return self._ended(rollout, f"{self.url}: {kind}: {answer.get('errorMessage')}")
                 return _Taken(self.idle_seconds)
@@ -159,7 +159,7 @@ class HttpAgent:
             pause = doubled(failures, FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS)
             logs.event(_log, "agent-unreachable", level=logging.WARNING, error=said, pause=pause)
             await asyncio.sleep(pause)
-            if not self.desk.server.renew(rollout):
+            if not self.host.server.renew(rollout):
                 return _Taken(self.idle_seconds)  # it had arrived
 
     def _ended(self, rollout: Rollout, failure: str) -> _Taken:

@@ -37,31 +37,31 @@ class RemoteAgentHost:
     lenient: bool = False
     """As `Rollout.lenient`."""
 
-    def open(self, stage: EpisodeContext, *, takes_reward: bool) -> AbstractAsyncContextManager[Rollout]:
+    def open(self, context: EpisodeContext, *, takes_reward: bool) -> AbstractAsyncContextManager[Rollout]:
         """The episode's rollout, open while the block lasts."""
         rollout = Rollout(
-            session=stage.session,
+            session=context.session,
             job_arn=self.job_arn,
-            sandbox=stage.sandbox,
-            tools=stage.tools,
+            sandbox=context.sandbox,
+            tools=context.tools,
             reward_range=self.reward_range,
             takes_reward=takes_reward,
             expires_at=time.monotonic() + self.seconds,
             lenient=self.lenient,
         )
-        stage.fault = lambda: rollout.fault
+        context.fault = lambda: rollout.fault
         return self.server.open(rollout, self.backend)
 
     def endpoint(self, rollout: Rollout) -> str:
         """Base URL of one episode."""
         return f"{self.base_url.rstrip('/')}/e/{rollout.token}"
 
-    def document(self, stage: EpisodeContext, rollout: Rollout) -> dict[str, Any]:
+    def document(self, context: EpisodeContext, rollout: Rollout) -> dict[str, Any]:
         """The episode as its agent is told of it."""
-        sampling = stage.session.sampling
+        sampling = context.session.sampling
         return {
-            "prompt": self.prompt(stage.purpose, stage.row),
-            "instance": stage.row,
+            "prompt": self.prompt(context.purpose, context.row),
+            "instance": context.row,
             "metadata": {
                 "jobArn": self.job_arn,
                 "job_arn": self.job_arn,

@@ -24,38 +24,38 @@ LAST_WORDS = 1000
 class SandboxedAgent:
     """The user's program."""
 
-    desk: RemoteAgentHost
+    host: RemoteAgentHost
     command: tuple[str, ...]
 
-    async def play(self, stage: EpisodeContext) -> AgentResult:
+    async def play(self, context: EpisodeContext) -> AgentResult:
         """Run the program to its end."""
-        async with self.desk.open(stage, takes_reward=False) as rollout:
+        async with self.host.open(context, takes_reward=False) as rollout:
             try:
-                state = await stage.sandbox.agent(
-                    self.command, self._document(stage, rollout), self._environment(rollout)
+                state = await context.sandbox.agent(
+                    self.command, self._document(context, rollout), self._environment(rollout)
                 )
                 while state.running:
                     rollout.require_candidate()
-                    state = await stage.sandbox.agent_wait(WAIT_SECONDS)
+                    state = await context.sandbox.agent_wait(WAIT_SECONDS)
             finally:
-                stage.messages[:] = rollout.conversation
+                context.messages[:] = rollout.conversation
         if state.exit_code == 0 and rollout.status is not Status.FAILED:
             return played(rollout)
         return failed(rollout, rollout.error or _last_words(state))
 
-    def _document(self, stage: EpisodeContext, rollout: Rollout) -> dict[str, Any]:
+    def _document(self, context: EpisodeContext, rollout: Rollout) -> dict[str, Any]:
         """What the model may come to read: the row, with its answers, is the environment's to show."""
-        document = self.desk.document(stage, rollout)
+        document = self.host.document(context, rollout)
         del document["instance"]
         return document | {
-            "base_url": f"{self.desk.endpoint(rollout)}/v1",
+            "base_url": f"{self.host.endpoint(rollout)}/v1",
             "api_key": rollout.token,
-            "messages": list(stage.first),
-            "tools": list(stage.tools),
+            "messages": list(context.first),
+            "tools": list(context.tools),
         }
 
     def _environment(self, rollout: Rollout) -> dict[str, str]:
-        endpoint = self.desk.endpoint(rollout)
+        endpoint = self.host.endpoint(rollout)
         return {
             "OPENAI_BASE_URL": f"{endpoint}/v1",
             "OPENAI_API_KEY": rollout.token,

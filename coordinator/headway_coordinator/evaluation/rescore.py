@@ -81,7 +81,7 @@ class Rescorer:
     lost: set[str] = field(default_factory=set)
     """Ids of the episodes for which nothing but a failure was recorded, so that none is retried."""
 
-    async def play(self, stage: EpisodeContext) -> AgentResult:
+    async def play(self, context: EpisodeContext) -> AgentResult:
         """Carry out the recorded tool calls again, and leave the recorded conversation to be judged.
 
         Raises:
@@ -89,15 +89,15 @@ class Rescorer:
             InfraFault: nothing was recorded but a failure of the platform.
             CandidateFault: the run has no such episode, or made it on another row.
         """
-        before = self._recorded(stage.session.episode_id)
+        before = self._recorded(context.session.episode_id)
         if before.outcome is Outcome.INFRA_ERROR:
-            self.lost.add(stage.session.episode_id)
+            self.lost.add(context.session.episode_id)
             raise InfraFault(f"the recorded episode is no answer of the model: {before.error}")
-        self._require_same_row(stage.first, before)
-        stage.messages[:] = before.messages
-        retell(stage.session, before.turns)
+        self._require_same_row(context.first, before)
+        context.messages[:] = before.messages
+        retell(context.session, before.turns)
         for name, arguments in calls(before.messages):
-            await stage.sandbox.tool(name, arguments)
+            await context.sandbox.tool(name, arguments)
         if before.outcome is Outcome.AGENT_ERROR:
             raise AgentFault(before.error or "the recorded agent failed")
         reported = [before.reward] if self.reports_reward and before.reward is not None else None

@@ -177,9 +177,7 @@ class _Reader:
         if not isinstance(to, str) or to not in self._known:
             raise bad(f"{at}.$ref", "must name an entry of the schema's own $defs, such as #/$defs/Name")
         if set(found) - {"$ref", *REFERRED}:
-            raise bad(
-                f"{at}.$ref", "stands beside other keywords, which would be ignored; leave those out"
-            )
+            raise bad(f"{at}.$ref", "stands beside other keywords, which would be ignored; leave those out")
         if within:
             self._leads.setdefault(within, set()).add(to)
         return {"$ref": to}

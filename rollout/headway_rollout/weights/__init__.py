@@ -7,6 +7,6 @@ chain.py      full weights, or a delta and what it is built on -> a whole model 
 delta.py      one delta applied (pure but for files)
 learner.py    the learner, where weights come out of its memory
 loaders.py    lora, full and base: how the engine is made to take weights
-keeper.py     one manifest after another of one slot; what the server says it holds there
+updater.py    one manifest after another of one slot; what the server says it holds there
 slots.py      the slots of one engine
 """

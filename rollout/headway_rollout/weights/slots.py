@@ -28,32 +28,32 @@ class SlotRefused(Exception):
 
 
 class Slots:
-    """A keeper for each slot, all of one engine."""
+    """An updater for each slot, all of one engine."""
 
     def __init__(
-        self, keeper: Callable[[str, Failed], WeightUpdater], adapters: int, reserved: str | None
+        self, updater: Callable[[str, Failed], WeightUpdater], adapters: int, reserved: str | None
     ) -> None:
         """Slots of an engine.
 
         Args:
-            keeper: makes the one of a slot.
+            updater: makes the one of a slot.
             adapters: slots that may hold an adapter at the same time.
             reserved: slot that is there from the start, and for which one of these places is kept.
         """
         self.failed: Failed = asyncio.get_running_loop().create_future()
         """Done when the engine is not to be trusted any more."""
-        self._keeper = keeper
+        self._updater = updater
         self._adapters = adapters
         self._reserved = frozenset() if reserved is None else frozenset({reserved})
-        self._keepers = {slot: keeper(slot, self.failed) for slot in self._reserved}
+        self._updaters = {slot: updater(slot, self.failed) for slot in self._reserved}
         self._with_adapter: set[str] = set()
         """Slots that were given an adapter, until they have ended."""
         self._seen_off: dict[str, asyncio.Task[None]] = {}
 
     def state(self, slot: str) -> WeightsState:
         """What a slot holds."""
-        keeper = self._keepers.get(slot)
-        return NOTHING if keeper is None else keeper.state
+        updater = self._updaters.get(slot)
+        return NOTHING if updater is None else updater.state
 
     async def take(self, slot: str, manifest: WeightsManifest) -> WeightsState:
         """Make a slot hold `manifest`.
@@ -67,13 +67,13 @@ class Slots:
             raise SlotRefused(
                 f"it has room for {self._adapters} adapters, and they are for {others}; release one"
             )
-        if slot not in self._keepers and len(self._keepers) >= MOST_SLOTS:
+        if slot not in self._updaters and len(self._updaters) >= MOST_SLOTS:
             raise SlotRefused(f"it holds {MOST_SLOTS} slots; release one")
         if manifest.kind == "lora":
             self._with_adapter.add(slot)
-        if slot not in self._keepers:
-            self._keepers[slot] = self._keeper(slot, self.failed)
-        return await self._keepers[slot].take(manifest)
+        if slot not in self._updaters:
+            self._updaters[slot] = self._updater(slot, self.failed)
+        return await self._updaters[slot].take(manifest)
 
     def release(self, slot: str) -> None:
         """Let go of a slot, once no request uses its weights. One that does not exist is released already.
@@ -83,18 +83,18 @@ class Slots:
         """
         if slot in self._reserved:
             raise SlotRefused(f"the slot {slot} lasts as long as the server: release others")
-        keeper = self._keepers.get(slot)
-        if keeper is None:
+        updater = self._updaters.get(slot)
+        if updater is None:
             return
-        keeper.release()
+        updater.release()
         if slot not in self._seen_off:
-            self._seen_off[slot] = asyncio.create_task(self._see_off(slot, keeper))
+            self._seen_off[slot] = asyncio.create_task(self._see_off(slot, updater))
 
-    async def _see_off(self, slot: str, keeper: WeightUpdater) -> None:
+    async def _see_off(self, slot: str, updater: WeightUpdater) -> None:
         try:
-            while keeper.leaving and not self.failed.done():
-                if await keeper.let_go() and keeper.leaving:
-                    del self._keepers[slot]
+            while updater.leaving and not self.failed.done():
+                if await updater.let_go() and updater.leaving:
+                    del self._updaters[slot]
                     self._with_adapter.discard(slot)
                     return
                 await asyncio.sleep(LOOK_SECONDS)

@@ -106,7 +106,7 @@ class WeightUpdater:
         final: bool = True,
         kill: Callable[[], Awaitable[str | None]] = nothing_known,
     ) -> None:
-        """A keeper of one slot.
+        """An updater of one slot.
 
         Args:
             failed: the future of the whole engine.

@@ -168,7 +168,7 @@ async def test_an_evaluation_has_an_agent_for_each_candidate() -> None:
         job = eval_config(http={"url": "http://agent/"})
         service = agent_of(job, one, GatewayServer(), at, http)
     assert isinstance(service, HttpAgent)
-    assert service.desk.backend is one
-    assert service.desk.base_url == "http://judge-eval-coordinator.ns.svc:8110"
-    assert service.desk.prompt(Purpose.EVALUATION, {"prompt": "no", "question": "yes"}) == "yes"
-    assert job_arn(job) == service.desk.job_arn == "arn:headway:rlevaljob::ns:judge/u"
+    assert service.host.backend is one
+    assert service.host.base_url == "http://judge-eval-coordinator.ns.svc:8110"
+    assert service.host.prompt(Purpose.EVALUATION, {"prompt": "no", "question": "yes"}) == "yes"
+    assert job_arn(job) == service.host.job_arn == "arn:headway:rlevaljob::ns:judge/u"

@@ -196,7 +196,7 @@ def the_learners(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     learner._layout = learners.Layout("file:///o", "ns", "job", "uid")
     learner._journal = learners.Journal(FileStore(), learner._layout, Signer.of("t", learner._layout))
     learner._ranks = type("Ranks", (), {"first": False})()
-    learner.keeper = type("Keeper", (), {"durable": 0})()
+    learner.checkpointer = type("Checkpointer", (), {"durable": 0})()
     groups = [learner_rig.group("t0-000000", [1.0, 0.0]), learner_rig.group("t0-000001", [1.0, 1.0])]
     batch = training_batch(Batch(step=1, epoch=0, groups=groups), objective)
     before = Stopwatch({"wait_for_batch": 1.0, "save_checkpoint": 0.5, "prune": 0.1, "report": 0.1})

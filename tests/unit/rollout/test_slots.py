@@ -74,14 +74,14 @@ Make = Callable[..., Awaitable[Slots]]
 @pytest.fixture
 async def make(engine: Adapters, tmp_path: Path) -> Make:
     async def made(adapters: int = 3, trained: str | None = None, lora: bool = True) -> Slots:
-        def keeper(slot: str, failed: Failed) -> WeightUpdater:
+        def updater(slot: str, failed: Failed) -> WeightUpdater:
             loader: Loader = (
                 LoraLoader(engine, 8, slot, 3 if slot == trained else 1) if lora else BaseLoader()
             )
             place, final = tmp_path / "cache" / slot, slot == trained
             return WeightUpdater(engine, loader, FileStore(), place, slot=slot, failed=failed, final=final)
 
-        return Slots(keeper, adapters, trained)
+        return Slots(updater, adapters, trained)
 
     return made
 

@@ -1,4 +1,4 @@
-"""What the keeper says when a part of the way fails. The engine is scripted; files and store are real."""
+"""What the updater says when a part of the way fails. The engine is scripted; files and store are real."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def loader() -> ScriptedLoader:
 
 
 @pytest.fixture
-async def keeper(engine: ScriptedEngine, loader: ScriptedLoader, tmp_path: Path) -> WeightUpdater:
+async def updater(engine: ScriptedEngine, loader: ScriptedLoader, tmp_path: Path) -> WeightUpdater:
     return WeightUpdater(engine, loader, FileStore(), tmp_path / "cache")
 
 
@@ -108,33 +108,33 @@ def manifest(tmp_path: Path, step: int, **changes: Any) -> WeightsManifest:
     return WeightsManifest.model_validate(content | changes)
 
 
-async def test_weights_that_are_proven_are_held(keeper: WeightUpdater, tmp_path: Path) -> None:
-    assert not keeper.state.ready
-    state = await keeper.take(manifest(tmp_path, 1))
+async def test_weights_that_are_proven_are_held(updater: WeightUpdater, tmp_path: Path) -> None:
+    assert not updater.state.ready
+    state = await updater.take(manifest(tmp_path, 1))
     assert (state.version, state.ready, state.error, state.canary_error) == (v(1), True, None, 0.0)
-    assert keeper.state == state
+    assert updater.state == state
 
 
 async def test_asking_again_for_what_is_held_loads_nothing(
-    keeper: WeightUpdater, loader: ScriptedLoader, tmp_path: Path
+    updater: WeightUpdater, loader: ScriptedLoader, tmp_path: Path
 ) -> None:
-    first = await keeper.take(manifest(tmp_path, 1))
-    assert await keeper.take(manifest(tmp_path, 1)) == first
+    first = await updater.take(manifest(tmp_path, 1))
+    assert await updater.take(manifest(tmp_path, 1)) == first
     assert loader.loaded == [v(1)]
 
 
 async def test_manifests_are_taken_one_at_a_time(
-    keeper: WeightUpdater, loader: ScriptedLoader, tmp_path: Path
+    updater: WeightUpdater, loader: ScriptedLoader, tmp_path: Path
 ) -> None:
-    await asyncio.gather(*(keeper.take(manifest(tmp_path, step)) for step in range(1, 6)))
+    await asyncio.gather(*(updater.take(manifest(tmp_path, step)) for step in range(1, 6)))
     assert sorted(loader.loaded) == [v(step) for step in range(1, 6)]
 
 
 @pytest.mark.parametrize("fault", ["digest", "missing", "unusable", "kind"])
 async def test_files_that_cannot_be_used_leave_the_engine_as_it_was(
-    keeper: WeightUpdater, loader: ScriptedLoader, tmp_path: Path, fault: str
+    updater: WeightUpdater, loader: ScriptedLoader, tmp_path: Path, fault: str
 ) -> None:
-    before = await keeper.take(manifest(tmp_path, 1))
+    before = await updater.take(manifest(tmp_path, 1))
     bad = manifest(tmp_path, 2, **({"kind": "full"} if fault == "kind" else {}))
     file = tmp_path / "store" / "2" / "a.safetensors"
     loader.unusable = fault == "unusable"
@@ -142,42 +142,42 @@ async def test_files_that_cannot_be_used_leave_the_engine_as_it_was(
         file.write_bytes(b"x")
     elif fault == "missing":
         file.unlink()
-    state = await keeper.take(bad)
+    state = await updater.take(bad)
     assert (state.version, state.ready) == (before.version, True)
     assert state.error
     assert state.reason == ("UpdateFailed" if fault == "missing" else "VerificationFailed")
-    assert not keeper.failed.done()
+    assert not updater.failed.done()
     loader.unusable = False
-    again = await keeper.take(manifest(tmp_path, 2))
+    again = await updater.take(manifest(tmp_path, 2))
     assert (again.version, again.error, again.reason) == (v(2), None, None), "a second try must succeed"
 
 
 @pytest.mark.parametrize("answer", [-1.5, float("nan"), float("-inf"), -9999.0])
 async def test_a_canary_outside_its_tolerance_is_final(
-    keeper: WeightUpdater, engine: ScriptedEngine, tmp_path: Path, answer: float
+    updater: WeightUpdater, engine: ScriptedEngine, tmp_path: Path, answer: float
 ) -> None:
-    await keeper.take(manifest(tmp_path, 1))
+    await updater.take(manifest(tmp_path, 1))
     engine.answers = lambda context: answer
-    state = await keeper.take(manifest(tmp_path, 2))
+    state = await updater.take(manifest(tmp_path, 2))
     assert not state.ready
     assert state.version is None
     assert state.error is not None
     assert "NotVerified" in state.error
     assert state.reason == "VerificationFailed"
-    error = keeper.failed.result()
+    error = updater.failed.result()
     assert not error.permanent
     assert error.termination.reason == "WeightsNotVerified"
     engine.answers = lambda context: LOGPROBS[len(context) - 1]
-    assert await keeper.take(manifest(tmp_path, 1)) == state, "nothing may bring such an engine back"
+    assert await updater.take(manifest(tmp_path, 1)) == state, "nothing may bring such an engine back"
 
 
 async def test_an_engine_that_refuses_is_final(
-    keeper: WeightUpdater, loader: ScriptedLoader, tmp_path: Path
+    updater: WeightUpdater, loader: ScriptedLoader, tmp_path: Path
 ) -> None:
     loader.refuses = True
-    state = await keeper.take(manifest(tmp_path, 1))
+    state = await updater.take(manifest(tmp_path, 1))
     assert (state.ready, state.reason) == (False, "UpdateFailed")
-    assert keeper.failed.done()
+    assert updater.failed.done()
 
 
 @pytest.mark.parametrize("refuses", ["load", "canary"])
@@ -192,12 +192,12 @@ async def test_the_answer_names_the_signal_that_an_engine_died_of(
 
     loader.refuses = refuses == "load"
     engine.answers = gone
-    keeper = WeightUpdater(engine, loader, FileStore(), tmp_path / "cache", kill=kill)
-    state = await keeper.take(manifest(tmp_path, 1))
+    updater = WeightUpdater(engine, loader, FileStore(), tmp_path / "cache", kill=kill)
+    state = await updater.take(manifest(tmp_path, 1))
     assert (state.ready, state.version, state.reason) == (False, None, "UpdateFailed")
     why = "vLLM's EngineCore died of SIGILL; it was taking weights 0.1"
     assert state.error == f"EngineDied: {why}"
-    error = keeper.failed.result()
+    error = updater.failed.result()
     assert (error.termination.reason, error.termination.message) == ("EngineDied", why)
     assert not error.permanent
 
@@ -209,29 +209,29 @@ async def test_a_slot_besides_the_policy_never_ends_the_engine(
         raise AssertionError("other slots go on")
 
     loader.refuses = True
-    keeper = WeightUpdater(
+    updater = WeightUpdater(
         engine, loader, FileStore(), tmp_path / "cache", slot="other", final=False, kill=kill
     )
-    state = await keeper.take(manifest(tmp_path, 1))
+    state = await updater.take(manifest(tmp_path, 1))
     assert (state.ready, state.error) == (False, "EngineRefused: no")
-    assert not keeper.failed.done()
+    assert not updater.failed.done()
 
 
 async def test_a_state_can_always_be_sent(
-    keeper: WeightUpdater, engine: ScriptedEngine, tmp_path: Path
+    updater: WeightUpdater, engine: ScriptedEngine, tmp_path: Path
 ) -> None:
     """JSON knows no infinity: a canary that could not be compared has no number."""
     engine.answers = lambda context: float("nan")
-    state = await keeper.take(manifest(tmp_path, 1))
+    state = await updater.take(manifest(tmp_path, 1))
     assert state.canary_error is None
     assert "NaN" not in state.model_dump_json()
 
 
 async def test_while_it_loads_it_is_not_ready(
-    keeper: WeightUpdater, engine: ScriptedEngine, tmp_path: Path
+    updater: WeightUpdater, engine: ScriptedEngine, tmp_path: Path
 ) -> None:
-    await keeper.take(manifest(tmp_path, 1))
+    await updater.take(manifest(tmp_path, 1))
     seen = []
-    engine.answers = lambda context: (seen.append(keeper.state), LOGPROBS[len(context) - 1])[1]
-    await keeper.take(manifest(tmp_path, 2))
+    engine.answers = lambda context: (seen.append(updater.state), LOGPROBS[len(context) - 1])[1]
+    await updater.take(manifest(tmp_path, 2))
     assert {(state.version, state.ready) for state in seen} == {(v(1), False)}

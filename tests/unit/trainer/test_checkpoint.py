@@ -34,9 +34,9 @@ def manifest(*, world: int, file: FileDigest) -> CheckpointManifest:
 def restore(folder: Path, found: CheckpointManifest, scratch: Path) -> JobError:
     layout = cast(Layout, SimpleNamespace(checkpoint_of=lambda step, start: f"file://{folder}"))
     journal = cast(Journal, None)
-    keeper = CheckpointManager(CheckpointsSpec(), UNTOUCHED, FileStore(), layout, journal, scratch, ONE)
+    checkpointer = CheckpointManager(CheckpointsSpec(), UNTOUCHED, FileStore(), layout, journal, scratch, ONE)
     with pytest.raises(JobError) as failed:
-        keeper.restore(Checkpoint(report=rig.report(1), state=found))
+        checkpointer.restore(Checkpoint(report=rig.report(1), state=found))
     assert failed.value.termination.reason == "CheckpointUnusable"
     return failed.value
 

@@ -82,7 +82,7 @@ class Process:
         self.store = Files()
         self.engine = Counting(name, ranks.rank)
         self.journal = Journal(self.store, layout, Signer.of(CHECKPOINTS, layout))
-        self.keeper = CheckpointManager(
+        self.checkpointer = CheckpointManager(
             CheckpointsSpec(every_steps=EVERY, **spec),
             cast(Engine, self.engine),
             self.store,
@@ -93,7 +93,7 @@ class Process:
         )
         self.incarnation = 0
         if (found := ranks.share(self.journal.begin() if ranks.first else None)) is not None:
-            self.keeper.restore(found)
+            self.checkpointer.restore(found)
             self.journal.confirm(found)
             self.incarnation = found.report.version.incarnation
 
@@ -106,13 +106,13 @@ class Process:
         for step in steps:
             if self.ranks.first:
                 self.journal.take(self.report(step))
-            self.keeper.after(self.report(step))
+            self.checkpointer.after(self.report(step))
 
     def durable(self, *steps: int, validated: tuple[int, ...] = ()) -> None:
         for step in steps:
             self.take(step)
-            self.keeper.settle()
-            self.keeper.prune(validated)
+            self.checkpointer.settle()
+            self.checkpointer.prune(validated)
 
 
 @pytest.fixture
@@ -168,10 +168,10 @@ def test_one_that_hung_in_its_upload_and_goes_on_leaves_its_successors_checkpoin
 
     hung.goes_on.set()
     with pytest.raises(JobError, match="has begun, and this is 0") as ended:
-        old.keeper.settle()
+        old.checkpointer.settle()
     assert ended.value.termination.reason == "Superseded"
     again = start("after its end")
-    assert (again.engine.word, str(again.report(again.keeper.durable).version)) == ("new", "1.15")
+    assert (again.engine.word, str(again.report(again.checkpointer.durable).version)) == ("new", "1.15")
 
 
 def test_one_that_was_replaced_uploads_nothing_and_deletes_nothing(
@@ -186,14 +186,14 @@ def test_one_that_was_replaced_uploads_nothing_and_deletes_nothing(
     new.durable(15, 20)
     there = folders(layout)
     assert there == ["000015/000001", "000020/000001"]
-    old.keeper.saved = -1
-    old.keeper.save(old.report(15))
+    old.checkpointer.saved = -1
+    old.checkpointer.save(old.report(15))
     with pytest.raises(JobError, match="has begun, and this is 0"):
-        old.keeper.settle()
+        old.checkpointer.settle()
     with pytest.raises(JobError, match="has begun, and this is 0"):
-        old.keeper.prune([])
+        old.checkpointer.prune([])
     assert folders(layout) == there
-    assert start("after").keeper.durable == 20
+    assert start("after").checkpointer.durable == 20
 
 
 class Meeting:
@@ -244,8 +244,8 @@ class Absent:
 
 def until_over(process: Process) -> None:
     """As the loop looks: now and then, until nothing is under way."""
-    while process.keeper._background._work is not None:
-        process.keeper.check()
+    while process.checkpointer._background._work is not None:
+        process.checkpointer.check()
 
 
 def test_an_upload_that_failed_is_made_again_from_the_snapshot(start: Callable[..., Process]) -> None:
@@ -254,7 +254,7 @@ def test_an_upload_that_failed_is_made_again_from_the_snapshot(start: Callable[.
     process.take(5)
     process.engine.word = "trained on"
     until_over(process)
-    assert (absent.left, process.keeper.durable) == (0, 5)
+    assert (absent.left, process.checkpointer.durable) == (0, 5)
     assert start("second").engine.word == "first"
 
 
@@ -263,16 +263,16 @@ def test_one_that_is_told_to_stop_after_a_failed_upload_is_saved(start: Callable
     process = start("first")
     Absent(process, 1)
     process.take(5)
-    process.keeper.save(process.report(5))
-    process.keeper.settle()
-    assert start("second").keeper.durable == 5
+    process.checkpointer.save(process.report(5))
+    process.checkpointer.settle()
+    assert start("second").checkpointer.durable == 5
     Absent(process := start("third"), 1)
     process.take(10, 11)
     process.engine.word = "at 11"
-    process.keeper.save(process.report(11))
-    process.keeper.settle()
+    process.checkpointer.save(process.report(11))
+    process.checkpointer.settle()
     after = start("fourth")
-    assert (after.keeper.durable, after.engine.word) == (11, "at 11")
+    assert (after.checkpointer.durable, after.engine.word) == (11, "at 11")
 
 
 @pytest.mark.parametrize("away", [0, 1])
@@ -287,10 +287,10 @@ def test_no_node_waits_for_what_another_has_given_up(
         if ranks.rank == away:
             Absent(node, 1)
         node.take(5, 10)
-        node.keeper.settle()
+        node.checkpointer.settle()
         if ranks.first:
-            node.keeper.prune([])
-        return node.keeper.durable
+            node.checkpointer.prune([])
+        return node.checkpointer.durable
 
     assert Meeting().live(work) == [10, -1]
     assert folders(layout) == ["000010/000000"]
@@ -308,8 +308,8 @@ def test_a_step_that_was_a_change_makes_a_checkpoint(start: Callable[..., Proces
     for step, said in ((6, {"refused": refused}), (7, {})):
         report = process.report(step).model_copy(update={"directive": directive, **said})
         process.journal.take(report)
-        process.keeper.after(report)
-        process.keeper.settle()
+        process.checkpointer.after(report)
+        process.checkpointer.settle()
     assert folders(layout) == ["000005/000000", "000007/000000"]
 
 
@@ -325,7 +325,7 @@ def test_what_can_be_gone_back_to_is_whole_and_of_this_line(
     second.journal.take(second.report(11))
     found = second.journal.find(10, last=11)
     assert (found.report.step, found.state.start) == (10, 0)
-    assert second.keeper.fetch(found) is None
+    assert second.checkpointer.fetch(found) is None
     for step, why in ((15, "step 11 is the last one taken"), (7, "it has no report.json")):
         with pytest.raises(NotWhole, match=why):
             second.journal.find(step, last=11)
@@ -343,7 +343,7 @@ def test_files_that_cannot_be_had_are_known_before_anything_is_loaded(
     process.engine.word = "now"
     weights = Path(layout.checkpoint_of(5, 0).removeprefix("file://")) / "weights_0.pt"
     weights.unlink() if harm == "gone" else weights.write_text("other")
-    fault = process.keeper.fetch(process.journal.find(5, last=10))
+    fault = process.checkpointer.fetch(process.journal.find(5, last=10))
     assert fault is not None
     assert "it is not whole" in fault.why
     assert fault.end.reason == "CheckpointUnusable"
@@ -355,7 +355,7 @@ def test_a_store_that_stays_away_ends_a_learner(start: Callable[..., Process]) -
     Absent(process, 2)
     process.take(5)
     with pytest.raises(StoreAway):
-        process.keeper.settle()
+        process.checkpointer.settle()
 
 
 def test_the_stores_absence_is_told_where_it_ends_the_process(
@@ -376,8 +376,8 @@ def test_absences_far_apart_are_not_added_up(start: Callable[..., Process]) -> N
     for step in (5, 10, 15):
         Absent(process, 1)
         process.take(step)
-        process.keeper.settle()
-        assert process.keeper.durable == step
+        process.checkpointer.settle()
+        assert process.checkpointer.durable == step
 
 
 def test_one_that_was_replaced_exports_nothing(start: Callable[..., Process]) -> None:
@@ -408,9 +408,9 @@ def test_a_write_under_way_when_it_hung_hides_no_checkpoint(
     new.durable(15)
     old.journal.refuse_superseded = lambda: None  # type: ignore[method-assign]
     hung.goes_on.set()
-    old.keeper.settle()
+    old.checkpointer.settle()
     assert "000015/000000" in folders(layout)
-    new.keeper.prune([])
+    new.checkpointer.prune([])
     assert folders(layout) == ["000010/000000", "000015/000001"]
     assert start("after").engine.word == "new"
 
@@ -438,14 +438,14 @@ def test_what_an_undone_branch_left_counts_for_nothing(start: Callable[..., Proc
     second = start("second")
     second.journal.take(second.report(11))
     second.journal.take(second.report(12))
-    second.keeper.save(second.report(12))
-    second.keeper.settle()
-    assert second.keeper.prune([]) == [10, 12, 15, 20], "those beyond wait for a person"
+    second.checkpointer.save(second.report(12))
+    second.checkpointer.settle()
+    assert second.checkpointer.prune([]) == [10, 12, 15, 20], "those beyond wait for a person"
     for step in range(13, 17):
         second.journal.take(second.report(step))
-    second.keeper.save(second.report(16))
-    second.keeper.settle()
-    second.keeper.prune([])
+    second.checkpointer.save(second.report(16))
+    second.checkpointer.settle()
+    second.checkpointer.prune([])
     assert folders(layout) == ["000012/000001", "000016/000001", "000020/000000"]
     second.durable(*range(17, 21))
     assert folders(layout) == ["000016/000001", "000020/000001"]
@@ -466,7 +466,7 @@ def test_what_makes_a_checkpoint_whole_is_deleted_first(
 def test_many_old_checkpoints_go_in_two_requests(start: Callable[..., Process], layout: Layout) -> None:
     start("first", keep_last=9).durable(5, 10, 15, 20)
     process = start("second", keep_last=1)
-    process.keeper.prune([])
+    process.checkpointer.prune([])
     assert [len(together) for together in process.store.deleted] == [3, 3 * 4]
     assert folders(layout) == ["000020/000000"]
 
@@ -481,11 +481,11 @@ def test_a_checkpoint_that_is_being_written_is_neither_deleted_nor_forgotten(
     hung = Hung(process, int(uploaded))
     process.take(15)
     assert hung.reached.wait(30)
-    assert process.keeper.prune([]) == [10, 15]
+    assert process.checkpointer.prune([]) == [10, 15]
     assert folders(layout) == ["000010/000000", *["000015/000000"] * uploaded]
     hung.goes_on.set()
-    process.keeper.settle()
-    assert process.keeper.durable == 15
+    process.checkpointer.settle()
+    assert process.checkpointer.durable == 15
 
 
 def test_a_copy_that_a_person_made_is_left_alone(start: Callable[..., Process], layout: Layout) -> None:
@@ -510,5 +510,5 @@ def test_a_step_costs_the_store_few_requests(
         real = getattr(process.store, name)
         monkeypatch.setattr(process.store, name, lambda *a, n=name, r=real: (asked.append(n), r(*a))[1])
     process.take(21)
-    process.keeper.prune([])
+    process.checkpointer.prune([])
     assert [name for name in asked if name != "delete"] == ["get", "get", "list"]

@@ -33,7 +33,7 @@ def test_the_newest_whole_version_stays_while_those_after_it_lie_in_memory(
     learner._spec, learner._store, learner._layout = spec, store, layout
     learner._parts = SimpleNamespace(spec=spec)
     learner._sender = object() if in_memory else None
-    learner.keeper = SimpleNamespace(prune=lambda validated, validating: [26, 27])
+    learner.checkpointer = SimpleNamespace(prune=lambda validated, validating: [26, 27])
     learner.prune(27, [], [10])
     left = by_number(store.list(layout.all_weights), layout.all_weights)
     assert sorted(left) == ([0, 10, 20] if in_memory else [0, 10]), "step 10 is being validated"

@@ -35,10 +35,10 @@ def hold(monkeypatch: pytest.MonkeyPatch) -> ShutdownGuard:
 
 
 class Scripted:
-    """A learner, and its keeper, that trains by counting; a checkpoint is made only when it is asked for."""
+    """A learner that trains by counting, with its checkpointer; checkpoints are made only on request."""
 
     def __init__(self, step: int = 0) -> None:
-        self.keeper = self
+        self.checkpointer = self
         self.step = step
         self.durable = self.saved = 0
         self.told = -1

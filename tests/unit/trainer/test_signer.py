@@ -54,7 +54,7 @@ class Process:
     def __init__(self, layout: Layout, scratch: Path, key: str = CHECKPOINTS) -> None:
         self.store, self.engine = FileStore(), Pickled()
         self.journal = Journal(self.store, layout, Signer.of(key, layout))
-        self.keeper = CheckpointManager(
+        self.checkpointer = CheckpointManager(
             CheckpointsSpec(),
             cast(Engine, self.engine),
             self.store,
@@ -67,12 +67,12 @@ class Process:
     def resume(self) -> None:
         found = self.journal.begin()
         if found is not None:
-            self.keeper.restore(found)
+            self.checkpointer.restore(found)
 
     def take(self, step: int) -> None:
         self.journal.take(rig.report(step))
-        self.keeper.save(rig.report(step))
-        self.keeper.settle()
+        self.checkpointer.save(rig.report(step))
+        self.checkpointer.settle()
 
 
 @pytest.fixture
@@ -155,7 +155,7 @@ def test_what_a_node_says_that_it_uploaded_is_signed_too(layout: Layout, tmp_pat
             super().put(uri, forge(data, b"planted") if "/parts/" in uri else data)
 
     process = Process(layout, tmp_path / "first")
-    process.keeper._store = Meddling()
+    process.checkpointer._store = Meddling()
     process.resume()
     with pytest.raises(
         JobError, match=r"signature.*let nothing but this job's pods write below spec\.output"
@@ -174,7 +174,7 @@ def test_a_part_of_another_checkpoint_is_none_of_this_one(layout: Layout, tmp_pa
         def put(self, uri: str, data: bytes) -> None:
             super().put(uri, older if "/parts/" in uri else data)
 
-    process.keeper._store = Replaying()
+    process.checkpointer._store = Replaying()
     with pytest.raises(JobError, match="it was written for"):
         process.take(2)
 

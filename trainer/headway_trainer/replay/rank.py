@@ -56,8 +56,8 @@ class _Replay:
             if self.ranks.first:
                 log("step", step=now.step, **now.metrics)
             if now.step in self.plan.saved:
-                self.learner.keeper.save(now)
-                self.learner.keeper.settle()
+                self.learner.checkpointer.save(now)
+                self.learner.checkpointer.settle()
             if now.step != self.context.request.step:
                 self._compare(now, recorded)
                 self._forget(now.step)
