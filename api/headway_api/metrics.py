@@ -400,6 +400,7 @@ USAGE: Final = (
         ("role", "product"),
     ),
     Family("usage/cost_usd", "Cost so far by the price book.", "usd"),
+    Family("usage/cost_at_step_usd", "Cost of the whole job when its newest step was taken.", "usd"),
     Family(
         "cost/usd",
         "The same in parts, by what was paid for, and by model where it is not the job's own.",

@@ -428,7 +428,9 @@ class Coordinator(Process):
     def _moved(self) -> None:
         """The job went forward: new figures, a new status."""
         if self._training is not None:
-            found = self._figures.batch(self._training.state, again=self._restoring)
+            found = self._figures.batch(
+                self._training.state, again=self._restoring, cost=lambda: self._usage().cost
+            )
             if found is not None:
                 self._unkept.put_nowait(found)
                 self._trace_step(self._training.state)

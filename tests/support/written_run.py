@@ -144,7 +144,8 @@ def _stepped(spool: Spool, step: int, odds: float, groups: int, size: int, rng: 
     )
     spool.keep(StepReport.model_validate(report.model_dump()))
     found = figures.batch(made, step, trained=frozenset(ids), max_turns=4)
-    spool.keep_figures(BatchFigures(step=step, groups=ids, figures=found))
+    cost = {"usage/cost_at_step_usd": 0.0006 * step}
+    spool.keep_figures(BatchFigures(step=step, groups=ids, figures=found | cost))
 
 
 def _validated(spool: Spool, step: int, odds: float, rng: random.Random) -> None:

@@ -4,7 +4,7 @@ for the signals of collapse."""
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from headway_analysis.measures import figures, tasks
 from headway_analysis.measures.figures import Figures
@@ -18,6 +18,7 @@ from headway_coordinator.signals import Signals
 from headway_coordinator.spool import Replay, Spool
 from headway_coordinator.state import State
 
+COST = "usage/cost_at_step_usd"
 READ_AGAIN = 16
 """Newest steps whose batches are read again where what they came to was not kept."""
 
@@ -73,13 +74,22 @@ class StepFigures:
             self.signals.recall(report.step, report.metrics | (found.figures if found else {}))
         return lost
 
-    def batch(self, state: State, *, again: bool) -> BatchFigures | None:
-        """The last batch of `state`, if there is one, has been trained; returns what that says of it. Saying
-        so twice changes nothing."""
+    def batch(
+        self, state: State, *, again: bool, cost: Callable[[], str | None] = lambda: None
+    ) -> BatchFigures | None:
+        """Take the figures of the last batch of `state`, once a step has trained it; None where it has none,
+        or they are known.
+
+        Args:
+            cost: of the whole job by now, in US dollars; None if nothing has a price. It is left out after a
+                restart: it would count what came after the step.
+        """
         report = state.trained
         if report is None or not state.last_batch or report.step in self._batches:
             return None
         found = self.of(state.last_batch, report, state.idle)
+        if not again and (spent := cost()) is not None:
+            found |= {COST: float(spent)}
         self._batches.add(report.step)
         self._latest |= {"learner": self._latest.get("learner", {}) | report.metrics, "batch": found}
         self.signals.step(report.step, report.metrics | found)

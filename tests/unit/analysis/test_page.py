@@ -108,6 +108,7 @@ def test_it_says_how_the_run_went(good: Made, good_page: str) -> None:
     assert "finished: MaxSteps, step 20" in found
     assert "0.0123 USD" in found
     assert "No sign of collapse was raised." in found
+    assert "Cost of the whole job when each step was taken" in found
     for title in ("Reward", "External score", "Entropy", "Seconds of a step", "Reward by field"):
         assert title in found
 

@@ -360,3 +360,18 @@ def test_validation_is_due_at_the_start_every_n_steps_and_at_the_end() -> None:
     assert steps == [0, 3, 6, 7]
     assert not due(0, every=3, at_start=False, last=False)
     assert not due(7, every=0, at_start=True, last=True)
+
+
+@pytest.mark.parametrize(
+    ("again", "cost", "shown_cost"), [(False, "1.25", 1.25), (True, "1.25", None), (False, None, None)]
+)
+def test_a_step_has_the_jobs_cost_unless_it_is_told_again(
+    again: bool, cost: str | None, shown_cost: float | None
+) -> None:
+    spec = a_small_spec()
+    shown = StepFigures(spec, Signals(spec))
+    groups = [a_group("t0-000000", [1.0, 0.0], step=0)]
+    state = State(reports=[a_job.report(0), a_job.report(1)], last_batch=groups)
+    found = shown.batch(state, again=again, cost=lambda: cost)
+    assert found is not None
+    assert found.figures.get("usage/cost_at_step_usd") == shown_cost

@@ -174,6 +174,12 @@ def training(figures: Mapping[int, Figures], validations: Sequence[ValidationRec
             _filled(summed(figures, "training/total_tokens", "from the beginning")),
             "Tokens that went through forward and backward.",
         ),
+        Chart(
+            "Cost",
+            "US dollars",
+            _filled(line(figures, "usage/cost_at_step_usd", "from the beginning")),
+            "Cost of the whole job when each step was taken, by the price book then.",
+        ),
         *(_panel(panel, figures) for panel in PANELS),
     ]
     return [chart for chart in charts if chart.lines]
