@@ -28,12 +28,12 @@ LOG = f"{NAME}-learner-0"
 
 
 def written(project: Path) -> Path:
-    """Local jobs: `workspace`, which used something and logged; `good` and `bad`, with figures; `judged`, an
+    """Local jobs: `desk`, which used something and logged; `good` and `bad`, with figures; `judged`, an
     evaluation."""
     jobs = project / ".headway"
-    workspace = FinishedRun(jobs / NAME).job({"state": "Complete"}).identity().played().adapters().prices()
-    (workspace.folder / "logs").mkdir()
-    (workspace.folder / "logs" / f"{LOG}.log").write_text("".join(f"line {n}\n" for n in range(50)))
+    desk = FinishedRun(jobs / NAME).job({"state": "Complete"}).identity().played().adapters().prices()
+    (desk.folder / "logs").mkdir()
+    (desk.folder / "logs" / f"{LOG}.log").write_text("".join(f"line {n}\n" for n in range(50)))
     for name, course in (("good", "good"), ("bad", "collapsed")):
         made = written_run.write(jobs / name / "artifacts", course, steps=STEPS, every=2, name=name)  # type: ignore[arg-type]
         metadata = {"name": name, "namespace": made.layout.namespace, "uid": made.layout.uid}
@@ -55,11 +55,11 @@ def judged(folder: Path) -> None:
 class InProcess:
     """A server without a process, and a client of it for each call."""
 
-    def __init__(self, workspace: Workspace) -> None:
-        self.workspace = workspace
+    def __init__(self, desk: Workspace) -> None:
+        self.desk = desk
 
     async def call_tool(self, name: str, arguments: Json) -> CallToolResult:
-        async with Client(server.made(self.workspace)) as client:
+        async with Client(server.made(self.desk)) as client:
             try:
                 return await client.call_tool(name, arguments)
             except MCPError as error:  # raised inside, it would come out in a group
@@ -67,7 +67,7 @@ class InProcess:
         raise refused
 
     async def tools(self) -> list[Tool]:
-        async with Client(server.made(self.workspace)) as client:
+        async with Client(server.made(self.desk)) as client:
             return (await client.list_tools()).tools
 
 

@@ -42,12 +42,10 @@ READS = [
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Jobs, and the project `workspace` of a template. Not to be changed."""
+    """Jobs, and the project `desk` of a template. Not to be changed."""
     folder = mcp_project.written(tmp_path_factory.mktemp("project"))
-    scaffold.write(folder / "workspace", Template.VERIFIABLE)
-    (folder / "workspace" / "test_environment.py").write_text(
-        "def test_it() -> None:\n    assert 1 + 1 == 2\n"
-    )
+    scaffold.write(folder / "desk", Template.VERIFIABLE)
+    (folder / "desk" / "test_environment.py").write_text("def test_it() -> None:\n    assert 1 + 1 == 2\n")
     return folder
 
 
@@ -69,23 +67,23 @@ async def test_each_tool_that_reads_answers(project: Path) -> None:
     asked: dict[str, Json] = {
         "jobs": {},
         "status": {"job": "good"},
-        "logs": {"job": "workspace", "tail": 3},
+        "logs": {"job": "desk", "tail": 3},
         "trajectories": {"job": "good", "step": 0, "limit": 2},
-        "cost": {"job": "workspace"},
+        "cost": {"job": "desk"},
         "report": {"job": "good"},
         "compare": {"jobs": ["good", "bad"]},
         "timeline": {"job": "good"},
         "artifacts": {"job": "good"},
-        "estimate": {"file": "workspace/job.yaml", "set": ["spec.model.contextLength=4096"]},
+        "estimate": {"file": "desk/job.yaml", "set": ["spec.model.contextLength=4096"]},
     }
     async with over_stdio(project) as client:
         assert [each.name for each in (await client.list_tools()).tools] == [*asked]
         found = {name: answer(await client.call_tool(name, arguments)) for name, arguments in asked.items()}
-        refused = error(await client.call_tool("submit", {"file": "workspace/job.yaml"}))
+        refused = error(await client.call_tool("submit", {"file": "desk/job.yaml"}))
         with pytest.raises(MCPError, match="there is no tool 'jbs'; did you mean jobs"):
             await client.call_tool("jbs", {})
         assert "did you mean good?" in error(await client.call_tool("status", {"job": "goodd"}))
-        assert error(await client.call_tool("logs", {"job": "workspace", "tail": -1})).startswith("tail: ")
+        assert error(await client.call_tool("logs", {"job": "desk", "tail": -1})).startswith("tail: ")
         assert client.instructions is not None
         assert "untrusted" in client.instructions
     assert refused.startswith("submit is not offered here")
@@ -97,8 +95,8 @@ async def test_each_tool_that_reads_answers(project: Path) -> None:
 
 async def test_with_changes_allowed_jobs_are_changed(project: Path, stub: tuple[StubCluster, Path]) -> None:
     there, kubeconfig = stub
-    job = (project / "workspace" / "job.yaml").read_text()
-    (project / "stored.yaml").write_text(job.replace(f"file://{project}/workspace", "s3://bucket"))
+    job = (project / "desk" / "job.yaml").read_text()
+    (project / "stored.yaml").write_text(job.replace(f"file://{project}/desk", "s3://bucket"))
     async with over_stdio(project, "--allow-changes", kubeconfig=kubeconfig) as client:
         listed = [each.name for each in (await client.list_tools()).tools]
         assert listed == [tool.name for tool in catalogue.TOOLS]
@@ -116,9 +114,9 @@ async def test_with_changes_allowed_jobs_are_changed(project: Path, stub: tuple[
 async def test_a_project_is_checked_by_its_own_code(project: Path) -> None:
     """What it prints while it is checked reaches no client."""
     async with over_stdio(project, "--allow-changes") as client:
-        found = answer(await client.call_tool("check", {"file": "workspace/job.yaml", "rows": 1}))
+        found = answer(await client.call_tool("check", {"file": "desk/job.yaml", "rows": 1}))
         assert {each["check"]: each["verdict"] for each in found["checks"]}["tests"] == "Pass"
-        said = error(await client.call_tool("check", {"file": "workspace/job.yaml", "set": ["rows=1"]}))
+        said = error(await client.call_tool("check", {"file": "desk/job.yaml", "set": ["rows=1"]}))
         assert said == "--set rows=1: write spec.FIELD=VALUE, such as spec.schedule.maxSteps=3"
 
 

@@ -77,7 +77,7 @@ def changer(project: Path, stub: StubCluster) -> InProcess:
 async def test_jobs_of_this_machine_are_listed(reader: InProcess) -> None:
     found = answer(await reader.call_tool("jobs", {}))
     assert {each["job"]: each["state"] for each in found["jobs"]} == {
-        "workspace": "Complete", "good": "Running", "bad": "Running", "judged": "Pending",
+        "desk": "Complete", "good": "Running", "bad": "Running", "judged": "Pending",
     }  # fmt: skip
     assert found["notes"][0].startswith("no jobs of a cluster are listed: no cluster to speak to")
 
@@ -92,7 +92,7 @@ async def test_a_job_that_cannot_be_read_hides_no_other(reader: InProcess, proje
     (project / ".headway/good/status.headway-operator.json").write_text("{")
     (project / ".headway/bad/job.json").write_text('{"metadata": {}}')
     found = answer(await reader.call_tool("jobs", {}))
-    assert {each["job"] for each in found["jobs"]} == {"workspace", "judged"}
+    assert {each["job"] for each in found["jobs"]} == {"desk", "judged"}
     assert {each.partition(" ")[0] for each in found["notes"]} == {"good", "bad", "no"}
 
 
@@ -104,28 +104,28 @@ async def test_a_link_in_a_circle_is_told(reader: InProcess, project: Path) -> N
 
 
 async def test_a_status_is_the_jobs_own(reader: InProcess) -> None:
-    found = answer(await reader.call_tool("status", {"job": "workspace", "spec": True}))
-    assert (found["job"], found["kind"], found["at"]) == ("workspace", "RLTrainingJob", "this machine")
+    found = answer(await reader.call_tool("status", {"job": "desk", "spec": True}))
+    assert (found["job"], found["kind"], found["at"]) == ("desk", "RLTrainingJob", "this machine")
     assert found["status"]["state"] == "Complete"
     assert found["line"].startswith("state Complete")
     assert found["spec"]["model"]["base"] == "hf://org/base"
-    assert "spec" not in answer(await reader.call_tool("status", {"job": "workspace"}))
+    assert "spec" not in answer(await reader.call_tool("status", {"job": "desk"}))
 
 
 async def test_logs_end_with_the_newest_line(reader: InProcess) -> None:
-    found = answer(await reader.call_tool("logs", {"job": "workspace", "role": "learner", "tail": 2}))
+    found = answer(await reader.call_tool("logs", {"job": "desk", "role": "learner", "tail": 2}))
     assert found["lines"] == [{"writer": LOG, "text": f"line {n}"} for n in (48, 49)]
 
 
 async def test_a_role_that_wrote_nothing_is_said(reader: InProcess) -> None:
-    found = answer(await reader.call_tool("logs", {"job": "workspace", "role": "judge"}))
+    found = answer(await reader.call_tool("logs", {"job": "desk", "role": "judge"}))
     assert (found["lines"], found["notes"]) == ([], ["no such process has written anything"])
 
 
 async def test_long_logs_keep_their_end_and_say_so(reader: InProcess, project: Path) -> None:
     path = project / ".headway" / NAME / "logs" / f"{LOG}.log"
     path.write_text("".join(f"{n} {'x' * 5000}\n" for n in range(900)))
-    found = answer(await reader.call_tool("logs", {"job": "workspace", "tail": 1000}))
+    found = answer(await reader.call_tool("logs", {"job": "desk", "tail": 1000}))
     assert found["lines"][-1]["text"].startswith("899 ")
     assert len(found["lines"]) < 20
     assert any("earlier lines were left out; write a role" in each for each in found["notes"])
@@ -199,7 +199,7 @@ async def test_an_answer_has_its_bound(reader: InProcess, project: Path, content
 
 
 async def test_a_bill_is_as_the_verb_has_it(reader: InProcess) -> None:
-    found = answer(await reader.call_tool("cost", {"job": "workspace"}))
+    found = answer(await reader.call_tool("cost", {"job": "desk"}))
     assert {each["class"] for each in found["used"]} >= {"train", "sample"}
     assert float(found["cost"]) >= 0
 
@@ -253,7 +253,7 @@ async def test_seconds_of_steps_are_told(reader: InProcess) -> None:
 
 
 async def test_what_a_run_wrote_is_listed(reader: InProcess) -> None:
-    found = answer(await reader.call_tool("artifacts", {"job": "workspace"}))
+    found = answer(await reader.call_tool("artifacts", {"job": "desk"}))
     assert (found["best"], found["latest"]) == (2, 4)
     assert [each["step"] for each in found["weights"]] == [0, 2, 4]
 
@@ -264,16 +264,12 @@ async def test_what_a_run_wrote_is_listed(reader: InProcess) -> None:
         ("status", {}, "job: Field required"),
         ("status", {"job": ""}, "job: "),
         ("status", {"job": "   "}, "job: write a name; call jobs"),
-        ("status", {"job": ["workspace"]}, "job: "),
-        ("logs", {"job": "workspace", "tail": 0}, "tail: "),
-        ("logs", {"job": "workspace", "tail": 10**9}, "tail: "),
-        ("logs", {"job": "workspace", "role": "root"}, "role: "),
-        (
-            "trajectories",
-            {"job": "workspace", "limt": 1},
-            "limt: there is no such field; did you mean limit?",
-        ),
-        ("trajectories", {"job": "workspace", "outcome": "Won"}, "outcome: "),
+        ("status", {"job": ["desk"]}, "job: "),
+        ("logs", {"job": "desk", "tail": 0}, "tail: "),
+        ("logs", {"job": "desk", "tail": 10**9}, "tail: "),
+        ("logs", {"job": "desk", "role": "root"}, "role: "),
+        ("trajectories", {"job": "desk", "limt": 1}, "limt: there is no such field; did you mean limit?"),
+        ("trajectories", {"job": "desk", "outcome": "Won"}, "outcome: "),
         ("compare", {"jobs": ["good"]}, "jobs: "),
         ("compare", {"jobs": ["good"] * 9}, "jobs: "),
         ("estimate", {"file": "absent.yaml"}, "file: absent.yaml is not there: write a file below "),
@@ -314,7 +310,7 @@ async def test_a_reader_lists_no_tool_that_changes_and_refuses_it(reader: InProc
     assert changing == {"check", "submit", "suspend", "resume", "eval"}
     assert not listed & changing
     for name in changing:
-        said = error(await reader.call_tool(name, {"job": "workspace", "file": "x"}))
+        said = error(await reader.call_tool(name, {"job": "desk", "file": "x"}))
         assert said.startswith(f"{name} is not offered here"), said
         assert "--allow-changes" in said
 
@@ -326,7 +322,7 @@ async def test_what_fails_inside_is_no_traceback(
         raise RuntimeError("secret")
 
     monkeypatch.setattr(jobs.progress, "line", fails)
-    said = error(await reader.call_tool("status", {"job": "workspace"}))
+    said = error(await reader.call_tool("status", {"job": "desk"}))
     assert said == "status failed inside of Headway; the server's standard error says where"
     assert "secret" in caplog.text
 
