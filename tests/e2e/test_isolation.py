@@ -20,7 +20,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from limits import pods_to_hold, unheld
+from container_limits import pods_to_hold, unheld
 from live_job import Sandbox, keys_in, look, pod_without_policy, pods, sandbox_in_use, scraped
 from neighbours import Target, listening, targets
 from outside_host import outside_host

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import yaml
-from books import Books, amounts, books, counted_twice, events, faults, fell, tokens
+from ledger_snapshots import Books, amounts, books, counted_twice, events, faults, fell, tokens
 from live_job import pods, sandbox_in_use
 
 from headway_analysis.signals.of_spec import job_of

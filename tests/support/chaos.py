@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-from books import FOLDERS, Books, amounts
 from lease_service import LeaseService
+from ledger_snapshots import FOLDERS, Books, amounts
 from ports import free_port
 from role_keys import TO_COORDINATOR
 from rollout_server import RolloutServer, job_config, kill, publish_adapter, version

@@ -1,6 +1,6 @@
 """The gateway on a port of this machine, as the coordinator serves it, and whole episodes through it.
 
-What a model would say is written by the test (`Speaker`); everything else is the platform's own.
+What a model would say is written by the test (`ScriptedModel`); everything else is the platform's own.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from aiohttp import web
 from lease_service import LeaseService, lease_service
 from ports import free_port
 from role_keys import TO_BROKER
-from speaker import Speaker
+from scripted_model import ScriptedModel
 
 from headway_api.records import EpisodeRecord, Purpose, TrainingSequence
 from headway_api.rows import prompt_of
@@ -71,7 +71,7 @@ class GatewayRig:
 
     server: GatewayServer
     backend: Backend
-    speaker: Speaker
+    speaker: ScriptedModel
     http: aiohttp.ClientSession
     url: str
     answered: list[Answered] = field(default_factory=list)
@@ -128,7 +128,7 @@ async def gateway_rig(
     tok: Any, *texts: str | Exception, context: int = 4000, places: int = 32
 ) -> AsyncIterator[GatewayRig]:
     """A gateway whose model says `texts` in each episode."""
-    speaker = Speaker(tok, texts)
+    speaker = ScriptedModel(tok, texts)
     backend = Backend(
         Gateway(choose(tok, "qwen3"), speaker, context, 30.0), TurnLimiter(AdaptiveSemaphore(places))
     )

@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 from lease_service import LeaseService, lease_service
 from sandbox_server import Server
-from speaker import ANSWER, Speaker
+from scripted_model import ANSWER, ScriptedModel
 
 from headway_api.artifacts import Layout
 from headway_api.records import GroupRecord, Purpose
@@ -126,7 +126,7 @@ async def rig(tok: Any, folder: Path, judges: Judges, timeout: float = 40.0) -> 
     async with AsyncExitStack() as stack:
         leases = await stack.enter_async_context(lease_service(folder, "grader:Grader", "t"))
         http = await stack.enter_async_context(aiohttp.ClientSession())
-        agent = Builtin(Gateway(choose(tok, "qwen3"), Speaker(tok, [ANSWER]), 1000, timeout), 4, None)
+        agent = Builtin(Gateway(choose(tok, "qwen3"), ScriptedModel(tok, [ANSWER]), 1000, timeout), 4, None)
         rules = Rules(timeout, 120, (0.0, 1.0))
         episodes = Episodes(
             rules,

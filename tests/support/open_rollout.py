@@ -12,7 +12,7 @@ from typing import Any
 
 import aiohttp
 from aiohttp import web
-from speaker import ANSWER, Speaker
+from scripted_model import ANSWER, ScriptedModel
 
 from headway_api.sandbox_api import ToolReply
 from headway_coordinator.adaptive_semaphore import AdaptiveSemaphore
@@ -46,7 +46,7 @@ class Rig:
     server: GatewayServer
     backend: Backend
     rollout: Rollout
-    speaker: Speaker
+    speaker: ScriptedModel
     http: aiohttp.ClientSession
     url: str
 
@@ -68,7 +68,7 @@ async def rig(
 ) -> AsyncIterator[Rig]:
     """`around`: a middleware outside the gateway's own."""
     async with AsyncExitStack() as stack:
-        speaker = Speaker(tok, texts or [ANSWER])
+        speaker = ScriptedModel(tok, texts or [ANSWER])
         backend = Backend(
             Gateway(choose(tok, "qwen3"), speaker, context, 5.0), TurnLimiter(AdaptiveSemaphore(limit))
         )

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import metal_desk
+import one_question_environment
 from aiohttp import web
 from endpoint_service import Service, says, serving
 from lease_service import LeaseService, lease_service
@@ -113,7 +113,7 @@ async def suite_rig(
 ) -> AsyncIterator[SuiteRig]:
     """A job whose candidates answer as `off_by` says of each."""
     shutil.copy(EXAMPLE, folder)
-    shutil.copy(metal_desk.__file__, folder)
+    shutil.copy(one_question_environment.__file__, folder)
     lines = [json.dumps({"prompt": f"Which metal is thing {number}?"}) for number in range(rows)]
     (folder / "rows.jsonl").write_text("\n".join(lines))
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # python3 is the tests' own
@@ -129,7 +129,7 @@ async def suite_rig(
                 for name, each in endpoints.items()
             ],
             "data": {"uri": f"file://{folder}/rows.jsonl"},
-            "environment": {"image": "i", "entrypoint": "metal_desk:MetalDesk"},
+            "environment": {"image": "i", "entrypoint": "one_question_environment:OneQuestion"},
             "suites": [suite | changes],
             "rollout": {"maxConcurrency": 2, "timeoutSeconds": 120, "maxRetries": 1},
             "output": {"uri": f"file://{folder}/runs"},
@@ -144,6 +144,8 @@ async def suite_rig(
             }
         )
         config = job.spec.suites[0].environment.config
-        own = await stack.enter_async_context(lease_service(folder, "metal_desk:MetalDesk", TO_BROKER))
+        own = await stack.enter_async_context(
+            lease_service(folder, "one_question_environment:OneQuestion", TO_BROKER)
+        )
         sampled = await stack.enter_async_context(lease_service(folder, ENTRYPOINT, TO_BROKER, config=config))
         yield SuiteRig(folder, job, own, sampled, endpoints)

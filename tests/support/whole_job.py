@@ -24,11 +24,11 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-from a_course import Course
 from a_job import publishing
 from aiohttp import web
 from faulty_servers import Fault, Scripted, serving, weights_slot
 from observed_fleet import Fleet
+from played_course import Course
 from played_pods import PlayedPods, sandboxes
 from ports import free_port
 from recorded_vllm import Told

@@ -23,7 +23,7 @@ from aiohttp import web
 from memory import flat
 from open_rollout import a_rollout
 from role_servers import Served, Weights, serving
-from senders import sending
+from weight_senders import sending
 
 from headway_api import bounds
 from headway_api.bounds import KIB, MIB

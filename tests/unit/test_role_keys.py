@@ -15,7 +15,7 @@ import pytest
 from role_keys import KEYS
 from role_servers import Weights, serving
 from sandbox_broker import SMALL, job_config
-from senders import sending
+from weight_senders import sending
 
 from headway_api.keys import Key
 from headway_coordinator.learner_api import LearnerApi

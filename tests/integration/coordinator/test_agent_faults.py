@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from gateway_rig import token_truth
 from guest_stage import Agents, play, stage, until
-from speaker import ANSWER, CALL
+from scripted_model import ANSWER, CALL
 
 from headway_api.records import Outcome
 from headway_coordinator.faults import InfraFault

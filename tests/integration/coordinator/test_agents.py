@@ -20,8 +20,8 @@ import tool_loop
 from aiohttp import web
 from gateway_rig import GatewayRig, a_task, gateway_rig, sandboxes, token_truth
 from lease_service import LeaseService
-from metal_desk import UNFINISHED
-from speaker import ANSWER, CALL
+from one_question_environment import UNFINISHED
+from scripted_model import ANSWER, CALL
 
 from headway_api.records import EpisodeRecord, Outcome
 from headway_coordinator.agents.agent import Agent
@@ -91,7 +91,7 @@ async def stage(
 ) -> AsyncIterator[Stage]:
     async with AsyncExitStack() as stack:
         rig = await stack.enter_async_context(gateway_rig(tok, *texts, context=context))
-        leases = await stack.enter_async_context(sandboxes(folder, "metal_desk:MetalDesk"))
+        leases = await stack.enter_async_context(sandboxes(folder, "one_question_environment:OneQuestion"))
         service = Service()
         app = web.Application()
         app.router.add_post("/", service.take)
@@ -100,7 +100,7 @@ async def stage(
         stack.push_async_callback(runner.cleanup)
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-        shutil.copy(SUPPORT / "metal_desk.py", folder)
+        shutil.copy(SUPPORT / "one_question_environment.py", folder)
         agents: dict[str, Callable[[], Agent]] = {
             "builtin": rig.builtin_agent,
             "http": lambda: rig.http_agent(url, reports_reward=False),

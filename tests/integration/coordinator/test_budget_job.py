@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 import yaml
-from books import counted_twice, events, tokens
 from chaos import EXAMPLE, ROOT, ChaosJob, chaos_job
 from lease_service import LeaseService, lease_service
+from ledger_snapshots import counted_twice, events, tokens
 from role_keys import TO_BROKER
 
 from headway_api import names

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from books import counted_twice, events, faults, tokens
 from chaos import EXAMPLE, ROOT, ChaosJob, chaos_job, judged_anew
 from lease_service import LeaseService, lease_service
+from ledger_snapshots import counted_twice, events, faults, tokens
 from ports import free_port
 from role_keys import TO_BROKER
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from gateway_rig import token_truth
 from guest_stage import Agents, play, stage
-from speaker import ANSWER, PADDED, TWO_CALLS
+from scripted_model import ANSWER, PADDED, TWO_CALLS
 
 from headway_api.records import Outcome
 

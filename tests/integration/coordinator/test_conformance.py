@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from gateway_rig import ARN, a_task, gateway_rig, token_truth
 from guest_stage import Agents, play, stage, until
-from speaker import ANSWER, CALL, PADDED, THINKING, TWO_CALLS
+from scripted_model import ANSWER, CALL, PADDED, THINKING, TWO_CALLS
 
 from headway_api.records import Outcome
 

@@ -16,7 +16,7 @@ import pytest
 from episodes import a_group
 from gateway_rig import GatewayRig
 from guest_stage import Agents, play, stage, until
-from speaker import ANSWER, CALL
+from scripted_model import ANSWER, CALL
 
 from headway_analysis.measures import figures
 from headway_api.records import EpisodeRecord, GroupRecord, Outcome

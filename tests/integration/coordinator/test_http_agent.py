@@ -11,7 +11,7 @@ from aiohttp import web
 from faulty_servers import Fault, Scripted, drop, fail, first, say, serving
 from gateway_rig import token_truth
 from guest_stage import play, stage
-from speaker import ANSWER, CALL
+from scripted_model import ANSWER, CALL
 
 from headway_api.records import Outcome
 

@@ -20,11 +20,11 @@ from a_job import publishing
 from faulty_servers import broker, sandbox, serving, weight_agent
 from mlflow import MlflowClient
 from mlflow_server import mlflow_server
+from played_jobs import Story, a_spec, acting
 from ports import free_port
 from role_keys import KEYS, TO_COORDINATOR
 from scripted_learner import ScriptedLearner
 from speaking_job import ANSWER, CALL, job, speaking_engine, until_ready
-from stories import Story, a_spec, acting
 
 from headway_analysis.remedies.policy import decide
 from headway_api.artifacts import Layout

@@ -21,7 +21,7 @@ from inspect_ai.log import read_eval_log
 from lease_service import lease_service
 from recounting import SCRIPT
 from role_keys import TO_BROKER
-from speaker import ANSWER, CALL
+from scripted_model import ANSWER, CALL
 from suite_rig import SUITE, SuiteRig, suite_rig
 
 from headway_api.exits import PERMANENT

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from a_job import report
+from played_jobs import Story
 from pydantic import ValidationError
-from stories import Story
 
 from headway_analysis.remedies.course import course
 from headway_analysis.remedies.policy import decide, obey

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stories import Story, a_spec, acting
+from played_jobs import Story, a_spec, acting
 
 from headway_analysis.remedies.catalogue import BEYOND, FITS, ordered
 from headway_analysis.remedies.judgement import LONGEST_WATCH, WATCH

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stories import Story
+from played_jobs import Story
 
 from headway_analysis.remedies.judgement import LONGEST_WATCH
 from headway_analysis.remedies.policy import decide

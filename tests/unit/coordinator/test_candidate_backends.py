@@ -13,7 +13,7 @@ from aiohttp import web
 from endpoint_service import asking, says, serving
 from gateway_rig import gateway_rig
 from open_rollout import TOOLS, USER, a_rollout, rig, until
-from speaker import ANSWER, Speaker
+from scripted_model import ANSWER, ScriptedModel
 from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 
 from headway_api.config import EvalConfig
@@ -49,7 +49,9 @@ class Gone:
 
 
 async def test_each_rollout_is_answered_by_its_own_candidate(tok: Any) -> None:
-    second = backend(Gateway(choose(tok, "qwen3"), Speaker(tok, ["of the second<|im_end|>"]), 1000, 5.0))
+    second = backend(
+        Gateway(choose(tok, "qwen3"), ScriptedModel(tok, ["of the second<|im_end|>"]), 1000, 5.0)
+    )
     async with rig(tok) as r, r.server.open(a_rollout("e-second-000000-0-0"), second) as other:
 
         async def ask(token: str) -> str:

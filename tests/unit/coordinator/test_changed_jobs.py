@@ -14,8 +14,8 @@ import pytest
 from a_job import Job, manifest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from played_jobs import a_small_spec, acting
 from scripted_learner import ScriptedLearner
-from stories import a_small_spec, acting
 from watched import a_signal
 
 from headway_analysis.billing.segments import total

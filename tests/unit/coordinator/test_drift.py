@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 import pytest
 from episodes import a_group, sealed
-from speaker import ANSWER, CALL, Speaker
+from scripted_model import ANSWER, CALL, ScriptedModel
 from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 
 from headway_analysis.measures import figures
@@ -41,7 +41,7 @@ class Agent:
     """A client that keeps its history, and sends what it likes of it."""
 
     def __init__(self, tok: Any, *texts: str, most: int = 200) -> None:
-        self._core = Gateway(choose(tok, "qwen3"), Speaker(tok, texts), 100_000, 5.0)
+        self._core = Gateway(choose(tok, "qwen3"), ScriptedModel(tok, texts), 100_000, 5.0)
         self.session = Session(episode_id="e", seed=3, sampling=Sampling(1.0, 1.0, most))
 
     async def says(self, messages: Sequence[Message], tools: Sequence[Tool] = PROBE_TOOLS) -> Message:

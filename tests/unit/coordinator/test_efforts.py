@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from model_families import FAMILIES, spoken
 from open_rollout import USER, rig
-from speaker import ANSWER
+from scripted_model import ANSWER
 from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 
 from headway_coordinator.gateway import openai

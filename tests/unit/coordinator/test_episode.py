@@ -15,7 +15,7 @@ import pytest
 from call_styles import STYLES, made
 from faulty_servers import Scripted, after, broker, drop, fail, first, hang, sandbox, say, serving
 from sandbox_server import Server
-from speaker import ANSWER, CALL, MALFORMED, Speaker
+from scripted_model import ANSWER, CALL, MALFORMED, ScriptedModel
 from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 
 from headway_api.exits import JobError
@@ -47,7 +47,7 @@ class Rig:
     episodes: Episodes
     broker: Scripted
     sandbox: Scripted
-    speaker: Speaker
+    speaker: ScriptedModel
     http: aiohttp.ClientSession
     serve: Callable[[Scripted], Awaitable[Scripted]]
 
@@ -66,7 +66,7 @@ async def rig(
         box = await stack.enter_async_context(serving(sandbox(reward)))
         leases = await stack.enter_async_context(serving(broker(box.url)))
         http = await stack.enter_async_context(aiohttp.ClientSession())
-        speaker = Speaker(tok, texts)
+        speaker = ScriptedModel(tok, texts)
         rules = Rules(timeout, 60, (0.0, 1.0))
         agent = Builtin(Gateway(choose(tok, "qwen3"), speaker, context, timeout), max_turns, system)
         episodes = Episodes(rules, agent, Broker(http, leases.url, "t", "me"), Router())
@@ -116,7 +116,7 @@ async def test_a_call_that_cannot_be_read_is_scored_whatever_the_template_makes_
     assert complete
     for malformed in complete:
         async with rig(tok, ANSWER) as r:
-            speaker = Speaker(own, [malformed, style.answer])
+            speaker = ScriptedModel(own, [malformed, style.answer])
             r.episodes._agent = Builtin(Gateway(renderer, speaker, 100_000, 5.0), 4, None)
             record = await r.episodes.run(replace(task(), sampling=Sampling(1.0, 1.0, 16_384)))
         assert record.outcome in (Outcome.COMPLETED, Outcome.AGENT_ERROR), record.error

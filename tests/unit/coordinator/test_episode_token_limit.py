@@ -13,7 +13,7 @@ from faulty_servers import broker, sandbox, serving
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from open_rollout import USER, rig
-from speaker import ANSWER, CALL, Speaker
+from scripted_model import ANSWER, CALL, ScriptedModel
 from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 
 from headway_api.records import EpisodeRecord, Outcome, Purpose
@@ -46,7 +46,7 @@ async def played(tok: Any, limit: int | None, *texts: str, max_turns: int = 4) -
         box = await stack.enter_async_context(serving(sandbox(1.0)))
         leases = await stack.enter_async_context(serving(broker(box.url)))
         http = await stack.enter_async_context(aiohttp.ClientSession())
-        gateway = Gateway(choose(tok, "qwen3"), Speaker(tok, texts), 1000, 30.0)
+        gateway = Gateway(choose(tok, "qwen3"), ScriptedModel(tok, texts), 1000, 30.0)
         episodes = Episodes(
             Rules(30.0, 60, (0.0, 1.0)),
             Builtin(gateway, max_turns),

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from speaker import ANSWER, CALL, Speaker
+from scripted_model import ANSWER, CALL, ScriptedModel
 from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 
 from headway_api.records import PolicyVersion, VersionSpan
@@ -32,8 +32,8 @@ def tok(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return tokenizer(tmp_path_factory.mktemp("tok"), QWEN3_TEMPLATE)
 
 
-def gateway(tok: Any, *texts: str, context: int = 100_000) -> tuple[Gateway, Speaker]:
-    speaker = Speaker(tok, texts)
+def gateway(tok: Any, *texts: str, context: int = 100_000) -> tuple[Gateway, ScriptedModel]:
+    speaker = ScriptedModel(tok, texts)
     return Gateway(choose(tok, "qwen3"), speaker, context, 5.0), speaker
 
 
@@ -152,7 +152,7 @@ class Watched:
 
 async def test_a_long_conversation_is_rendered_while_other_turns_go_on(tok: Any) -> None:
     watched, session = Watched(choose(tok, "qwen3")), a_session()
-    core = Gateway(watched, Speaker(tok, [ANSWER]), 100_000, 5.0)
+    core = Gateway(watched, ScriptedModel(tok, [ANSWER]), 100_000, 5.0)
     long = asyncio.create_task(core.chat(session, Ask([{"role": "user", "content": "word " * 5000}])))
     async with asyncio.timeout(60):
         while not watched.rendered:
@@ -169,7 +169,7 @@ async def test_a_long_conversation_is_rendered_while_other_turns_go_on(tok: Any)
 
 async def test_what_cannot_fit_is_refused_before_it_is_rendered(tok: Any) -> None:
     watched, session = Watched(choose(tok, "qwen3")), a_session()
-    core = Gateway(watched, Speaker(tok, [ANSWER]), 100, 5.0)
+    core = Gateway(watched, ScriptedModel(tok, [ANSWER]), 100, 5.0)
     for role in ("user", "tool"):
         with pytest.raises(ContextFull, match="at least 104 tokens fill the context of 100"):
             await core.chat(session, Ask([USER, {"role": role, "content": "word " * 101}]))

@@ -21,7 +21,7 @@ import aiohttp
 import pytest
 from memory import flat
 from open_rollout import USER, Rig, a_rollout, rig, until
-from speaker import ANSWER, Speaker
+from scripted_model import ANSWER, ScriptedModel
 from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 
 from headway_api import bounds
@@ -56,7 +56,7 @@ def tok(tmp_path_factory: pytest.TempPathFactory) -> Any:
 async def listening(tok: Any, context: int = 1000) -> AsyncIterator[Rig]:
     """The gateway as the coordinator serves it."""
     async with AsyncExitStack() as stack:
-        speaker = Speaker(tok, [ANSWER])
+        speaker = ScriptedModel(tok, [ANSWER])
         backend = Backend(
             Gateway(choose(tok, "qwen3"), speaker, context, 5.0), TurnLimiter(AdaptiveSemaphore(8))
         )
@@ -292,7 +292,7 @@ async def test_one_long_conversation_is_counted_at_a_time(tok: Any) -> None:
                 self.now -= 1
 
     counting = Counting(choose(tok, "qwen3"))
-    core = Gateway(counting, Speaker(tok, [ANSWER]), 100, 5.0)
+    core = Gateway(counting, ScriptedModel(tok, [ANSWER]), 100, 5.0)
     asks = [Ask([{"role": "system", "content": "word " * 20_000}, USER]) for _ in range(6)]
     sessions = [Session(f"e{n}", 3, Sampling(1.0, 1.0, 20)) for n in range(6)]
     found = await asyncio.gather(*map(core.chat, sessions, asks), return_exceptions=True)

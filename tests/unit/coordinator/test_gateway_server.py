@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from open_rollout import ARN, TOOLS, USER, a_rollout, rig
-from speaker import ANSWER, CALL
+from scripted_model import ANSWER, CALL
 from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 from yarl import URL
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from open_rollout import USER, Rig, a_rollout, rig, until
-from speaker import ANSWER
+from scripted_model import ANSWER
 from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 
 from headway_api.sandbox_api import ToolReply

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from open_rollout import TOOLS, USER, rig
-from speaker import ANSWER
+from scripted_model import ANSWER
 from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 
 from headway_coordinator.endpoint.wire import Dialect

@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 from gateway_rig import GatewayRig, gateway_rig
-from speaker import ANSWER
+from scripted_model import ANSWER
 from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 
 from headway_api.records import Purpose

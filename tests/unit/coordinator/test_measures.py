@@ -12,7 +12,7 @@ import pytest
 from episodes import a_group, sealed
 from hypothesis import given
 from hypothesis import strategies as st
-from stories import a_small_spec
+from played_jobs import a_small_spec
 
 from headway_analysis.measures import figures
 from headway_analysis.measures.episodes import pass_at_k, pass_k, pass_power_k, spread, summarize

@@ -8,7 +8,7 @@ from typing import Any
 import jsonschema
 import pytest
 from open_rollout import USER, rig
-from speaker import CALL, MALFORMED
+from scripted_model import CALL, MALFORMED
 from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 
 from headway_coordinator.gateway import openai, openapi

@@ -15,7 +15,7 @@ from endpoint_service import fails, says
 from endpoint_service import serving as endpoint
 from episodes import a_group
 from lease_service import LeaseService, lease_service
-from speaker import ANSWER, Speaker
+from scripted_model import ANSWER, ScriptedModel
 from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 
 from headway_analysis.billing.segments import fold, total
@@ -91,7 +91,9 @@ async def rig(
     async with AsyncExitStack() as stack:
         leases = await stack.enter_async_context(lease_service(folder, entrypoint, "t"))
         http = await stack.enter_async_context(aiohttp.ClientSession())
-        agent = Builtin(Gateway(choose(tok, "qwen3"), Speaker(tok, [CALL, ANSWER]), 1000, 40.0), 4, None)
+        agent = Builtin(
+            Gateway(choose(tok, "qwen3"), ScriptedModel(tok, [CALL, ANSWER]), 1000, 40.0), 4, None
+        )
         rules, broker = Rules(40.0, 120, (-1.0, 1.0)), Broker(http, leases.url, "t", "me")
         faults = Recurring()
         relative = Relative(rules, broker, judges or Judges(), faults)

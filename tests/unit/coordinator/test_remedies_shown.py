@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from a_job import Job
-from stories import Story, a_small_spec, a_spec, acting
+from played_jobs import Story, a_small_spec, a_spec, acting
 from watched import a_signal
 
 from headway_analysis.remedies.policy import decide, obey

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from completions import answered
 from open_rollout import rig
-from speaker import ANSWER, CALL
+from scripted_model import ANSWER, CALL
 from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 
 from headway_coordinator.gateway import responses, responses_answers

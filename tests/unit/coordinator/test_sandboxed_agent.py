@@ -7,9 +7,9 @@ import shutil
 import sys
 from pathlib import Path
 
-import metal_desk
+import one_question_environment
 from gateway_rig import a_task, gateway_rig, sandboxes
-from speaker import ANSWER
+from scripted_model import ANSWER
 from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 
 PROGRAM = """
@@ -20,11 +20,14 @@ with open(os.environ["HEADWAY_EPISODE_FILE"]) as file:
 
 
 async def test_the_row_stays_with_the_environment(tmp_path: Path) -> None:
-    shutil.copy(metal_desk.__file__, tmp_path)
+    shutil.copy(one_question_environment.__file__, tmp_path)
     seen = tmp_path / "seen.json"
     row = {"prompt": "Which metal is x?", "answer": "a secret alloy"}
     tok = tokenizer(tmp_path, QWEN3_TEMPLATE)
-    async with gateway_rig(tok, ANSWER) as rig, sandboxes(tmp_path, "metal_desk:MetalDesk") as leases:
+    async with (
+        gateway_rig(tok, ANSWER) as rig,
+        sandboxes(tmp_path, "one_question_environment:OneQuestion") as leases,
+    ):
         agent = rig.sandboxed_agent(sys.executable, "-c", PROGRAM, str(seen))
         await rig.episodes(agent, leases).run(a_task(row))
     told = json.loads(seen.read_text())

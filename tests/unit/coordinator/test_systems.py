@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from speaker import ANSWER, CALL, Speaker
+from scripted_model import ANSWER, CALL, ScriptedModel
 from toy_tokenizer import QWEN3_TEMPLATE, tokenizer
 
 from headway_coordinator.gateway.asks import Ask, Sampling, Session
@@ -93,7 +93,7 @@ def test_no_word_is_lost_and_rows_go_on(roles: list[str]) -> None:
 
 async def test_a_conversation_with_later_system_messages_is_one_row(strict: Any) -> None:
     """Claude Code's: the surroundings after the user's first word."""
-    core = Gateway(choose(strict, "qwen3_5"), Speaker(strict, [CALL, ANSWER, ANSWER]), 10_000, 5.0)
+    core = Gateway(choose(strict, "qwen3_5"), ScriptedModel(strict, [CALL, ANSWER, ANSWER]), 10_000, 5.0)
     session = Session(episode_id="e", seed=3, sampling=Sampling(1.0, 1.0, 200))
     history = [SYSTEM, USER, LATER]
     called = (await core.chat(session, Ask(list(history), PROBE_TOOLS))).message

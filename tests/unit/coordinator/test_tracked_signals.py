@@ -8,8 +8,8 @@ from dataclasses import replace
 import a_job
 import pytest
 from episodes import a_group
+from played_jobs import a_small_spec
 from raised import over_from, signal
-from stories import a_small_spec
 
 from headway_api.signals import SignalName as S
 from headway_coordinator.metrics.steps import StepFigures

@@ -11,10 +11,10 @@ import aiohttp
 import pytest
 import torch
 from role_keys import TO_LEARNER
-from senders import sending
 from served_weights import Server
 from torch import Tensor
 from versions import CANARY, tensors, version, whole
+from weight_senders import sending
 
 from headway_api.records import DirectSource, WeightsManifest
 from headway_api.weights_direct import DirectJoin

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests_of_desk import Desk, clerk, row
+from tested_environment import Desk, clerk, row
 
 from headway_analysis.preflight.definition import Example, Finding
 from headway_analysis.preflight.evidence import Baseline, Facts, Script
@@ -29,7 +29,7 @@ from headway_sandbox.testing.playing import Player, Turns, about, baseline, of_r
 from headway_sandbox.testing.report import several
 
 ROOT = Path(__file__).resolve().parents[3]
-OF = Sandboxes("tests_of_desk:Desk", folders=[ROOT / "tests/support"], packages=False)
+OF = Sandboxes("tested_environment:Desk", folders=[ROOT / "tests/support"], packages=False)
 ROWS = [row(number) for number in range(6)]
 LOOK = Call("look", {"key": "k1"})
 
@@ -183,8 +183,8 @@ def test_a_faulty_environment_fails_with_method_and_row() -> None:
 
 
 def test_an_environment_that_cannot_be_had_is_told_once() -> None:
-    with pytest.raises(AssertionError, match="tests_of_desk:Desks cannot be imported"):
-        check_environment(Sandboxes("tests_of_desk:Desks", folders=OF.folders), ROWS, clerk)
+    with pytest.raises(AssertionError, match="tested_environment:Desks cannot be imported"):
+        check_environment(Sandboxes("tested_environment:Desks", folders=OF.folders), ROWS, clerk)
 
 
 def test_where_all_fail_not_all_are_tried() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from decimal import Decimal
 
 import pytest
-from books import Books, amounts, counted_twice, faults, tokens
+from ledger_snapshots import Books, amounts, counted_twice, faults, tokens
 from pydantic.alias_generators import to_camel
 
 from headway_api.records import UsageClass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from limits import unheld
+from container_limits import unheld
 
 ALL = {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"cpu": "1", "memory": "64Mi"}}
 

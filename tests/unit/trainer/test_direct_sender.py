@@ -12,8 +12,8 @@ import pytest
 import torch
 from direct_taker import Taker
 from role_keys import TO_LEARNER
-from senders import sending
 from torch import Tensor
+from weight_senders import sending
 
 from headway_api.records import DirectSource
 from headway_api.weights_direct import header_path, join_path

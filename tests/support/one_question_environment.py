@@ -11,7 +11,7 @@ UNFINISHED = 0.25
 """What an episode is worth that was not ended with the right answer."""
 
 
-class MetalDesk(Environment):
+class OneQuestion(Environment):
     """Knows which metal a thing is made of."""
 
     def reset(self, row: Mapping[str, Any], seed: int) -> Observation:

@@ -33,7 +33,7 @@ class Spoken:
     sampled: list[int]
 
 
-class Speaker:
+class ScriptedModel:
     """Says in each episode what the test has written, the last of it again and again; raises an exception."""
 
     def __init__(self, tok: Any, texts: Sequence[str | Exception]) -> None:
