@@ -1,8 +1,8 @@
-"""A LoRA adapter made wider, with its optimizer's moments, without a change of what it computes.
+"""Widens a LoRA adapter, with its optimizer's moments, without changing what it computes.
 
-The adapter of a module adds scale * B(A x). Of a wider pair the first rows of A and columns of B are the old
-ones; new rows of A are as PEFT begins them, and new columns of B are 0, so they add nothing yet. Where the
-scale becomes another, the old columns of B make up for it.
+The adapter of a module adds scale * B(A x). In a wider pair the first rows of A and columns of B are the old
+ones. New rows of A begin as PEFT begins them, and new columns of B are 0, so they add nothing yet. If the
+scale changes, the old columns of B compensate for it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ INPUT, OUTPUT = ".lora_A.", ".lora_B."
 
 @dataclass(frozen=True)
 class Trained:
-    """A trained parameter whole, as the optimizer has it: float32, on the CPU."""
+    """A trained parameter, whole, as the optimizer has it: float32, on the CPU."""
 
     weight: Tensor
     moments: dict[str, Tensor] = field(default_factory=dict)
@@ -34,17 +34,17 @@ class Trained:
 
 @dataclass(frozen=True)
 class TrainedState:
-    """All that is trained, whatever it is spread over."""
+    """Everything that is trained, whole, however it is spread over ranks."""
 
     parameters: dict[str, Trained]
     """By their names in the model."""
     steps: float
-    """Of the optimizer, by its own count, from which Adam's moments are corrected."""
+    """Steps of the optimizer by its own count, which corrects Adam's moments."""
     updates: int
 
 
 def scales(model: nn.Module) -> dict[str, float]:
-    """By what the adapter of each module is multiplied, by the module's path."""
+    """Scale of each module's adapter, by the module's path."""
     with lean():
         from peft.tuners.lora import LoraLayer
 
@@ -53,11 +53,10 @@ def scales(model: nn.Module) -> dict[str, float]:
 
 
 def widened(state: TrainedState, before: Mapping[str, float], wider: nn.Module) -> TrainedState:
-    """What `wider`, a model with a wider adapter on the same modules, is to begin with so that it computes
-    what the model of `state` does.
+    """The initial state of `wider`, so that it computes what the model of `state` does.
 
-    Moments of what is new are 0. Of what was there they are those of before: a gradient is divided by what
-    its weight was multiplied by.
+    `wider` has a wider adapter on the same modules. Moments of new parameters are 0. Old moments are kept,
+    but a gradient is divided by the factor of its weight.
 
     Args:
         before: the `scales` of the model of `state`.
@@ -73,7 +72,7 @@ def widened(state: TrainedState, before: Mapping[str, float], wider: nn.Module) 
 
 
 def fill(model: nn.Module, state: TrainedState) -> None:
-    """Give the parameters of a model that is on the CPU the weights of `state`."""
+    """Copy the weights of `state` into the parameters of a model on the CPU."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if name in state.parameters:
@@ -81,8 +80,8 @@ def fill(model: nn.Module, state: TrainedState) -> None:
 
 
 def _grown(old: Trained, begun: Tensor, by: float, *, new: bool) -> Trained:
-    """`old`, multiplied by `by`, in the first rows and columns of a tensor of the shape of `begun`; the rest
-    is as `begun` has it where it is to be `new`, else 0."""
+    """`old`, multiplied by `by`, in the first rows and columns of a tensor shaped like `begun`. The rest is
+    as in `begun` if `new`, else 0."""
     there = tuple(slice(0, size) for size in old.weight.shape)
     weight = begun.clone() if new else torch.zeros_like(begun)
     weight[there] = old.weight * by

@@ -1,8 +1,8 @@
-"""What trains, put together for what is in force: objective, model, engine, policy, publisher.
+"""The parts that train under the settings in force: objective, model, engine, policy, publisher.
 
-What can be changed in place is: the objective, the learning rate, the copy that the policy is held to. Where
-the engine has to be another one, for another adapter or an older checkpoint, all is put together anew in this
-process, the way a process that starts does it: from the base model's files.
+Some parts change in place: the objective, the learning rate, the copy from which divergence is penalized.
+Another adapter or an older checkpoint needs another engine. Then all parts are rebuilt in this process, from
+the base model's files, as in a process that starts.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MOST_TOKENS: Final = {"cuda": 16384, "cpu": 4096}
 
 
 class Assembly:
-    """The parts that train. Methods are collective; every rank passes the same."""
+    """The parts that train. Methods are collective; every rank passes the same arguments."""
 
     objective: Objective
     engine: Engine
@@ -59,16 +59,15 @@ class Assembly:
         self._sender = sender
         self.in_force = in_force
         self.spec = _resumed(spec, in_force)
-        """The job's, with what is in force in the place of its own."""
+        """The job's spec, with the settings in force instead of its own."""
         self.max_tokens = spec.learner.micro_batch_tokens or MOST_TOKENS[ranks.device.type]
         """Tokens of one micro-batch."""
 
     def put_together(self, model: nn.Module, state: TrainedState | None = None) -> None:
-        """Make all parts around `model`, which is on the CPU, as `spec` has them.
+        """Make all parts around `model`, which is on the CPU, as `spec` says.
 
         Args:
-            state: what the model's weights were taken from (`adapter.fill`), for the optimizer.
-
+            state: for the optimizer, the state that the model's weights were taken from (`adapter.fill`).
         Raises:
             JobError: `RanksDiffer`, or as `Objective.of`.
         """
@@ -104,10 +103,10 @@ class Assembly:
         )
 
     def obstacle(self, in_force: InForce, *, anew: bool = False) -> DirectiveRefusal | None:
-        """Why `bring` cannot be done, on whichever rank; None where it can. Changes nothing.
+        """Why `bring` cannot be done, on any rank; None if it can. It changes nothing.
 
         Args:
-            anew: whether `begin_anew` comes before it, from a checkpoint whose adapter is no wider.
+            anew: whether `begin_anew` comes first, from a checkpoint whose adapter is no wider.
         """
         return next(filter(None, self._ranks.gather(self._obstacle(in_force, anew))), None)
 
@@ -135,21 +134,21 @@ class Assembly:
         return None
 
     def rank(self, in_force: InForce) -> int:
-        """Rank that the adapter has under `in_force`; 0 where every weight is trained.
+        """Rank of the adapter under `in_force`; 0 if every weight is trained.
 
         Raises:
-            NotApplicable: it does not go with the spec.
+            NotApplicable: it does not fit the spec.
         """
         return _rank(applied(self._given, in_force))
 
     def begin_anew(self, in_force: InForce) -> None:
-        """Put all together for `in_force` from the base model's files; the state is still to be loaded."""
+        """Rebuild all parts for `in_force` from the base model's files; the state must still be loaded."""
         self._take_apart()
         self.in_force, self.spec = in_force, applied(self._given, in_force)
         self.put_together(models.load(self._base, self.spec.model, self.spec.seed))
 
     def bring(self, in_force: InForce) -> None:
-        """Have `in_force` hold from now on; nothing changes where it does. See `obstacle` first."""
+        """Apply `in_force` from now on; no effect if it already applies. Call `obstacle` first."""
         before, self.in_force = self.spec, in_force
         self.spec = spec = applied(self._given, in_force)
         if spec.model.effective_lora != before.model.effective_lora:
@@ -167,10 +166,10 @@ class Assembly:
             memory.release()
 
     def follow(self, spec: RLTrainingJobSpec, in_force: InForce) -> None:
-        """Train by `spec` from now on, in the place of the job's own; it differs in the algorithm alone.
+        """Train by `spec` from now on, instead of the job's own; only its algorithm may differ.
 
         Raises:
-            JobError: it does not go with what is in force, or cannot be done here.
+            JobError: it does not fit what is in force, or cannot be done here.
         """
         self._given = spec
         if (refusal := self.obstacle(in_force)) is not None:
@@ -181,7 +180,7 @@ class Assembly:
         assert lora is not None
         state, scales = self.engine.state(), adapter.scales(self.engine.model)
         self._take_apart()
-        # Another seed than the adapter began with: new rows are not to repeat rows of another module.
+        # Not the adapter's first seed: new rows must not repeat rows of another module.
         model = models.load(self._base, self.spec.model, self.spec.seed + lora.rank)
         state = adapter.widened(state, scales, model)
         adapter.fill(model, state)
@@ -193,7 +192,7 @@ class Assembly:
         memory.release()
 
     def _lacks_copy(self, spec: RLTrainingJobSpec) -> bool:
-        """Whether `spec` needs a frozen copy of the base model that is not there."""
+        """Whether `spec` needs a frozen copy of the base model that does not exist yet."""
         return models.needs_copy(spec) and self.policy.frozen is None
 
     def _short_of_memory(self) -> str:
@@ -219,7 +218,9 @@ def _resumed(spec: RLTrainingJobSpec, in_force: InForce) -> RLTrainingJobSpec:
 
 
 def _require_one(choices: Collection[tuple[bool, str, str]]) -> None:
-    """Each rank plans the whole step: with another layout it would train other rows than the rest expect.
+    """Refuse ranks that chose different layouts.
+
+    Each rank plans the whole step. With another layout it would train other rows than the rest expect.
 
     Raises:
         JobError: `RanksDiffer`.

@@ -1,9 +1,9 @@
-"""Attention over rows that lie one after the other in one sequence, without padding and without a mask.
+"""Attention over rows that follow one another in one sequence, without padding and without a mask.
 
-Two functions for transformers' `AttentionInterface`: one calls torch's attention once for each length there
-is, anywhere and in any precision; the other is torch's variable-length kernel, for 16 bits on CUDA. Both know
-causal attention, grouped heads and sliding windows. What else a model's attention asks for is refused, never
-ignored: `layout` then falls back to rectangles.
+There are two functions for transformers' `AttentionInterface`. One calls torch's attention once for each
+length, on any device and in any precision. The other is torch's variable-length kernel, for 16 bits on CUDA.
+Both know causal attention, grouped heads and sliding windows. Anything else that a model's attention asks for
+is refused, never ignored. `layout` then falls back to rectangles.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from headway_trainer.imports import lean
 BY_LENGTH: Final = "headway_by_length"
 VARIABLE: Final = "headway_variable"
 WITHOUT_EFFECT: Final = frozenset({"position_ids", "cache_position", "use_cache", "past_key_values"})
-"""Arguments that change nothing here: positions are in queries and keys already, and there is no cache."""
+"""Arguments without effect here: queries and keys already contain positions, and there is no cache."""
 
 
 KERNELS_APART: Final = 0.02
@@ -31,7 +31,7 @@ KERNELS_APART: Final = 0.02
 
 
 class CannotPack(Exception):
-    """A model's attention asks for what is not known here."""
+    """A model's attention asks for something that these functions do not know."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class RowSpans:
 
     @cached_property
     def runs(self) -> list[tuple[int, int, int]]:
-        """Neighbours of one length as (first token, rows, length)."""
+        """Neighbouring rows of one length as (first token, rows, length)."""
         found, start = [], 0
         for length, rows in groupby(self.lengths):
             count = len(list(rows))
@@ -63,7 +63,8 @@ class RowSpans:
 
 
 def install(model: Any, name: str) -> None:
-    """Have `model` (a Hugging Face model) attend by `name`: one of this module's, or one of transformers'."""
+    """Make `model` (a Hugging Face model) use the attention `name`: one of this module's, or of
+    transformers'."""
     with lean():
         from transformers import AttentionInterface
 
@@ -84,7 +85,8 @@ def by_length(
     rows: RowSpans | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """Causal attention of each row of (1, heads, L, size) to itself; without `rows`, of each of the batch."""
+    """Causal attention of each row of (1, heads, L, size) to itself; without `rows`, of each row of the
+    batch."""
     _refuse_unknown(module, attention_mask, others)
     if rows is None:
         return _causal(query, key, value, scaling, sliding_window).transpose(1, 2), None
@@ -108,7 +110,7 @@ def variable(
     rows: RowSpans | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """The same by one kernel for all rows, in 16 bits on CUDA."""
+    """The same as `by_length`, with one kernel for all rows, in 16 bits on CUDA."""
     if rows is None:
         options: dict[str, Any] = {"scaling": scaling, "sliding_window": sliding_window, **others}
         return by_length(module, query, key, value, attention_mask, **options)
@@ -134,14 +136,14 @@ def variable(
 
 
 def variable_fails(heads: int, groups: int, size: int, device: torch.device, dtype: torch.dtype) -> str:
-    """Why `variable` is not what `by_length` is, in values and gradients; nothing where it is.
+    """Why `variable` differs from `by_length` in values or gradients; empty if it does not.
 
     Args:
-        heads: of the queries.
+        heads: heads of the queries.
         groups: heads of keys and values.
-        size: of a head.
-        device: where it is to run.
-        dtype: of 16 bits.
+        size: size of a head.
+        device: where it will run.
+        dtype: a type of 16 bits.
     """
     lengths = (19, 19, 7)
     spans, generator = RowSpans.of(lengths, device), torch.Generator(device).manual_seed(0)
@@ -169,10 +171,10 @@ def _cut(x_1HLD: Tensor, start: int, count: int, length: int) -> Tensor:
 
 
 def takes_groups(device: str, dtype: torch.dtype, *, masked: bool) -> bool:
-    """Whether torch has a kernel for fewer heads of keys than of queries that does not write out all scores.
+    """Whether torch has a kernel for fewer key heads than query heads that does not write out all scores.
 
-    On CUDA the one without a mask in 16 bits does. All others leave it to plain arithmetic, whose memory is
-    the square of a row's length: the scores of 16,384 tokens and 32 heads are 32 GiB in float32.
+    On CUDA the kernel without a mask in 16 bits qualifies. All others use plain arithmetic, whose memory
+    grows with the square of a row's length. In float32 the scores of 16,384 tokens and 32 heads are 32 GiB.
     """
     return device != "cuda" or (dtype != torch.float32 and not masked)
 

@@ -1,9 +1,9 @@
-"""A batch record becomes training rows: token ids, which of them are trained, with what advantage and weight.
+"""Turns a batch record into training rows: token ids, which of them are trained, their advantage and weight.
 
-The advantage is computed here once, for each turn of the batch's scored episodes, and from then on every
-token carries that of its turn. A group whose advantages are all zero, but for rounding, makes no rows. What a
-token counts in the loss of its optimizer step (`weight`) is settled once its mini-batch is known: whatever is
-done with the rows afterwards (packing, accumulation, ranks) leaves the sum over tokens the same.
+The advantage is computed once, here, for each turn of the batch's scored episodes. Every token then has the
+advantage of its turn. A group whose advantages are all zero, up to rounding, makes no rows. A token's
+`weight` in the loss of its optimizer step is fixed once its mini-batch is known. Packing, accumulation and
+ranks then leave the sum over tokens the same.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from headway_trainer.objective.reduction import RowShape
 
 
 class MalformedRow(JobError):
-    """A row that no model call can have made: training on it would teach nonsense."""
+    """A row that no model call can have made: training on it would do harm."""
 
     def __init__(self, group_id: str, what: str) -> None:
         super().__init__("MalformedRow", f"group {group_id}: {what}; this is a fault of the platform")
@@ -42,16 +42,16 @@ class TrainingRow:
     mask: NDArray[np.bool_]
     """True where the model sampled the token. The first token is never sampled."""
     logprobs: NDArray[np.float32]
-    """The sampler's, at the sampling temperature; meaningful where mask is True."""
+    """The sampler's, at the sampling temperature; valid where mask is True."""
     advantages: NDArray[np.float32]
-    """One a token; meaningful where mask is True."""
+    """One for each token; valid where mask is True."""
     episode: int
     """Index of its episode in the group: an episode whose history forked has several rows."""
     weight: float = 0.0
-    """What the loss of each of its action tokens is multiplied by in its optimizer step."""
+    """Factor of the loss of each of its action tokens in its optimizer step."""
     old: NDArray[np.float32] | None = None
-    """Log-probability of each action token under the weights before the batch's first optimizer step, where
-    the correction needs it."""
+    """Log-probability of each action token under the weights before the batch's first optimizer step, if the
+    correction needs it."""
 
     @property
     def length(self) -> int:
@@ -66,7 +66,7 @@ class TrainingRow:
 
 @dataclass(frozen=True)
 class Lag:
-    """How far behind the learner the policies were that sampled a batch, in steps, over action tokens."""
+    """Staleness of the policies that sampled a batch, in steps, over action tokens."""
 
     mean: float
     maximum: int
@@ -74,7 +74,7 @@ class Lag:
 
 @dataclass(frozen=True)
 class GroupRows:
-    """One group that has a gradient: the unit that `updatesPerBatch` divides by."""
+    """One group that has a gradient: `updatesPerBatch` divides these."""
 
     group_id: str
     rows: tuple[TrainingRow, ...]
@@ -89,24 +89,24 @@ class TrainingBatch:
     step: int
     epoch: int
     group_ids: tuple[str, ...]
-    """Every group of the batch, in its order; taken together, whether they have a gradient or not."""
+    """Every group of the batch, in its order, with or without a gradient."""
     groups: tuple[GroupRows, ...]
     """Those that have a gradient."""
     advantages: NDArray[np.float64]
-    """One a scored episode of the whole batch, zeros included: the mean over its turns."""
+    """One for each scored episode of the whole batch, zeros included: the mean over its turns."""
     episodes: int
     """Episodes of the batch, InfraError included."""
     rows_seen: int
     """Rows of scored episodes, those of filtered groups included."""
     lag: Lag
     in_force: InForce = field(default_factory=InForce)
-    """What it is to be trained under."""
+    """The settings to train it with."""
     idle: dict[str, tuple[RowShape, ...]] = field(default_factory=dict)
     """Rows of the groups that have no gradient, for denominators that count them too."""
 
     @property
     def train_tokens(self) -> dict[str, int]:
-        """Tokens each group sends through forward and backward; 0 for a filtered one."""
+        """Tokens that each group sends through forward and backward; 0 for a filtered one."""
         lengths = {group.group_id: sum(row.length for row in group.rows) for group in self.groups}
         return {group_id: lengths.get(group_id, 0) for group_id in self.group_ids}
 
@@ -115,7 +115,7 @@ def training_batch(batch: Batch, objective: Objective) -> TrainingBatch:
     """Rows and advantages of a batch.
 
     Raises:
-        MalformedRow: an action token without context, an empty row, or a reward that no sum could be made of.
+        MalformedRow: an action token without context, an empty row, or a reward too large to sum.
     """
     groups: list[GroupRows] = []
     idle: dict[str, tuple[RowShape, ...]] = {}
@@ -143,7 +143,7 @@ def training_batch(batch: Batch, objective: Objective) -> TrainingBatch:
 
 
 def scored_episodes(group: GroupRecord) -> list[Scored]:
-    """What the advantages of a group are made of, in the order of its scored episodes."""
+    """What a group's advantages are computed from, in the order of its scored episodes."""
     return [_scored(group.group_id, episode) for episode in group.scored]
 
 
@@ -155,7 +155,7 @@ def _scored(group_id: str, episode: EpisodeRecord) -> Scored:
     if rewards is not None and tokens and max(tokens) >= len(rewards):
         raise MalformedRow(group_id, f"turn {max(tokens)} has no reward, though turns have rewards")
     for earned in (episode.reward, *(rewards or ())):
-        if not abs(earned) <= SCORE:  # its square would take the whole batch with it
+        if not abs(earned) <= SCORE:  # its square would spoil the whole batch
             raise MalformedRow(
                 group_id, f"episode {episode.index} has a reward of {earned}, beyond {SCORE:g}"
             )
@@ -167,10 +167,10 @@ def _scored(group_id: str, episode: EpisodeRecord) -> Scored:
 
 
 def _earned(rewards: Sequence[float], turns: Sequence[int]) -> tuple[float, ...]:
-    """What each turn that is trained earned, with what came of it in turns that are not.
+    """What each trained turn earned, plus the rewards of the turns after it that are not trained.
 
-    Those have no token in the rows: one that did not reach the agent earned nothing, and one that a schema
-    held is a part of the world, as a tool's answer is.
+    Untrained turns have no token in the rows. A turn that did not reach the agent earned nothing. A turn
+    whose tokens a schema forced is part of the world, like a tool's answer.
     """
     ends = [*turns[1:], len(rewards)]
     return tuple(sum(rewards[turn:end]) for turn, end in zip(turns, ends, strict=True))
@@ -185,7 +185,7 @@ def _turn_tokens(episode: EpisodeRecord) -> Counter[int]:
 
 
 def _spans(row: TrainingSequence) -> list[TurnSpan]:
-    """Where the tokens of each turn are; of a row that does not say, the runs of its mask are of turn 0."""
+    """Where the tokens of each turn are. If the row does not say, the runs of its mask belong to turn 0."""
     if row.turns:
         return row.turns
     edges = np.flatnonzero(np.diff([0, *row.mask, 0])).tolist()
@@ -193,8 +193,8 @@ def _spans(row: TrainingSequence) -> list[TurnSpan]:
 
 
 def lag(spans: Sequence[VersionSpan], step: int, idle: Sequence[int] = ()) -> Lag:
-    """Steps that trained between the weights that sampled a token and those the batch is trained on
-    (step - 1). `idle`: steps without groups."""
+    """Steps trained between the weights that sampled a token and those the batch is trained on (step - 1).
+    `idle`: steps without groups."""
     tokens = np.array([span.end - span.start for span in spans], dtype=np.int64)
     ages = [staleness.lag(span.version.step, step, idle) for span in spans]
     behind = np.array([max(0, age) for age in ages], dtype=np.int64)
@@ -204,8 +204,8 @@ def lag(spans: Sequence[VersionSpan], step: int, idle: Sequence[int] = ()) -> La
 
 
 def mini_batches(batch: TrainingBatch, updates: int, objective: Objective) -> list[list[TrainingRow]]:
-    """The rows of each optimizer step, weighted: groups stay whole, in order, in at most `updates` near-equal
-    parts. Where denominators count groups without a gradient too, these are divided up with the others."""
+    """The rows of each optimizer step, weighted. Groups stay whole and in order, in at most `updates` parts
+    of nearly equal size. If denominators count groups without a gradient, these are divided up as well."""
     trained = {group.group_id: group.rows for group in batch.groups}
     counted = [name for name in batch.group_ids if name in trained or objective.counts_all]
     found = []
@@ -220,8 +220,8 @@ def mini_batches(batch: TrainingBatch, updates: int, objective: Objective) -> li
 def weighted(
     rows: Sequence[TrainingRow], objective: Objective, idle: Sequence[RowShape] = ()
 ) -> list[TrainingRow]:
-    """The rows of one optimizer step, each with the weight of its tokens; `idle` rows are in denominators
-    alone."""
+    """The rows of one optimizer step, each with the weight of its tokens. `idle` rows count only in
+    denominators."""
     weights = objective.weights([*map(_shape, rows), *idle])
     return [replace(row, weight=w) for row, w in zip(rows, weights, strict=False)]
 

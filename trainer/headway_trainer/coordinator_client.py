@@ -1,9 +1,10 @@
-"""The learner's side of its one conversation: announce a step, ask for the next batch.
+"""The learner's client of the coordinator: announce a step, ask for the next batch.
 
     POST /v1/steps      StepReport: idempotent, sent again after every restart of either side
     GET  /v1/batch?step=n&wait=s   200 Batch (gzip) | 204 not yet | 410 Finished | 409 announce first
 
-The coordinator may be away (restarting, rescheduled) for `PATIENCE`; until then everything is tried again.
+The coordinator may be away (restarting, rescheduled) for `PATIENCE`. Until then the client tries everything
+again.
 """
 
 from __future__ import annotations
@@ -28,33 +29,33 @@ from headway_trainer.exchange import Answer, Away, Request, Within, exchange
 from headway_trainer.logs import log
 
 LONG_POLL: Final = 30.0
-"""Seconds the coordinator may hold a request for a batch."""
+"""Seconds that the coordinator may hold a request for a batch."""
 SILENCE: Final = 30.0
-"""Seconds until the head of an answer is there, besides those that the coordinator was asked to hold it, and
-longest silence after that. A learner that is told to stop may have to wait so long before it can save."""
+"""Longest wait in seconds for the head of an answer, besides the time that the coordinator may hold it; also
+the longest silence after that. After SIGTERM a learner may have to wait this long before it can save."""
 PATIENCE: Final = 600.0
-"""Seconds without any answer after which the learner saves what is not durable and is started again. That the
-coordinator is starting is one."""
+"""Seconds without any answer after which the learner saves what is not durable and is started again. An
+answer that the coordinator is starting counts as one."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
 MOST_PACKED: Final = 1024 * bounds.MIB
-"""Bytes of one answer, as it comes."""
+"""Most bytes of one answer, as received."""
 MOST_PLAIN: Final = 4 * MOST_PACKED
 WHOLE: Final = 600.0
-"""Seconds that one answer may take from its first byte to its last."""
+"""Most seconds from an answer's first byte to its last."""
 CONTAINERS: Final = 10_000_000
-"""Lists and objects of one batch, each of some hundred bytes in memory. A turn has ten."""
+"""Most lists and objects of one batch. Each takes some hundred bytes in memory; a turn has ten."""
 SHOWN: Final = 500
-"""Characters of an answer in an error."""
+"""Most characters of an answer in an error."""
 AGAIN: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
 class AnnounceFirst(Exception):
-    """The coordinator does not know the step that this learner is at."""
+    """The coordinator does not know this learner's step."""
 
 
 class Unreachable(JobError):
-    """The coordinator stayed away for longer than the learner's patience; pickles, so that every rank can be
-    told."""
+    """The coordinator did not answer within the learner's patience. It pickles, so that every rank can
+    receive it."""
 
     def __init__(self, message: str) -> None:
         super().__init__("CoordinatorUnreachable", message, permanent=False)
@@ -71,11 +72,13 @@ class CoordinatorClient:
         self._failures = 0
 
     def announce(self, report: StepReport, give_up: Callable[[], bool] = lambda: False) -> None:
-        """Send a step report until it is taken, or `give_up` says, while the coordinator is away, that there
-        is no time: whoever resumes sends it again.
+        """Send a step report until the coordinator takes it.
+
+        While the coordinator is away, `give_up` may end that if there is no time: a learner that resumes
+        sends the report again.
 
         Raises:
-            Unreachable: the coordinator stayed away.
+            Unreachable: the coordinator did not answer.
             JobError: it refuses this learner.
         """
         body = report.model_dump_json().encode()
@@ -89,11 +92,11 @@ class CoordinatorClient:
                 self._wait(away)
 
     def poll(self, step: int, wait: float = LONG_POLL) -> Batch | Finished | None:
-        """Ask once for the batch of `step`; None where there is none in `wait` seconds, or no answer.
+        """Ask once for the batch of `step`; None if there is none within `wait` seconds, or no answer.
 
         Raises:
             AnnounceFirst: announce the latest step, then ask again.
-            Unreachable: the coordinator stayed away.
+            Unreachable: the coordinator did not answer.
             JobError: it refuses this learner.
         """
         try:
@@ -139,7 +142,7 @@ class CoordinatorClient:
 
 
 def _is_starting(answer: Answer) -> bool:
-    """Whether the coordinator is there, and reads what a predecessor left: minutes, of a long run."""
+    """Whether the coordinator is up and reads its predecessor's data, which takes minutes for a long run."""
     try:
         return Problem.model_validate_json(answer.body).reason == STARTING
     except ValidationError:
@@ -164,8 +167,7 @@ def _plain(body: bytes) -> bytes:
     """An answer's content, decompressed.
 
     Raises:
-        OutOfBounds: it would be far larger than any batch that compresses to so little, or have more lists
-            and objects than any.
+        OutOfBounds: it is far larger, or has more lists and objects, than any batch.
     """
     if not body.startswith(MAGIC):
         return containers_within(body, CONTAINERS)

@@ -1,4 +1,5 @@
-"""Whether a directive can be done, and from which checkpoint. What is refused has changed nothing yet."""
+"""Decides whether a directive can be done, and from which checkpoint. A refused directive has changed
+nothing."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ class Directives:
         self._ranks = ranks
 
     def decide(self, batch: Batch) -> Checkpoint | DirectiveRefusal | None:
-        """The checkpoint to go back to, its files on every node; None for none; or why nothing is done."""
+        """The checkpoint to go back to, fetched on every node; None for none; or why nothing is done."""
         assert batch.directive is not None
         now, number, restore = self._parts.in_force.number, batch.in_force.number, batch.directive.restore
         if number <= now:
@@ -56,7 +57,7 @@ class Directives:
         )
 
     def _found(self, in_force: InForce, step: int, last: int) -> Checkpoint | str:
-        """The checkpoint of a step, or why it cannot be gone back to. Rank 0 alone looks."""
+        """The checkpoint of a step, or why the learner cannot go back to it. Only rank 0 looks."""
         if not self._ranks.first:
             return ""
         try:

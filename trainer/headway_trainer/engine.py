@@ -1,8 +1,8 @@
 """The one module that knows DeepSpeed.
 
-DeepSpeed averages gradients over ranks and knows nothing of tokens; the loss that reaches `backward` is a
-rank's share of a global token mean, so it is multiplied by the number of ranks. Accumulation is ours
-(`managed_gradient_accumulation: false`): any number of backward calls, then one step.
+DeepSpeed averages gradients over ranks and does not know about tokens. The loss that reaches `backward` is a
+rank's share of a global token mean, so `backward` multiplies it by the number of ranks. We accumulate
+gradients ourselves (`managed_gradient_accumulation: false`): any number of backward calls, then one step.
 """
 
 from __future__ import annotations
@@ -30,22 +30,25 @@ from headway_trainer.ranks import Ranks
 PRECISION: Final[Mapping[torch.dtype, Mapping[str, Any]]] = {
     torch.float32: {},
     torch.bfloat16: {
-        # At stage 1 a gradient is added to the sum in float32, and freed, as soon as there is one.
+        # At stage 1 each gradient is added to the float32 sum, and freed, as soon as it exists.
         "bf16": {"enabled": True, "immediate_grad_update": True},
         "data_types": {"grad_accum_dtype": "fp32"},
         "communication_data_type": "fp32",
     },
 }
-"""What DeepSpeed is told of a model's number format. In bfloat16 sums of gradients, over micro-batches and
-over ranks, are float32: what is some 250 times smaller than the sum would be lost. Without ZeRO it cannot."""
+"""DeepSpeed's settings for a model's number format.
+
+In bfloat16, sums of gradients over micro-batches and ranks are float32. Otherwise a term some 250 times
+smaller than the sum would be lost. DeepSpeed cannot do so without ZeRO.
+"""
 TAG: Final = "state"
 DATA_ALONE: Final = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
-"""Torch's own switch, which overrules `weights_only=False` of a caller."""
+"""Torch's own switch, which overrides a caller's `weights_only=False`."""
 
 
 @dataclass(frozen=True)
 class Update:
-    """One optimizer step, as it went."""
+    """What one optimizer step did."""
 
     gradient_norm: float
     """Before clipping, over all ranks."""
@@ -65,7 +68,7 @@ def configuration(spec: DeepSpeed, optimizer: OptimizerSpec, dtype: torch.dtype)
         "managed_gradient_accumulation": False,
         "gradient_clipping": optimizer.gradient_clip if spec.zero_stage else 0.0,
         "zero_allow_untested_optimizer": True,
-        # Its own Adam for the CPU needs a compiler at run time.
+        # DeepSpeed's own Adam for the CPU needs a compiler at run time.
         "zero_force_ds_cpu_optimizer": False,
         "zero_optimization": zero,
         "steps_per_print": 2**31,
@@ -74,14 +77,13 @@ def configuration(spec: DeepSpeed, optimizer: OptimizerSpec, dtype: torch.dtype)
 
 
 def learning_rate(optimizer: OptimizerSpec, update: int, horizon: int) -> float:
-    """Step size of the `update`-th optimizer step (from 0): a line up to `warmupSteps`, then as `schedule`
-    says.
+    """Learning rate of the `update`-th optimizer step (from 0): linear up to `warmupSteps`, then `schedule`.
 
-    It is a function of these alone, so one that resumes, or goes back, has the rates that it would have had;
-    and it is in proportion to `learningRate`, which a remedy may lower.
+    It is a function of these alone, so a learner that resumes or goes back has the same rates. It is
+    proportional to `learningRate`, which a remedy may lower.
 
     Args:
-        horizon: optimizer steps, warm-up included, at which a schedule ends that does not say so itself.
+        horizon: optimizer steps, warm-up included, at which a schedule without its own end is over.
     """
     warmup, schedule = optimizer.warmup_steps, optimizer.schedule
     if update < warmup or schedule.decay == "constant":
@@ -94,18 +96,18 @@ def learning_rate(optimizer: OptimizerSpec, update: int, horizon: int) -> float:
 
 @dataclass(frozen=True)
 class _Piece:
-    """What the optimizer of this rank holds of a parameter."""
+    """The piece of a parameter that the optimizer of this rank holds."""
 
     flat: Tensor
-    """The float32 tensor that is stepped, in which the piece lies."""
+    """The float32 tensor that the optimizer steps. The piece lies in it."""
     begin: int
-    """Where in it."""
+    """Offset in `flat`."""
     place: int
-    """Where in the parameter."""
+    """Offset in the parameter."""
     size: int
 
     def of(self, tensor: Tensor) -> Tensor:
-        """The piece in `flat`, or in a moment of it."""
+        """The piece within `flat`, or within a moment of it."""
         return tensor.detach().view(-1).narrow(0, self.begin, self.size)
 
 
@@ -115,7 +117,7 @@ class Engine:
     def __init__(
         self, model: nn.Module, spec: DeepSpeed, optimizer: OptimizerSpec, ranks: Ranks, horizon: int = 0
     ) -> None:
-        """Collective: every rank calls it with the same model. `horizon` is as for `learning_rate`."""
+        """Collective: every rank calls it with the same model. `horizon`: see `learning_rate`."""
         deepspeed = _import()
         deepspeed.init_distributed(verbose=False)
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -138,7 +140,7 @@ class Engine:
         self._partial = any(not parameter.requires_grad for parameter in model.parameters())
         self._stage = spec.zero_stage
         self.optimizer = optimizer
-        """Its learning rate may be set to another one between two steps; the rest is fixed."""
+        """Its learning rate may change between two steps; the rest is fixed."""
         self._horizon = horizon
         self._ranks = ranks
         self.model = model
@@ -166,12 +168,13 @@ class Engine:
         return Update(gradient_norm=math.nan if norm is None else float(norm), learning_rate=rate)
 
     def _clip(self, trained: Sequence[nn.Parameter]) -> None:
-        """Without ZeRO, DeepSpeed keeps the norm to itself. Every rank has the whole gradient by now."""
+        """Clip the gradient without ZeRO, since DeepSpeed does not report that norm. Every rank has the whole
+        gradient by now."""
         most = self.optimizer.gradient_clip or math.inf
         self._norm = float(nn.utils.clip_grad_norm_(trained, most))
 
     def save(self, folder: Path) -> Path:
-        """Write this rank's part of weights and optimizer state; collective. Frozen weights are left out.
+        """Write this rank's part of the weights and optimizer state; collective. Frozen weights are left out.
 
         Returns:
             The folder with the files of every rank of this node.
@@ -188,7 +191,7 @@ class Engine:
     def load(self, folder: Path) -> None:
         """Restore what `save` wrote, from the folder that holds the `state` folder; collective.
 
-        The same number of ranks and the same ZeRO stage are needed; then training goes on bit for bit.
+        It needs the same number of ranks and the same ZeRO stage. Training then continues bit for bit.
         """
         with data_alone():
             path, state = self._engine.load_checkpoint(
@@ -200,14 +203,16 @@ class Engine:
 
     @property
     def replicated(self) -> bool:
-        """Whether every rank holds all of weights and optimizer: any number of ranks may load that."""
+        """Whether every rank holds all weights and optimizer state, so that any number of ranks can load
+        them."""
         return self._stage == 0
 
     def load_universal(self, folder: Path, tag: str, updates: int) -> None:
-        """Restore a checkpoint of any number of ranks in DeepSpeed's universal format, from the folder that
-        holds `tag`; collective. The same ZeRO stage is needed.
+        """Restore a checkpoint of any number of ranks in DeepSpeed's universal format; collective.
+
+        `folder` holds `tag`. The ZeRO stage must be the same.
         """
-        # Its own switch is read at the start, before anyone can know which kind of checkpoint there is.
+        # DeepSpeed reads its own switch at the start, before the kind of checkpoint is known.
         config = self._engine._config
         config.load_universal_checkpoint = True
         try:
@@ -218,7 +223,7 @@ class Engine:
         self.updates = updates
 
     def state(self) -> TrainedState:
-        """All that is trained, whole on every rank, 12 bytes a parameter; collective."""
+        """Everything that is trained, whole on every rank, 12 bytes a parameter; collective."""
         pieces, stepped = self._pieces(), bool(self._adam.state)
         found = {}
         for name, parameter in self._trained():
@@ -231,8 +236,9 @@ class Engine:
         return TrainedState(found, max(steps, default=0.0), self.updates)
 
     def adopt(self, state: TrainedState) -> None:
-        """Take up `state`, of parameters of the same names and shapes, in an engine that has not stepped and
-        whose model has its weights (`adapter.fill`). Collective only in that every rank does it."""
+        """Load `state`, whose parameters have the same names and shapes, into an engine that has not stepped.
+        The engine's model must already have its weights (`adapter.fill`). Every rank must call it; no rank
+        waits for another."""
         for name, piece in self._pieces().items():
             taken = state.parameters[name]
             _put(piece, piece.flat, taken.weight)
@@ -244,7 +250,7 @@ class Engine:
         self.updates = state.updates
 
     def close(self) -> None:
-        """Let go of the model, which is of no more use. Its memory is free once nobody else holds it."""
+        """Release the model, which is no longer used. Its memory is free once nobody else holds it."""
         self._engine.destroy()
         _forget(self.model)
         del self._engine, self._adam, self.model
@@ -253,7 +259,7 @@ class Engine:
         return ((name, p) for name, p in self.model.named_parameters() if p.requires_grad)
 
     def _pieces(self) -> dict[str, _Piece]:
-        """Those of this rank, by parameter. DeepSpeed says where they lie, in another way at each stage."""
+        """The pieces of this rank, by parameter. DeepSpeed records their places differently at each stage."""
         found, zero = {}, self._engine.optimizer
         for name, parameter in self._trained():
             held: Any = parameter
@@ -271,7 +277,7 @@ class Engine:
         return found
 
     def _whole(self, piece: _Piece | None, moment: str | None, shape: torch.Size) -> Tensor:
-        """The weight of a parameter, or a moment of it."""
+        """The whole weight of a parameter, or a whole moment of it."""
         whole = torch.zeros(shape.numel())
         if piece is not None:
             tensor = piece.flat if moment is None else self._adam.state[piece.flat][moment]
@@ -279,7 +285,7 @@ class Engine:
         return (whole if self.replicated else self._ranks.added(whole)).view(shape)
 
     def tensors(self, *, trained_only: bool) -> Iterator[tuple[str, Tensor]]:
-        """Each parameter whole, on the CPU, by name; collective, one parameter in memory at a time."""
+        """Each parameter whole, on the CPU, by name. Collective; one parameter is in memory at a time."""
         for name, parameter in self.model.named_parameters():
             if trained_only and not parameter.requires_grad:
                 continue
@@ -293,8 +299,8 @@ class Engine:
 
 @contextmanager
 def data_alone() -> Iterator[None]:
-    """While it lasts, `torch.load` makes tensors, plain values and DeepSpeed's own records of them, and runs
-    nothing, though DeepSpeed asks it for any object."""
+    """Within this context `torch.load` runs no code, although DeepSpeed allows it any object. It makes only
+    tensors, plain values and DeepSpeed's own records of them."""
     _import()
     from deepspeed.runtime.fp16.loss_scaler import LossScaler
     from deepspeed.runtime.zero.config import ZeroStageEnum
@@ -323,10 +329,10 @@ def _put(piece: _Piece, tensor: Tensor, whole: Tensor) -> None:
 
 
 def _unwind(model: nn.Module) -> None:
-    """Let go of the modules of `model` that DeepSpeed takes for running under ZeRO-3, while none is.
+    """Remove the modules of `model` from ZeRO-3's list of running modules, while none runs.
 
-    A layer that is computed again in the backward pass ends by an exception once it has what is needed, so
-    the hook after it, which would take it off the list, is never called.
+    A layer that is recomputed in the backward pass ends with an exception once it has what is needed. So the
+    hook after it, which would remove it from the list, is never called.
     """
     from deepspeed.runtime.zero import parameter_offload
 
@@ -337,8 +343,8 @@ def _unwind(model: nn.Module) -> None:
 
 
 def _forget(model: nn.Module) -> None:
-    """Under ZeRO-3 DeepSpeed holds each model, with its optimizer, for as long as the process lives: in a
-    list, and in the cache of a method."""
+    """Make DeepSpeed forget `model`. Under ZeRO-3 it otherwise keeps each model and its optimizer for the
+    life of the process, in a list and in a method's cache."""
     from deepspeed.runtime.zero import parameter_offload, partitioned_param_coordinator
 
     stack, gone = parameter_offload.FWD_MODULE_STACK, set(model.modules())
@@ -358,9 +364,10 @@ def _import() -> Any:
         from deepspeed.runtime.zero.config import ZeroStageEnum
         from deepspeed.utils import logger
 
-    # Python 3.11 pickles an enum as a call of getattr, which whoever reads data alone must not make.
+    # Python 3.11 pickles an enum as a call of getattr, which a reader of data alone must not make.
     ZeroStageEnum.__reduce_ex__ = lambda self, protocol: (type(self), (self.value,))
     logger.setLevel(logging.WARNING)
-    # Its shared-memory collectives are compiled at first use (27 s and a compiler); gloo does as well here.
+    # DeepSpeed's shared-memory collectives are compiled at first use (27 s and a compiler). gloo does as well
+    # here.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     return deepspeed

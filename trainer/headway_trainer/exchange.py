@@ -1,7 +1,7 @@
 """One request to a server of the job, and its answer, from a process without an event loop.
 
-A deadline holds for a head, and another for a whole answer, however often a byte drips in. Nothing is
-redirected, which would carry the token to another host, and no proxy is on the way.
+The head has one deadline and the whole answer another, however often a byte drips in. The client follows no
+redirect, which would carry the token to another host, and uses no proxy.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Away(Exception):
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked."""
+    """A request."""
 
     method: str
     path: str
@@ -40,29 +40,29 @@ class Within:
     """How long an answer may take, in seconds, and how large it may be, in bytes."""
 
     head: float
-    """Until all of the head is there."""
+    """Until the whole head is there."""
     silence: float
     """Between two pieces of the rest."""
     whole: float
     """From the end of the head to the end of the answer."""
     size: int
-    """Of the content of a success. A refusal may have `bounds.CALL`, and what is more of it is left."""
+    """Most bytes of a success. Of a refusal, at most `bounds.CALL` bytes are read."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back."""
+    """An answer."""
 
     status: int
     body: bytes
 
 
 def exchange(url: str, request: Request, within: Within) -> Answer:
-    """Ask the server at `url`, of which scheme, host and port count, over a connection of its own.
+    """Send a request to the server at `url` over a new connection. Only scheme, host and port of `url` count.
 
     Raises:
         Away: there is no answer in time, or none that is HTTP.
-        OutOfBounds: it is larger than `within` says.
+        OutOfBounds: it is larger than `within` allows.
     """
     place = urllib.parse.urlsplit(url)
     connection = _Connection(place.hostname or "", place.port or 80, timeout=within.silence)
@@ -82,26 +82,26 @@ def exchange(url: str, request: Request, within: Within) -> Answer:
 
 
 def _content(response: http.client.HTTPResponse, most: int) -> bytes:
-    """What an answer holds, as it came."""
+    """The body of an answer, as received."""
     parts, size = [], 0
     while part := response.read1(PART):
         size += len(part)
         if size > most:
             raise OutOfBounds(f"more than {most} bytes")
         parts.append(part)
-    if response.length:  # bytes that were promised and never came
+    if response.length:  # promised bytes never came
         raise http.client.IncompleteRead(b"")
     return b"".join(parts)
 
 
 class _Connection(http.client.HTTPConnection):
-    """One whose answers come within limits."""
+    """A connection whose answers are limited in time."""
 
     until: float = 0.0
     silence: float = 0.0
 
     def limit(self, seconds: float, silence: float) -> None:
-        """From now on, read for so many seconds, and wait so long for each piece."""
+        """From now on, read for at most `seconds`, and wait at most `silence` for each piece."""
         self.until, self.silence = time.monotonic() + seconds, silence
 
     def connect(self) -> None:

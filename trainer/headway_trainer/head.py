@@ -1,7 +1,8 @@
-"""What a causal model does to its output head's logits (scaling, soft-capping), apart from body and head.
+"""What a causal model does to the logits of its output head (scaling, soft-capping).
 
-Log-probabilities are computed a piece at a time, so the model's last lines must run on a piece of the logits.
-They are run as they stand in the model's own `forward`, with its body and its head replaced by what is given.
+Log-probabilities are computed in chunks, so the model's last lines must run on a chunk of the logits. They
+run unchanged in the model's own `forward`. Its body and head are replaced by functions that return the given
+values.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ def without_adapter(model: nn.Module) -> Any:
 
 
 def finish(model: nn.Module) -> Callable[[Tensor], Tensor] | None:
-    """Logits as the head gives them, (1, T, V), to logits as the model gives them.
+    """A function from the head's logits, (1, T, V), to the model's logits.
 
-    None for a model whose body or head is not where Hugging Face's conventions have it, or whose head has
-    modules of its own (an adapter on it): such a head is called whole.
+    None for a model whose body or head is not where Hugging Face's conventions put it. None also for a head
+    with modules of its own (an adapter on it). Such a head is called whole.
     """
     causal, head = without_adapter(model), output_head(model)
     names = [name for name, module in causal.named_children() if module is head]
@@ -50,7 +51,7 @@ def finish(model: nn.Module) -> Callable[[Tensor], Tensor] | None:
 
 
 class _Shell:
-    """Stands for a model in its own `forward`, with some of its modules replaced."""
+    """Replaces a model in its own `forward`, with some of its modules replaced."""
 
     def __init__(self, model: nn.Module, replaced: dict[str, Callable[..., Any]]) -> None:
         self._model = model
@@ -61,7 +62,7 @@ class _Shell:
 
 
 class _Through:
-    """Stands for a head whose work is done: what it is given are the logits."""
+    """Replaces a head that has already run: its input is the logits."""
 
     def __init__(self, head: nn.Module) -> None:
         self._head = head

@@ -1,9 +1,9 @@
 """Starts this node's learner processes: `python -m headway_trainer.launch`.
 
-From the environment: NNODES, NODE_RANK (or the index of an indexed Job), NPROC, MASTER_ADDR and MASTER_PORT,
-each with the value of a lone process where it is absent; and GRACE_SECONDS, from SIGTERM to SIGKILL. One
-process in all is this one itself; otherwise torch's elastic agent starts NPROC of them, without restarts: the
-operator restarts pods.
+It reads NNODES, NODE_RANK (or the index of an indexed Job), NPROC, MASTER_ADDR and MASTER_PORT from the
+environment. A variable that is absent has the value for a lone process. GRACE_SECONDS is the time from
+SIGTERM to SIGKILL. If there is one process in all, this one is it. Otherwise torch's elastic agent starts
+NPROC of them, without restarts: the operator restarts pods.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from headway_trainer.termination import another_handles_sigterm, exit_on_sigterm
 
 LOOPBACK: Final = "127.0.0.1"
 RENDEZVOUS_SECONDS: Final = 900
-"""Longest that a pod waits for the others before it starts again, which is not counted: how long that may go
-on is the job's to say (`pendingDeadlineSeconds`)."""
+"""Longest time that a pod waits for the others before it starts again. These restarts are not counted; the
+job's `pendingDeadlineSeconds` bounds them."""
 LAST_SECONDS: Final = 10
-"""Of the grace period, what is left to end processes that have not ended by themselves."""
+"""Part of the grace period left to end processes that have not ended by themselves."""
 RANK: Final = ("-u", "-m", "headway_trainer.learner")
-"""Arguments of a Python that is a rank."""
+"""Arguments of a Python process that is a rank."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Place:
     master: str
     port: int
     grace: int
-    """Seconds that the pod has once it is told to stop."""
+    """Seconds that the pod has after SIGTERM."""
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> Place:
@@ -59,12 +59,12 @@ class Place:
 
     @property
     def alone(self) -> bool:
-        """Is there but one process in all."""
+        """Whether there is only one process in all."""
         return self.nodes * self.processes == 1
 
 
 def main() -> None:
-    """Become the learner, or start several and leave as the one did that says why."""
+    """Become the learner, or start several and exit with the code of the rank that explained its failure."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     place = Place.of(os.environ)
     if place.alone:
@@ -73,8 +73,8 @@ def main() -> None:
         companions = PeerShutdown(place.node_rank, place.master, place.port) if place.nodes > 1 else None
 
         def answered() -> bool:
-            """Torch's agent answers once there are processes. Before that nobody misses this pod, and a note
-            would be found by those that meet without it."""
+            """Whether torch's agent handles the signal, which it does once there are processes. Before that
+            no pod misses this one, and pods that meet without it would find its note."""
             if not another_handles_sigterm():
                 return False
             if companions:
@@ -87,7 +87,7 @@ def main() -> None:
 
 def _alone(place: Place, environ: MutableMapping[str, str]) -> None:
     tell_alone(place, environ)
-    # Before seconds of imports: a pod deleted while it starts must not sit out its grace period.
+    # Before the imports, which take seconds: a pod deleted while it starts must not use up its grace period.
     exit_on_sigterm()
     from headway_trainer import learner
 
@@ -95,17 +95,17 @@ def _alone(place: Place, environ: MutableMapping[str, str]) -> None:
 
 
 def tell_alone(place: Place, environ: MutableMapping[str, str]) -> None:
-    """Have this process find in its environment that it is the only rank."""
+    """Set the environment of the only rank."""
     environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1")
     environ.update(MASTER_ADDR=place.master, MASTER_PORT=str(place.port))
 
 
 def outcome(first: int, codes: Collection[int], stopped: Callable[[], bool]) -> int:
-    """Exit code of a pod whose processes failed with `codes`; `first` is that of the first to be seen.
+    """Exit code of a pod whose processes failed with `codes`; `first` is the first code seen.
 
-    A process that can explain itself (42, 43, 44) speaks for all: when one ends, the others lose it in a
-    collective and fail too, and may be seen before it. Where none can, `stopped` says whether they lost a pod
-    that was told to stop. Minus a signal's number becomes a shell's 128 plus it.
+    A process that can explain its failure (42, 43, 44) decides for all. When it ends, the others lose it in a
+    collective, fail too, and may be seen first. If none can explain, `stopped` says whether they lost a pod
+    that had to stop. A negative signal number becomes 128 plus the signal, as in a shell.
     """
     if explained := next((code for code in (PERMANENT, RETRIABLE, ANEW) if code in codes), None):
         return explained
@@ -115,11 +115,11 @@ def outcome(first: int, codes: Collection[int], stopped: Callable[[], bool]) -> 
 
 
 def several(place: Place, companions: PeerShutdown | None, rank: Sequence[str] = RANK) -> int:
-    """Start this node's processes and wait for them; the exit code to leave with.
+    """Start this node's processes, wait for them, and return the exit code.
 
     Args:
-        companions: the other nodes, where there are any.
-        rank: arguments of a Python that is a rank.
+        companions: the other nodes, if there are any.
+        rank: arguments of a Python process that is a rank.
     """
     from torch.distributed import DistError
     from torch.distributed.elastic.multiprocessing.api import SignalException
@@ -130,7 +130,7 @@ def several(place: Place, companions: PeerShutdown | None, rank: Sequence[str] =
         min_nodes=place.nodes,
         max_nodes=place.nodes,
         nproc_per_node=place.processes,
-        # The same in every pod: without one each agent makes up its own, and the pods never meet.
+        # The same in every pod: by default each agent makes up its own, and the pods never meet.
         run_id="learner",
         rdzv_backend="static",
         rdzv_endpoint=f"{place.master}:{place.port}",

@@ -1,8 +1,8 @@
-"""Which layout micro-batches have: decided once, when the model is loaded, and proved on it.
+"""The layout of micro-batches: decided once, when the model is loaded, and proved on the model.
 
-Packing is used where two rows packed have the log-probabilities that each has alone by the model's own
-attention, and where changing one row changes nothing in the other. Otherwise, and for models with layers that
-carry state along the sequence, rows are padded to rectangles.
+Packing is used if two conditions hold. Two packed rows must have the log-probabilities that each has alone
+under the model's own attention. And a change of one row must not change the other. Otherwise rows are padded
+to rectangles, as they are for models with layers that carry state along the sequence.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from headway_trainer.policy import Policy, micro_batch
 LAYERS: Final = frozenset({"full_attention", "sliding_attention"})
 LENGTHS: Final = (23, 17)
 LONGEST_PROOF: Final = 512
-"""Rows of the proof are longer than a sliding window up to this."""
+"""Longest sliding window that rows of the proof are made to exceed."""
 LONGEST_ROPE: Final = 8192
-"""One row of each pair is longer than what the factors of a rotary embedding depend on, up to this."""
+"""Longest length, at which a rotary embedding's factors change, that one row of each pair exceeds."""
 ACTIONS: Final = 64
-"""Most action tokens of a row of the proof, its last ones: all logits at once are taken of them."""
+"""Most action tokens of a row of the proof, its last ones. The proof takes all their logits at once."""
 SEED: Final = 20_240_301
 AGREEMENT: Final = {torch.float32: 2e-4, torch.bfloat16: 0.2}
 """Mean absolute difference, in nats, that two kernels of one dtype may show (see `publish.canary`)."""
 ISOLATION: Final = {torch.float32: 1e-5, torch.bfloat16: 0.02}
-"""Largest difference, in nats, that a change of one row may make in another: one kernel on one shape."""
+"""Largest difference, in nats, that a change of one row may make in another, with one kernel on one shape."""
 FAILURES: Final = (attention.CannotPack, TypeError, ValueError, RuntimeError, AttributeError, KeyError)
-"""What a model raises that does not pass on what attention needs."""
+"""What a model raises if it does not pass on what attention needs."""
 
 
 @dataclass(frozen=True)
@@ -45,16 +45,16 @@ class Choice:
     attention: str
     """Name of the attention function in transformers' table."""
     head: str
-    """`chunked`, or `whole` where the model's last lines cannot be run on a chunk."""
+    """`chunked`, or `whole` if the model's last lines cannot run on a chunk."""
     why: str = ""
-    """Why rows are not packed, or by the slower function."""
+    """Why rows are not packed, or are packed by the slower function."""
 
 
 def quadratic_share(model: nn.Module) -> float:
-    """Cost of attention between two tokens, in units of one token's linear layers; all layers taken as full.
+    """Cost of attention between two tokens, in units of one token's linear layers; all layers count as full.
 
-    A pair costs 2 x layers x heads x head size multiplications, half of them masked; a token as many as the
-    layers have weights. Take it before the engine shards the weights.
+    A pair costs 2 x layers x heads x head size multiplications, half of them masked. A token costs as many as
+    the layers have weights. Measure it before the engine shards the weights.
     """
     config: Any = model.config
     text = config.get_text_config()
@@ -67,7 +67,7 @@ def quadratic_share(model: nn.Module) -> float:
 
 
 def choose(policy: Policy, device: torch.device, quadratic: float) -> Choice:
-    """Decide for the policy and its frozen copy; collective where weights are sharded."""
+    """Decide for the policy and its frozen copy; collective if weights are sharded."""
     models = [without_adapter(p.model) for p in (policy, policy.frozen) if p is not None]
     own: str = models[0].config._attn_implementation
     dtype = next(models[0].parameters()).dtype
@@ -90,7 +90,7 @@ def choose(policy: Policy, device: torch.device, quadratic: float) -> Choice:
 
 
 def follow(policy: Policy, choice: Choice) -> None:
-    """Have a frozen copy that `policy` was given since run the way that was chosen."""
+    """Make a frozen copy that `policy` received later run in the chosen way."""
     assert policy.frozen is not None
     attention.install(without_adapter(policy.frozen.model), choice.attention)
     _chunk(policy, chunked=choice.head == "chunked")
@@ -103,7 +103,7 @@ def _chunk(policy: Policy, *, chunked: bool) -> None:
 
 
 def _try(models: list[Any], name: str, proof: _Proof) -> str:
-    """Why this attention cannot be used; nothing where it can."""
+    """Why this attention cannot be used; empty if it can."""
     try:
         for model in models:
             attention.install(model, name)
@@ -117,7 +117,7 @@ def _try(models: list[Any], name: str, proof: _Proof) -> str:
 
 
 def _kernel_fails(config: Any, proof: _Proof) -> str:
-    """The proof is of values only: that the kernel has gradients is asked of it alone."""
+    """Why the kernel fails; the proof compares only values, so this checks its gradients too."""
     text = config.get_text_config()
     heads = text.num_attention_heads
     groups = getattr(text, "num_key_value_heads", None) or heads
@@ -141,7 +141,8 @@ def _unknown_layers(config: Any) -> str:
 
 @dataclass(frozen=True)
 class _Proof:
-    """Rows of random tokens, what the model says of each alone, and questions to other ways to run them."""
+    """Rows of random tokens, the model's log-probabilities of each alone, and comparisons with other ways to
+    run."""
 
     policy: Policy
     device: torch.device
@@ -153,7 +154,7 @@ class _Proof:
 
     @classmethod
     def of(cls, policy: Policy, device: torch.device, dtype: torch.dtype) -> _Proof:
-        """Of a policy that takes all logits at once, by the model's own attention."""
+        """The proof of a policy that takes all logits at once, with the model's own attention."""
         config = policy.model.config.get_text_config()  # type: ignore[union-attr, operator]
         window = getattr(config, "sliding_window", None) or 0
         longer = window + 5 if window <= LONGEST_PROOF else 0
@@ -165,7 +166,7 @@ class _Proof:
         return cls(policy, device, dtype, (a, b), (c, d), alone)  # type: ignore[arg-type]
 
     def head_agrees(self) -> bool:
-        """Are log-probabilities by chunks those of all logits."""
+        """Whether log-probabilities by chunks are those of all logits."""
         if self.policy.finish is None:
             return False
         try:
@@ -175,7 +176,7 @@ class _Proof:
         return all(self._close(*pair) for pair in zip(found, self.alone, strict=True))
 
     def packing_fails(self) -> str:
-        """Why packed rows are not what they are alone; nothing where they are."""
+        """Why packed rows differ from the same rows alone; empty if they do not."""
         (a, b), (c, d) = self.rows, self.others
         first, second = self._packed(a, b)
         if not (self._close(first, self.alone[0]) and self._close(second, self.alone[1])):

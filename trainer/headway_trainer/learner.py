@@ -1,8 +1,7 @@
-"""The learner: fetches and loads the model, resumes from `latest.json` or makes step 0 durable; then `loop`
-has it train batch after batch.
+"""The learner: loads the model, and resumes from `latest.json` or makes step 0 durable. `loop` then trains.
 
-The ranks see the same batch and take the same decisions. Killed at any point it resumes at the last step that
-was made durable: the steps after it are taken anew, from the same groups.
+The ranks see the same batch and take the same decisions. If killed at any point, the learner resumes at the
+last durable step. It takes the steps after it again, from the same groups.
 """
 
 from __future__ import annotations
@@ -62,15 +61,15 @@ class Learner:
         ranks: Ranks,
         sender: Sender | None,
     ) -> None:
-        """`key` signs records of checkpoints; `base` holds the base model's files; `cache` is scratch that
-        the ranks of a node share."""
+        """`key` signs records of checkpoints, and `base` holds the base model's files. `cache` is scratch
+        space that the ranks of a node share."""
         spec = config.spec
         self._spec = spec
         self._store = store
         self._ranks = ranks
         self._layout = Layout(spec.output.uri, config.namespace, config.name, config.uid)
         self._journal = Journal(store, self._layout, Signer.of(key, self._layout))
-        # Before the model is loaded: what was in force then says which one it is.
+        # Before the model is loaded, because what was in force then decides which model it is.
         self._latest: Checkpoint | None = ranks.share(self._journal.begin() if ranks.first else None)
         scratch = cache / "learner"
         self._sender = sender
@@ -93,11 +92,12 @@ class Learner:
         return InForce() if self._latest is None else self._latest.report.in_force
 
     def resume(self) -> StepReport:
-        """Take up the newest durable step, or make step 0 durable: the untrained weights."""
+        """Resume the newest durable step, or make step 0 durable: the untrained weights."""
         if (latest := self._latest) is None:
             log("new job")
             report = self._finish(PolicyVersion(incarnation=0, step=0), Stopwatch(), lambda seconds: {})
-            # Announced before it is durable, it could not be told from a step 0 made anew.
+            # Durable first: if it were announced earlier, a step 0 made again could not be distinguished from
+            # it.
             self.checkpointer.save(report)
             self.checkpointer.settle()
             return report
@@ -109,13 +109,13 @@ class Learner:
         return latest.report
 
     def train(self, batch: TrainingBatch, incarnation: int, before: Stopwatch) -> StepReport:
-        """Train one batch, publish its weights and put its step on record. Without a gradient the version
-        advances too.
+        """Train one batch, publish its weights and record its step. Without a gradient the version still
+        advances.
 
-        `before` are the seconds since the step before was put on record.
+        `before` has the seconds since the last step was recorded.
 
         Raises:
-            JobError: `InForceOutOfReach`: it is to be trained under what this learner cannot be brought to.
+            JobError: `InForceOutOfReach`: this learner cannot apply the settings that the batch needs.
         """
         watch = Stopwatch(dict(before.seconds))
         self._catch_up(batch.in_force)
@@ -150,10 +150,10 @@ class Learner:
         )
 
     def remedy(self, batch: Batch, incarnation: int, before: Stopwatch) -> StepReport:
-        """Do what the directive of `batch` says, publish the weights that there are then and put the step on
-        record. What cannot be done is refused before anything has changed, and the step is taken without it.
+        """Carry out the directive of `batch`, publish the resulting weights and record the step.
 
-        `before` is as for `train`.
+        A directive that cannot be done is refused before anything has changed, and the step is taken without
+        it. `before` is as for `train`.
         """
         watch = Stopwatch(dict(before.seconds))
         found = self._directives.decide(batch)
@@ -178,7 +178,7 @@ class Learner:
         )
 
     def _catch_up(self, in_force: InForce) -> None:
-        """This learner resumed from before a directive that was done since: have it done."""
+        """Carry out a directive that was done after the step from which this learner resumed."""
         if in_force == self._parts.in_force:
             return
         if (refusal := self._parts.obstacle(in_force)) is not None:
@@ -202,12 +202,12 @@ class Learner:
         self.checkpointer.engine = self._parts.engine
 
     def prepare(self, batch: Batch) -> TrainingBatch:
-        """Rows and advantages of a batch; rank 0 alone has it before it is shared. Nothing that can be put in
-        force changes an advantage."""
+        """Rows and advantages of a batch; only rank 0 has it before it is shared. No directive can change an
+        advantage."""
         return training_batch(batch, self._parts.objective)
 
     def announced(self) -> None:
-        """Servers are told to take the newest weights from now on."""
+        """Note that servers now learn of the newest weights."""
         if self._sender is not None:
             self._sender.announced()
 
@@ -216,7 +216,7 @@ class Learner:
         return self._parts.publisher.header()
 
     def export(self, newest: StepReport) -> None:
-        """Have the newest weights lie whole in the store, to serve as they are."""
+        """Write the newest weights whole into the store, so that they can be served."""
         self._journal.refuse_superseded()
         self._parts.publisher.complete(self._store, newest.weights)
 
@@ -237,12 +237,12 @@ class Learner:
         uris = self._store.list(folder)
         weights = by_number(uris, folder)
         planned = [step for step in weights if every and due(step, every)]
-        # Of weights that are had from memory the status names the newest ones in the store.
+        # If weights are sent from memory, the status names the newest ones in the store.
         full_every = self._spec.learner.weights.full_every_steps
         whole = [] if self._sender is None else [latest - latest % full_every]
         compared = [*planned, *validated, *validating, *whole]
         old = expired_weights(weights.keys(), latest, lag, checkpoints, compared)
-        # evaluation.everySteps may have been another number, and a validation may be under way.
+        # evaluation.everySteps may have changed, and a validation may be running.
         unseen = [step for step in old if not self._store.list(self._layout.validation_groups(step))]
         needed = built_on(weights.keys() - set(unseen), delta_steps(uris, folder))
         self._store.delete(uri for step in unseen if step not in needed for uri in weights[step])
@@ -257,11 +257,11 @@ class Learner:
         train_tokens: Mapping[str, int] = MappingProxyType({}),
         **said: Any,
     ) -> StepReport:
-        """Publish the present weights as `version` and put its step on record.
+        """Publish the present weights as `version` and record the step.
 
         Args:
-            metrics: from seconds, by the last part of a `timing_s/` name.
-            said: what else there is to report.
+            metrics: makes metrics from seconds by the last part of a `timing_s/` name.
+            said: further fields of the report.
         """
         self._journal.refuse_superseded()
         with watch("publish_weights"):
@@ -287,10 +287,10 @@ class Learner:
 
 
 def run(environ: Mapping[str, str]) -> None:
-    """The whole life of one learner process.
+    """Run one learner process.
 
     Raises:
-        JobError: what a person must mend, or what may pass when the process is started again.
+        JobError: what a person must mend, or what a restart of the process may solve.
     """
     started = time.monotonic()
     config = job_config.load(environ)
@@ -303,7 +303,7 @@ def run(environ: Mapping[str, str]) -> None:
     with not_final():  # the preflight has used this bucket already
         store = open_store(config.spec.output, Patience())
     with ThreadPoolExecutor(1) as background:
-        # Ranks of a node share the folder: one fetches, while all of them import and meet.
+        # Ranks of a node share the folder: one fetches while all import and meet.
         here = _first_here(environ)
         fetching = background.submit(fetched, config.spec.model, store, cache) if here else None
         ranks = Ranks.join()
@@ -323,15 +323,15 @@ def run(environ: Mapping[str, str]) -> None:
         sender.close()
     if finished is None:
         log("stopped", told=SHUTDOWN_GUARD.asked)
-        # One that ends because another was told to has not failed, and nobody was rid of its pod.
+        # A process that ends because another got SIGTERM has not failed, and nobody evicted its pod.
         end(EXIT if SHUTDOWN_GUARD.asked else ANEW)
     log("finished", reason=finished.reason)
     ranks.leave()
 
 
 def fetched(model: ModelSpec, store: Store, cache: Path) -> Path:
-    """Folder with the base model's files; raises as `base_model.fetch`, and nothing of it is final."""
-    with not_final():  # the preflight has seen that it is there
+    """Folder with the base model's files. It raises as `base_model.fetch`, but no failure is final."""
+    with not_final():  # the preflight has checked that it exists
         return fetch(model, store, cache)
 
 

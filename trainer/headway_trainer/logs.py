@@ -9,9 +9,9 @@ from headway_api import logs
 
 
 def log(event: str, **fields: object) -> None:
-    """Write `event` with its fields; `rank` is added where there are several.
+    """Write `event` with its fields, and `rank` if there are several.
 
-    Printed and not logged: DeepSpeed and torch configure `logging` as they like.
+    It prints instead of logging: DeepSpeed and torch configure `logging` as they like.
     """
     of_rank: dict[str, object] = {}
     if os.environ.get("WORLD_SIZE", "1") != "1":

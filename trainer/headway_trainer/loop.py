@@ -1,13 +1,13 @@
-"""The learner's life once it is loaded: batch after batch, until it is told to end.
+"""The learner's loop once it is loaded: batch after batch, until the job ends.
 
     start     resume, announce
     loop      ask for batch n+1 -> advantages, optimizer steps -> weights -> announce n+1 -> checkpoint
-              or, where the batch is a directive -> do it -> weights -> announce n+1 -> checkpoint
-    end       410 from the coordinator: a last checkpoint, exit 0; SIGTERM: the same, exit 143 (44 where
-              another rank was told); no word from the coordinator for `PATIENCE`: the same, exit 43, and it
-              is started again
+              or, if the batch is a directive -> do it -> weights -> announce n+1 -> checkpoint
+    end       410 from the coordinator: a last checkpoint, exit 0; SIGTERM: the same, exit 143 (44 if
+              another rank got it); no answer from the coordinator for `PATIENCE`: the same, exit 43, and
+              the operator starts it again
 
-Only rank 0 speaks with the coordinator. Told to stop, nobody does any more: the time left is for saving.
+Only rank 0 talks to the coordinator. After SIGTERM no rank does: the time left is for saving.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from headway_trainer.learner import Learner
 
 SHORT_POLL: Final = 2.0
-"""Seconds that the ranks are apart at most while there is something to save when SIGTERM comes."""
+"""Seconds of a poll while something is not durable: the longest that one rank can delay the others at
+SIGTERM."""
 
 
 @dataclass
@@ -48,26 +49,27 @@ class Stopwatch:
 
 @dataclass(frozen=True)
 class RankMessage:
-    """What rank 0 heard, for all ranks."""
+    """What rank 0 received, for all ranks."""
 
     received: TrainingBatch | Batch | Finished | Unreachable | None
-    """A `Batch` has a directive: no groups that each rank would have to be sent."""
+    """A `Batch` has a directive, and no groups that each rank would need."""
     durable: int
     """The newest step that a restart would resume from."""
     validated: tuple[int, ...] = ()
-    """Validated steps, the best first; said with a batch."""
+    """Validated steps, the best first; sent with a batch."""
     validating: tuple[int, ...] = ()
-    """Steps whose validations are not complete; said with a batch."""
+    """Steps whose validations are not complete; sent with a batch."""
 
 
 def serve(
     learner: Learner, coordinator: CoordinatorClient | None, ranks: Ranks, probes: Probes | None
 ) -> Finished | None:
-    """Train batch after batch until the coordinator has no more, or SIGTERM on any rank (None); only rank 0
-    has a coordinator. What was trained is durable then.
+    """Train batch after batch until the coordinator has no more, or until any rank gets SIGTERM (None).
+
+    Only rank 0 has a coordinator. What was trained is durable at the end.
 
     Raises:
-        Unreachable: the coordinator stayed away; what was trained is durable then too.
+        Unreachable: the coordinator did not answer; what was trained is durable then too.
     """
     report = learner.resume()
     if coordinator:
@@ -78,7 +80,7 @@ def serve(
     while True:
         with watch("wait_for_batch"):
             if coordinator and not SHUTDOWN_GUARD.asked:
-                with suppress(Unreachable):  # `_next` tries once more, and tells every rank
+                with suppress(Unreachable):  # `_next` tries again, and informs every rank
                     report = _said_again(learner, coordinator, report)
             message = ranks.share(
                 _next(learner, coordinator, report) if coordinator else RankMessage(None, -1)
@@ -86,7 +88,7 @@ def serve(
         learner.checkpointer.check()
         if probes:
             probes.beat()
-        # Held on every rank alike, and let go on none before rank 0 knows that all is durable.
+        # Every rank holds it, and none releases it before rank 0 knows that all is durable.
         SHUTDOWN_GUARD.set(message.durable < report.step)
         stopped = _stopped(ranks)
         if stopped or isinstance(message.received, Finished | Unreachable):
@@ -99,8 +101,8 @@ def serve(
             learner.prune(report.step, message.received.validated)
             if coordinator:
                 _said_again(learner, coordinator, report)
-            # A node that has left well is not started again: should the first one fail until here, it would
-            # wait for the others for ever.
+            # A node that exits with 0 is not started again. If the first one failed before this point, it
+            # would wait for the others forever.
             ranks.barrier()
             return message.received
         if message.received is None:
@@ -112,7 +114,7 @@ def serve(
             report = learner.train(message.received, incarnation, watch)
         SHUTDOWN_GUARD.set(True)
         if _stopped(ranks):
-            _save(learner, report)  # whoever resumes announces it
+            _save(learner, report)  # a learner that resumes announces it
             return None
         watch = Stopwatch()
         if coordinator:
@@ -129,13 +131,12 @@ def serve(
 
 
 def _stopped(ranks: Ranks) -> bool:
-    """Whether any rank was told to stop; collective."""
+    """Whether any rank got SIGTERM; collective."""
     return bool(ranks.maximum([SHUTDOWN_GUARD.asked])[0])
 
 
 def _save(learner: Learner, report: StepReport) -> None:
-    """Make `report`'s step durable, whatever comes: an operator that hears that the job is over ends the
-    learner."""
+    """Make `report`'s step durable in any case: when the job is over, the operator ends the learner."""
     SHUTDOWN_GUARD.set(True)
     learner.checkpointer.save(report)
     learner.checkpointer.settle()
@@ -165,7 +166,7 @@ def _asked(learner: Learner, coordinator: CoordinatorClient, report: StepReport)
 
 
 def _said_again(learner: Learner, coordinator: CoordinatorClient, report: StepReport) -> StepReport:
-    """`report` as it is now; announced again where a newer step has become durable."""
+    """`report` with the newest durable step, announced again if that step is newer."""
     durable = learner.checkpointer.durable
     if durable <= report.durable:
         return report

@@ -1,4 +1,4 @@
-"""How much memory there is for another copy of a model; asked before it is loaded, while nothing is lost."""
+"""How much memory there is for another copy of a model; checked before the copy is loaded."""
 
 from __future__ import annotations
 
@@ -11,21 +11,20 @@ import torch
 from torch import nn
 
 ROOM: Final = 1.1
-"""A copy must fit so many times: its forward pass takes some, and the allocator does."""
+"""A copy's size is multiplied by this: its forward pass and the allocator need memory too."""
 GIB: Final = 1 << 30
 
 
 def size(model: nn.Module) -> int:
-    """Bytes of all weights of a model, be they spread over ranks or not."""
+    """Bytes of all weights of a model, whether or not they are spread over ranks."""
     weights: list[Any] = list(model.parameters())
     return sum(getattr(weight, "ds_numel", weight.numel()) * weight.element_size() for weight in weights)
 
 
 def short_of(needed: int, processes: int, device: torch.device, root: Path = Path("/")) -> str:
-    """What there is too little of for `needed` bytes in each of this node's `processes`; nothing where they
-    fit.
+    """Which memory is too small for `needed` bytes in each of this node's `processes`; empty if they fit.
 
-    A copy is read into the host's memory first, wherever it goes from there.
+    A copy is always read into the host's memory first.
     """
     wanted = {"host memory": int(ROOM * needed * processes)}
     there = {"host memory": host_memory(root)}
@@ -40,29 +39,29 @@ def short_of(needed: int, processes: int, device: torch.device, root: Path = Pat
 
 
 def host_memory(root: Path = Path("/")) -> int:
-    """Bytes that this process may take yet: of the machine, and of its control group where that has a limit.
+    """Bytes that this process may still take: of the machine, and of its control group if that has a limit.
 
-    What the kernel has merely cached of files counts as free.
+    Files that the kernel merely caches count as free.
     """
     free = int(_numbers(root / "proc/meminfo")["MemAvailable:"]) * 1024
     group = root / "sys/fs/cgroup"
     try:
         limit, used = int((group / "memory.max").read_text()), int((group / "memory.current").read_text())
         cached = int(_numbers(group / "memory.stat")["inactive_file"])
-    except (OSError, ValueError, KeyError):  # no control group of the second version, or "max"
+    except (OSError, ValueError, KeyError):  # no control group v2, or "max"
         return free
     return max(0, min(free, limit - used + cached))
 
 
 def release() -> None:
-    """Have memory that nobody holds any more be free: models and engines are full of circles."""
+    """Free memory that nobody holds any more: models and engines are full of reference cycles."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
 
 
 def _device_memory(device: torch.device) -> int:
-    """Free for all, and what this process has set aside and does not use."""
+    """Memory that is free for all, plus what this process has reserved and does not use."""
     free, _ = torch.cuda.mem_get_info(device)
     return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
 

@@ -1,4 +1,4 @@
-"""What one step reports, in the names of `headway_api.metrics`. Pure."""
+"""What one step reports, under the names of `headway_api.metrics`. Pure."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from headway_trainer.step import StepResult
 def step_metrics(
     batch: TrainingBatch, updates: Sequence[StepResult], seconds: Mapping[str, float]
 ) -> dict[str, float]:
-    """Everything `StepReport.metrics` says of a step. What is not finite is no number and is left out.
+    """Everything that `StepReport.metrics` says of a step. Numbers that are not finite are left out.
 
     Args:
-        updates: the optimizer steps taken; none where no group had a gradient.
-        seconds: by the last part of a `timing_s/` name.
+        updates: the optimizer steps taken; none if no group had a gradient.
+        seconds: durations, by the last part of a `timing_s/` name.
     """
     found = (
         _counts(batch)
@@ -30,7 +30,7 @@ def step_metrics(
 
 
 def without_groups(step: int, epoch: int, seconds: Mapping[str, float]) -> dict[str, float]:
-    """What is said of a step that trained nothing, since a directive took its place."""
+    """The metrics of a step that carried out a directive and trained nothing."""
     figures = {"training/epoch": float(epoch), "training/global_step": float(step)}
     return figures | {f"timing_s/{name}": value for name, value in seconds.items()}
 
@@ -105,10 +105,10 @@ def _objective(updates: Sequence[StepResult]) -> dict[str, float]:
 
 
 def _effective(tokens: Mapping[str, float]) -> float:
-    """Kish's effective sample size (1965) over the number of tokens, of weights w = trained / sampled.
+    """Kish's effective sample size (1965) as a share of the tokens, with weights w = trained / sampled.
 
-    (sum w)^2 / (n sum w^2). The mean of w follows from that of k3 = w - 1 - log w and of kl = -log w. No
-    number where the weights are too large or too small for one.
+    (sum w)^2 / (n sum w^2). The mean of w follows from the means of k3 = w - 1 - log w and of kl = -log w.
+    NaN if the weights are too large or too small for it.
     """
     mean, squared = tokens["k3"] + 1 - tokens["kl"], tokens["weight_squared"]
     return mean * mean / squared if squared > 0 else math.nan

@@ -1,4 +1,4 @@
-"""The model: loaded from a folder in Hugging Face layout, with an adapter or with every weight trained."""
+"""Loads the model from a folder in Hugging Face layout, to train an adapter or every weight."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ ADAPTER: Final = "default"
 
 
 def load(folder: Path, spec: ModelSpec, seed: int) -> nn.Module:
-    """The model to train, on the CPU; frozen but for the adapter where there is one.
+    """Load the model to train, on the CPU. With an adapter, the base weights are frozen.
 
-    Dropout is switched off: the sampler has none, and a log-probability taken with dropout is not that of
-    the policy that sampled. That of an adapter acts in `dropping` alone.
+    Dropout is off because the sampler has none: a log-probability taken with dropout differs from the
+    sampler's. An adapter's dropout acts only within `dropping`.
     The adapter's initial weights are a function of `seed`.
 
     Raises:
-        JobError: `ModelNotLoadable`, when the folder holds no causal language model that loads whole;
-            `LoraTargetsUnusable`, when a name among spec.model.lora.targets is of no linear module;
-            `RopeDependsOnLength`, when a row's log-probabilities would depend on other rows.
+        JobError: `ModelNotLoadable`, if the folder does not hold a complete causal language model;
+            `LoraTargetsUnusable`, if a name in spec.model.lora.targets matches no linear module;
+            `RopeDependsOnLength`, if a row's log-probabilities would depend on other rows.
     """
     with lean():
         from transformers import AutoConfig, AutoModelForCausalLM
@@ -46,17 +46,17 @@ def load(folder: Path, spec: ModelSpec, seed: int) -> nn.Module:
             folder,
             config=config,
             dtype=DTYPES[spec.dtype],
-            ignore_mismatched_sizes=True,  # refused below, by their names
+            ignore_mismatched_sizes=True,  # refused below, with their names
             output_loading_info=True,
         )
-    # from_pretrained raises whatever its reader raises (safetensors, JSON, pickle): each of them means that
+    # from_pretrained raises whatever its reader raises (safetensors, JSON, pickle). Each error means that
     # this folder does not hold a model.
     except Exception as error:
         raise _not_loadable(spec, f"{type(error).__name__}: {error}") from error
     model, info = found
     if other := info["mismatched_keys"]:
         raise _not_loadable(spec, _of_other_sizes(other))
-    if missing := info["missing_keys"]:  # they would be random, and transformers says so in its log alone
+    if missing := info["missing_keys"]:  # transformers makes them random, and only logs it
         raise _not_loadable(spec, _left_out(missing))
     model.config.use_cache = False
     rope.fix(model, spec.context_length)
@@ -75,14 +75,14 @@ def _not_loadable(spec: ModelSpec, why: str) -> JobError:
 
 
 def _of_other_sizes(tensors: Collection[tuple[str, Sequence[int], Sequence[int]]]) -> str:
-    """What to say of weights that config.json gives other sizes: name, size as stored, size as configured."""
+    """Describe weights whose sizes differ from config.json: name, stored size, configured size."""
     name, stored, configured = min(tensors)
     more = f", and {len(tensors) - 1} more tensors differ" if len(tensors) > 1 else ""
     return f"{name} has size {_size(stored)} in the weights and {_size(configured)} by config.json{more}"
 
 
 def _left_out(tensors: Collection[str]) -> str:
-    """What to say of tensors that config.json asks for and no file of the weights has."""
+    """Describe tensors that config.json asks for and that no weights file has."""
     return (
         f"the weights lack {len(tensors)} of the tensors that config.json asks for, {min(tensors)} among them"
     )
@@ -93,10 +93,10 @@ def _size(shape: Sequence[int]) -> str:
 
 
 def reference(folder: Path, spec: RLTrainingJobSpec, device: torch.device) -> nn.Module | None:
-    """The untrained weights beside the trained ones, where the divergence from them is penalized.
+    """The untrained weights, to penalize the divergence from them.
 
-    None where it is not, or where the adapter can be switched off instead. Costs a whole model's memory in
-    each process, whatever the ZeRO stage.
+    None if the job does not penalize it, or if the adapter can be switched off instead. Each process needs a
+    whole model's memory for it, whatever the ZeRO stage.
     """
     if not needs_copy(spec):
         return None
@@ -104,7 +104,7 @@ def reference(folder: Path, spec: RLTrainingJobSpec, device: torch.device) -> nn
 
 
 def needs_copy(spec: RLTrainingJobSpec) -> bool:
-    """Whether the divergence is penalized from weights that only a copy of the base model has."""
+    """Whether the divergence penalty needs a copy of the base model's weights."""
     return spec.algorithm.kl.coefficient > 0 and spec.model.effective_lora is None
 
 
@@ -113,18 +113,18 @@ def save_memory(model: nn.Module) -> None:
     checkpointed: Any = model
     checkpointed.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     for module in model.modules():
-        # It acts in training mode alone, in which routers may choose experts by chance, as no sampler does:
-        # the layers that are recomputed are put in that mode, and nothing that is within them.
+        # Recomputation acts only in training mode. In that mode routers may choose experts at random, which
+        # no sampler does. So only the recomputed layers enter training mode, and not the modules within them.
         if vars(module).get("gradient_checkpointing"):
             module.training = True
 
 
 @contextmanager
 def dropping(model: nn.Module, *draw: int) -> Iterator[None]:
-    """While it lasts, the adapter's dropout acts, where it has any: for a forward pass with gradients.
+    """Within this context the adapter's dropout acts, if it has any: for a forward pass with gradients.
 
     Args:
-        draw: what the dropped inputs are a function of. Without dropout nothing is drawn.
+        draw: what the dropout masks are a function of. Without dropout nothing is drawn.
     """
     modules = _dropouts(model)
     if modules:
@@ -139,7 +139,7 @@ def dropping(model: nn.Module, *draw: int) -> Iterator[None]:
 
 
 def _dropouts(model: nn.Module) -> list[nn.Dropout]:
-    """Those of an adapter."""
+    """The dropout modules of an adapter."""
     return [
         module
         for path, module in model.named_modules()
@@ -154,7 +154,8 @@ def vocabulary(model: nn.Module) -> int:
 
 
 def _no_dropout(config: Any) -> None:
-    """Of layers too, whose own mode `save_memory` changes; in a model of several parts, of each."""
+    """Set every dropout of the configuration to 0, also in its parts: `save_memory` puts layers in training
+    mode."""
     for name, value in vars(config).items():
         if isinstance(value, float) and name.endswith(("dropout", "pdrop", "dropout_rate", "layerdrop")):
             setattr(config, name, 0.0)
@@ -164,7 +165,7 @@ def _no_dropout(config: Any) -> None:
 
 
 def _linear(model: Any) -> tuple[list[str], list[str]]:
-    """Paths of the linear modules that get an adapter where none is named, and that of the output head."""
+    """Paths of the linear modules that get an adapter by default, and the path of the output head."""
     with lean():
         from transformers.pytorch_utils import Conv1D
 
@@ -187,7 +188,8 @@ def with_adapter(model: nn.Module, lora: Lora, seed: int) -> nn.Module:
 
     modules, head = _linear(model)
     if unknown := lora_targets.unmatched(lora.targets, [*modules, *head]):
-        # PEFT puts adapters on the others and says nothing; on an embedding it puts one that no server takes.
+        # PEFT silently skips an unknown name if others match. On an embedding it makes an adapter that no
+        # server takes.
         raise JobError(
             "LoraTargetsUnusable",
             f"{', '.join(unknown)}: the model that is trained has no linear module of that name; name some "
@@ -198,7 +200,7 @@ def with_adapter(model: nn.Module, lora: Lora, seed: int) -> nn.Module:
     config = LoraConfig(
         r=lora.rank,
         lora_alpha=lora.alpha,
-        # By their paths: PEFT takes names that experts have for the experts, and "all-linear" for them too.
+        # Full paths: PEFT matches names, and "all-linear", to experts as well.
         target_modules=sorted(lora_targets.matched(lora.targets, [*modules, *head]) or modules),
         lora_dropout=lora.dropout,
         use_rslora=lora.rs_lora,

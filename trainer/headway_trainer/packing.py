@@ -1,12 +1,12 @@
-"""Rows become micro-batches of near-equal cost, the same number on every rank.
+"""Packs rows into micro-batches of nearly equal cost, the same number on every rank.
 
-Packed, the rows of a micro-batch lie one after the other and nothing is padded. In rectangles, for models
-that cannot be packed, rows are padded on the right to the longest: attention is causal, so that changes
-nothing to their left; rows of like length lie together, and no rectangle is padded by more than `WASTE`.
+In a packed micro-batch the rows follow one another, without padding. Models that cannot be packed get
+rectangles: rows padded on the right to the longest. Attention is causal, so padding changes nothing to its
+left. Rows of similar length share a rectangle, and at most `WASTE` of it is padding.
 
-Ranks with unequal counts would crash or hang the collectives; a rank that runs short gets an empty
-micro-batch, which the engine turns into one of zero loss. The n-th micro-batches of all ranks run side by
-side, waiting for one another, so they are made alike in cost, and the ranks' sums too.
+Unequal counts would crash or hang the collectives. So a rank with too few gets an empty micro-batch, to which
+the engine gives zero loss. The n-th micro-batches of all ranks run side by side and wait for one another. So
+their costs are nearly equal, and the ranks' sums too.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ WASTE: Final = 0.05
 
 @dataclass(frozen=True)
 class Layout:
-    """How micro-batches are laid out, and what a token costs in the model at hand."""
+    """How micro-batches are laid out, and what a token costs in the model."""
 
     packed: bool = False
-    """Rows one after the other; else padded to a rectangle."""
+    """Whether rows follow one another; otherwise they are padded to a rectangle."""
     quadratic: float = 0.0
     """A row of n tokens costs n + quadratic * n^2, in units of one token's linear layers."""
 
@@ -36,7 +36,7 @@ class Layout:
         return length + self.quadratic * length * length
 
     def tokens(self, rows: Rows, lengths: Sequence[int]) -> int:
-        """Tokens a micro-batch sends through the model, padding included."""
+        """Tokens that a micro-batch sends through the model, padding included."""
         if self.packed:
             return sum(lengths[row] for row in rows)
         return len(rows) * max((lengths[row] for row in rows), default=0)
@@ -53,10 +53,9 @@ def plan(lengths: Sequence[int], max_tokens: int, ranks: int, layout: Layout = L
 
     Args:
         lengths: tokens of each row.
-        max_tokens: tokens of one micro-batch, padding included; a longer row has one to itself.
+        max_tokens: tokens of one micro-batch, padding included; a longer row gets its own.
         ranks: number of processes.
         layout: packed or padded, and what a row costs.
-
     Returns:
         For each rank its micro-batches; all ranks have equally many.
     """
@@ -69,7 +68,8 @@ def plan(lengths: Sequence[int], max_tokens: int, ranks: int, layout: Layout = L
 
 
 def _packed(descending: Sequence[int], max_tokens: int, ranks: int, layout: Layout) -> list[Rows]:
-    """A multiple of `ranks`, as few as greedy filling allows: at most about twice the fewest possible."""
+    """A multiple of `ranks` micro-batches, as few as greedy filling allows: at most about twice the fewest
+    possible."""
     own = sum(length >= max_tokens for length in descending)
     shared = sum(descending[own:])
     rounds = -(-(own + -(-shared // max_tokens)) // ranks)
@@ -79,7 +79,7 @@ def _packed(descending: Sequence[int], max_tokens: int, ranks: int, layout: Layo
 
 
 def _spread(descending: Sequence[int], max_tokens: int, count: int, layout: Layout) -> list[Rows] | None:
-    """Longest first, each row to the cheapest micro-batch with room; None where one finds no room."""
+    """Put each row, longest first, into the cheapest micro-batch with room; None if a row finds no room."""
     batches: list[list[int]] = [[] for _ in range(count)]
     tokens = [0] * count
     heap = [(0.0, batch) for batch in range(count)]
@@ -98,7 +98,7 @@ def _spread(descending: Sequence[int], max_tokens: int, count: int, layout: Layo
 
 
 def _rectangles(descending: Sequence[int], max_tokens: int, ranks: int, layout: Layout) -> list[Rows]:
-    """At most a multiple of `ranks`: the bound on their tokens is lowered as far as their number allows."""
+    """At most a multiple of `ranks` rectangles, each with as few tokens as that number allows."""
     count = ranks * -(-len(_fill(descending, max_tokens)) // ranks)
     low, high = 1, max_tokens
     while low < high:
@@ -130,7 +130,7 @@ def _fill(descending: Sequence[int], max_tokens: int) -> list[tuple[int, int]]:
 def _split(
     chunks: list[tuple[int, int]], descending: Sequence[int], count: int, layout: Layout
 ) -> list[tuple[int, int]]:
-    """Halve the costliest run of several rows until there are `count` runs or nothing left to halve."""
+    """Halve the costliest run of several rows until there are `count` runs, or no run can be halved."""
 
     def entry(start: int, end: int) -> tuple[float, int, int]:
         return -(end - start) * layout.of_row(descending[start]), start, end
@@ -150,7 +150,8 @@ def _split(
 
 
 def _deal(batches: list[Rows], lengths: Sequence[int], ranks: int, layout: Layout) -> list[list[Rows]]:
-    """Costliest first, `ranks` at a time; of each such round the poorest rank takes the costliest."""
+    """Deal in rounds of `ranks`, costliest first; in each round the rank with the lowest total gets the
+    costliest."""
     ranked = sorted(batches, key=lambda rows: (-layout.cost(rows, lengths), rows))
     dealt: list[list[Rows]] = [[] for _ in range(ranks)]
     totals = [0.0] * ranks

@@ -1,13 +1,13 @@
-"""What the pods of one learner let one another know when one of them is told to stop.
+"""How the pods of one learner learn that one of them must stop.
 
-The ranks of a pod that goes are missed by all others, which fail in a collective: to them a drained node is
-like a crash. But a disruption is no failure of the learner. So a pod leaves a note as soon as SIGTERM comes,
-and one whose ranks have failed without a reason of their own looks for it before it takes that for a failure.
+When a pod goes, the ranks of all others fail in a collective. To them a drained node looks like a crash, but
+a disruption is no failure of the learner. So a pod leaves a note as soon as it gets SIGTERM. A pod whose
+ranks failed without a reason of their own looks for that note first.
 
-The note lies where the pods meet, in a store that the first pod holds. For the others, that the first pod is
-gone is as good as a note: its own end says whether that was a failure. The first pod itself needs a note. So
-of each failure that no pod was told of, at least the first pod's end or that of the pod at fault is counted,
-and what fails for ever comes to an end.
+The note lies in a store that the first pod holds, where the pods meet. If the first pod is gone, the others
+treat that like a note: the first pod's own exit says whether it failed. The first pod itself needs a note. So
+if a failure has no note, at least the exit of the first pod or of the faulty pod counts. A failure that
+always comes back therefore ends the job.
 """
 
 from __future__ import annotations
@@ -22,17 +22,18 @@ if TYPE_CHECKING:
 
 NOTE: Final = "headway/stopping"
 CONNECT_SECONDS: Final = 12.0
-"""Longest that the first pod is tried. Torch asks the DNS twice a connection, and a lost answer is 5 s."""
+"""Longest time to connect to the first pod. Torch asks the DNS twice a connection, and a lost answer costs 5
+s."""
 LOOK_SECONDS: Final = 5.0
-"""Longest that a note may be behind the failure: a pod that goes hears of it no later than its ranks do. The
-first pod looks for twice as long, as the store goes with it: others would take its end for a note."""
+"""Longest delay of a note after the failure: a pod that goes gets SIGTERM no later than its ranks do. The
+first pod looks twice as long. It holds the store, and the others would read its exit as a note."""
 
 
 class PeerShutdown:
-    """The pods of a learner, as one of them sees them."""
+    """One pod's view of the other pods of its learner."""
 
     def __init__(self, node_rank: int, master: str, port: int) -> None:
-        """`master` and `port` are where the pods meet."""
+        """`master` and `port` say where the pods meet."""
         self._first = node_rank == 0
         self._master = master
         self._port = port
@@ -40,14 +41,14 @@ class PeerShutdown:
         self._meeting = False
 
     def meet(self) -> None:
-        """The pods meet from now on; the first one holds the place of the notes until its process ends."""
+        """Begin to meet. The first pod holds the store of the notes until its process ends."""
         if self._first:
-            # Torch's agent asks for a store at the same port later, and is given a share of this one.
+            # Torch's agent later opens a store at the same port, and shares this one.
             self._held = _store("127.0.0.1", self._port, is_master=True, multi_tenant=True)
         self._meeting = True
 
     def stopping(self) -> None:
-        """This pod was told to stop: leave a note for the others."""
+        """Leave a note for the others: this pod was asked to stop."""
         if not self._meeting:
             return
         from torch.distributed import DistError
@@ -58,8 +59,8 @@ class PeerShutdown:
             log("nobody to tell of the end", why=str(error).partition("\n")[0])
 
     def stopped(self) -> bool:
-        """Whether what this pod's ranks failed of is that another pod goes, and no failure of the learner as
-        far as this pod can say."""
+        """Whether this pod's ranks failed because another pod goes, as far as this pod can say. If so, the
+        learner itself did not fail."""
         from torch.distributed import DistNetworkError, DistStoreError
 
         try:

@@ -1,9 +1,9 @@
 """The model as a policy: log-probabilities of the action tokens of a micro-batch.
 
-The output head, the widest matrix there is, sees only the positions that predict an action token. It and the
-softmax after it work through them in chunks, which the backward pass computes again: memory holds one chunk's
-logits, and does not grow with vocabulary x length. All chunks run inside one call of the head, since its
-weight may be sharded: ranks with unequal numbers of action tokens must gather it equally often.
+The output head, the widest matrix of all, sees only the positions that predict an action token. The head and
+the softmax work through these positions in chunks, which the backward pass computes again. So memory holds
+one chunk's logits, and does not grow with vocabulary x length. All chunks run inside one call of the head,
+because its weight may be sharded. Ranks with unequal numbers of action tokens must gather it equally often.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from headway_trainer.packing import Layout
 
 Forward = Callable[..., Any]
 CHUNK: Final = 2**26
-"""Logits of one chunk: 256 MiB in float32, of which the backward pass holds about four at once."""
+"""Logits of one chunk: 256 MiB in float32. The backward pass holds about four such blocks at once."""
 
 
 @dataclass(frozen=True)
@@ -33,32 +33,32 @@ class MicroBatch:
 
     tokens_BL: Tensor
     positions_T: Tensor
-    """Where in the flattened tokens each action token is predicted: one before it stands."""
+    """Index in the flattened tokens at which each action token is predicted: one before its own."""
     targets_T: Tensor
     sampler_T: Tensor
     advantage_T: Tensor
     weight_T: Tensor
-    """What each token's loss counts in the optimizer step."""
+    """The weight of each token's loss in the optimizer step."""
     row_T: Tensor
     """Which of the micro-batch's rows each token belongs to, counted from 0."""
     spans: RowSpans | None = None
-    """Where the rows lie that stand one after the other; None in a rectangle."""
+    """The spans of rows that follow one another; None in a rectangle."""
     empty: bool = False
-    """True for one that only keeps the ranks in step: its loss is nothing."""
+    """True for a micro-batch that only keeps the ranks in step: its loss is 0."""
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the policy says of each action token."""
+    """What the policy predicts for each action token."""
 
     logprob_T: Tensor
     entropy_T: Tensor
-    """In nats, of the whole distribution at the sampling temperature; with gradient where asked for."""
+    """In nats, of the whole distribution at the sampling temperature; with a gradient if asked for."""
 
 
 @dataclass(frozen=True)
 class _Question:
-    """What the head is asked while a micro-batch runs."""
+    """What the head must compute while a micro-batch runs."""
 
     positions_T: Tensor
     targets_T: Tensor | None
@@ -98,21 +98,21 @@ def micro_batch(rows: Sequence[TrainingRow], device: torch.device, *, packed: bo
 
 
 class Policy:
-    """Runs `forward` (the bare model or an engine around it) and reads off action tokens."""
+    """Runs `forward` (the bare model or an engine around it) and evaluates action tokens."""
 
     def __init__(
         self, forward: Forward, model: nn.Module, temperature: float, frozen: nn.Module | None = None
     ) -> None:
-        """Make it after the engine: its hooks on the head must run after the engine's.
+        """Create it after the engine: its hooks on the head must run after the engine's.
 
         Args:
             forward: runs `model`.
-            model: where the output head is found.
-            temperature: the sampler's: it divides the logits, as the recorded log-probabilities had it.
-            frozen: the untrained weights, for `reference`, where `model` has no adapter to switch off.
+            model: the model with the output head.
+            temperature: the sampler's. It divides the logits, as it did for the recorded log-probabilities.
+            frozen: the untrained weights, for `reference`, if `model` has no adapter to switch off.
         """
         self.layout = Layout()
-        """How micro-batches are to be laid out; padded until packing is proved to work."""
+        """The layout of micro-batches; padded until packing is proved to work."""
         self.model = model
         self._temperature = temperature
         self.frozen: Policy | None = None
@@ -122,7 +122,8 @@ class Policy:
         self._question: _Question | None = None
         self._answer: Tensor | None = None
         self.finish: Callable[[Tensor], Tensor] | None = None
-        """The model's last lines, run on each chunk; None, until they are proved, has all logits at once."""
+        """The model's last lines, run on each chunk. None until they are proved: then all logits are taken at
+        once."""
         self._vocabulary = int(model.config.get_text_config().vocab_size)  # type: ignore[union-attr, operator]
         head = output_head(model)
         self._project: Callable[[Tensor], Tensor] = head.forward
@@ -131,13 +132,13 @@ class Policy:
         head.register_forward_hook(self._keep)
 
     def refer_to(self, frozen: nn.Module | None) -> None:
-        """Have `reference` go by a copy of the untrained weights from now on, or by none."""
+        """Make `reference` use a copy of the untrained weights from now on, or none."""
         self.frozen = None if frozen is None else Policy(frozen, frozen, self._temperature)
 
     def __call__(self, batch: MicroBatch, entropy_gradient: bool = False) -> Prediction:
         """Log-probability and entropy of each action token, in float32.
 
-        The entropy has a gradient only where `entropy_gradient` asks for one.
+        The entropy has a gradient only if `entropy_gradient` asks for one.
         """
         if self.finish is None:
             logits_TV = self._logits(_Question(batch.positions_T, None), batch)
@@ -146,7 +147,7 @@ class Policy:
             question = _Question(batch.positions_T, batch.targets_T, entropy_gradient)
             through = self._run(question, batch.tokens_BL, batch.spans)
             assert self._answer is not None
-            # The engine around the model has hooks on what the model returns: the loss must pass through it.
+            # The engine has hooks on what the model returns, so the loss must depend on it.
             answer_T2, self._answer = self._answer[0] + through.float().sum() * 0.0, None
         logprob_T, entropy_T = answer_T2.unbind(1)
         return Prediction(logprob_T, entropy_T if entropy_gradient else entropy_T.detach())
@@ -154,9 +155,9 @@ class Policy:
     def reference(self, batch: MicroBatch) -> Tensor:
         """Log-probabilities under the untrained base model, in float32 and without gradient.
 
-        Costs one forward pass; call it before the policy's own. With an adapter it is the same weights with
-        the adapter switched off. With every weight trained it is the frozen copy: a whole model more in the
-        memory of each process.
+        It costs one forward pass; call it before the policy's own. With an adapter it uses the same weights
+        with the adapter switched off. If every weight is trained, it uses the frozen copy: one more whole
+        model in the memory of each process.
 
         Raises:
             ValueError: the policy was made without a frozen copy, and has no adapter.
@@ -192,7 +193,8 @@ class Policy:
         return (hidden_BLH.flatten(0, 1)[self._question.positions_T][None], *rest)
 
     def _head(self, hidden_1TH: Tensor) -> Tensor:
-        """In the head's place: the logits, or of each position its log-probability and entropy, (1, T, 2)."""
+        """Replaces the head: returns the logits, or the log-probability and entropy of each position, (1, T,
+        2)."""
         question = self._question
         if question is None or question.targets_T is None:
             return self._project(hidden_1TH)
@@ -215,7 +217,7 @@ class Policy:
         return torch.cat(answers)[None]
 
     def _keep(self, head: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor | None:
-        """Hold the answer back from the model's last lines, which are for logits; they are given a zero."""
+        """Keep the answer from the model's last lines, which expect logits; they get a zero."""
         if self._question is None or self._question.targets_T is None:
             return None
         self._answer = output

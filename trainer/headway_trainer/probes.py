@@ -1,7 +1,7 @@
-"""What Kubernetes may ask a learner pod: is it alive, is it ready.
+"""Answers Kubernetes' probes of a learner pod: liveness and readiness.
 
-Alive means that something was finished within `STALL` seconds; a collective that hangs for good is not
-alive. Ready means that the coordinator knows the step this learner is at.
+Alive means that something was finished within `STALL` seconds, so a collective that hangs is not alive. Ready
+means that the coordinator knows the step of this learner.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from headway_wire.threads import ThreadedServer
 
 STALL: Final = 4 * 3600.0
 """Longer than ranks wait for one another (`ranks.CONTROL_TIMEOUT`), and than a resumption with its download
-and its conversion, so that slow work is no hung process; ranks that wait for a hung one end by themselves."""
+and conversion. So slow work does not look like a hung process. Ranks that wait for a hung one end by
+themselves."""
 
 
 class Probes:
@@ -41,16 +42,16 @@ class Probes:
 
     @property
     def port(self) -> int:
-        """Where it listens; of use when asked for port 0."""
+        """The port that it listens on; useful when asked for port 0."""
         return self._server.port
 
     @property
     def alive(self) -> bool:
-        """Was there a beat lately."""
+        """Whether there was a beat lately."""
         return time.monotonic() - self._beaten < STALL
 
     def beat(self) -> None:
-        """Something was finished."""
+        """Record that something was finished."""
         self._beaten = time.monotonic()
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
-"""The learner's processes as one: who am I, and what do the others say.
+"""The learner's processes as one group: this process's rank, and messages between ranks.
 
-Rank 0 alone speaks HTTP and writes pointers; what it learns reaches the others through `share`. Control
-messages travel over gloo on the CPU, gradients over the accelerator's own backend.
+Only rank 0 uses HTTP and writes pointers. What it learns reaches the others through `share`. Control messages
+travel over gloo on the CPU, gradients over the accelerator's own backend.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from torch import Tensor
 Value = TypeVar("Value")
 
 COLLECTIVE_TIMEOUT: Final = timedelta(minutes=30)
-"""Longest one rank may be behind the others where all compute the same: gradients, weights."""
+"""Longest that one rank may be behind the others while all compute the same: gradients, weights."""
 CONTROL_TIMEOUT: Final = timedelta(hours=2)
-"""Longest one rank may work (a download, a conversion, an upload) while the others wait for its word. A
-process that is gone is noticed at once, by its closed connections: this bounds one that hangs."""
+"""Longest that one rank may work (a download, a conversion, an upload) while the others wait for it. The
+others notice a process that is gone at once, by its closed connections. So this bounds one that hangs."""
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process's place among `world`, and the channel between them."""
+    """This process's place among `world`, and the control channel."""
 
     rank: int
     local_rank: int
@@ -39,7 +39,7 @@ class Ranks:
         """Meet the other processes, as RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT say."""
         rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         local_rank = int(os.environ["LOCAL_RANK"])
-        # It would make a plan for every length of row that it has not seen: seconds in every step.
+        # cuDNN would make a plan for every new row length, which costs seconds in every step.
         torch.backends.cuda.enable_cudnn_sdp(False)
         if torch.cuda.is_available():
             torch.cuda.set_device(local_rank)
@@ -53,7 +53,7 @@ class Ranks:
 
     @property
     def first(self) -> bool:
-        """Is this rank 0."""
+        """Whether this is rank 0."""
         return self.rank == 0
 
     @property
@@ -62,7 +62,7 @@ class Ranks:
         return torch.device("cuda", self.local_rank) if torch.cuda.is_available() else torch.device("cpu")
 
     def share(self, value: Value) -> Value:
-        """What rank 0 passed, on every rank; it must be picklable, and what the others pass is ignored."""
+        """What rank 0 passed, on every rank. It must be picklable; what the others pass is ignored."""
         box = [value]
         if self.world > 1:
             dist.broadcast_object_list(box, src=0, group=self.control)
@@ -85,7 +85,7 @@ class Ranks:
         return self._reduce(values, dist.ReduceOp.MAX)
 
     def added(self, mine: Tensor) -> Tensor:
-        """The sum of what the ranks passed, each of the same shape and on the CPU."""
+        """The sum of what the ranks passed: tensors of one shape on the CPU."""
         if self.world > 1:
             dist.all_reduce(mine, group=self.control)
         return mine
@@ -96,7 +96,7 @@ class Ranks:
             dist.barrier(group=self.control)
 
     def leave(self) -> None:
-        """Part from the others."""
+        """Leave the process group."""
         dist.destroy_process_group()
 
     def _reduce(self, values: Sequence[float], operation: dist.ReduceOp.RedOpType) -> list[float]:

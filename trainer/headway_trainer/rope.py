@@ -1,9 +1,9 @@
-"""Rotary embeddings whose factors depend on length: fixed when the model is loaded, as servers fix them.
+"""Fixes rotary embeddings whose factors depend on length when the model is loaded, as servers do.
 
-transformers chooses such factors anew for each micro-batch, by its longest row, so a row's log-probabilities
-would depend on its neighbours. vLLM chooses them once, by the context length that it starts with: longrope
-(Phi-3) takes its long factors where that is above the length of pretraining, dynamic NTK its first ones.
-docs/adr/0028 has the reasons.
+transformers chooses such factors for each micro-batch, by its longest row. So a row's log-probabilities would
+depend on its neighbours. vLLM chooses them once, by the context length that it starts with. For longrope
+(Phi-3) it takes the long factors if that is above the length of pretraining. For dynamic NTK it takes the
+first ones. docs/adr/0028 has the reasons.
 """
 
 from __future__ import annotations
@@ -23,24 +23,22 @@ LONGROPE: Final = "longrope"
 DEPENDENT: Final = frozenset({DYNAMIC, LONGROPE})
 """Kinds of transformers whose factors depend on length."""
 FIXED: Final = "fixed"
-"""Stands for the kind of an embedding whose factors are fixed: transformers changes those of `DEPENDENT`."""
+"""Our kind for an embedding with fixed factors; transformers changes the factors of those in `DEPENDENT`."""
 OF_OTHERS: Final = frozenset({"alpha", "max_trained_positions"})
-"""Parameters of dynamic NTK that vLLM heeds and transformers does not."""
+"""Parameters of dynamic NTK that vLLM uses and transformers ignores."""
 TOLERANCE: Final = 1e-4
-"""Largest difference of a sine that rounding makes at a few thousand positions in float32."""
+"""Largest rounding error of a sine at a few thousand positions in float32."""
 FIELD: Final = "spec.model.contextLength"
 
 
 def fix(model: nn.Module, context_length: int | None) -> None:
-    """Have the factors of every rotary embedding of `model` be those of its servers, whatever rows come.
+    """Give every rotary embedding of `model` the factors of its servers, whatever rows come.
 
     Args:
         model: on the CPU, with its weights.
-        context_length: what rollout servers are told; None: nothing.
-
+        context_length: the context length that rollout servers get; None: they get none.
     Raises:
-        JobError: `RopeDependsOnLength`: an embedding does not let itself be fixed, or servers read it
-            otherwise.
+        JobError: `RopeDependsOnLength`: an embedding cannot be fixed, or servers read it differently.
     """
     for module in model.modules():
         for layer_type, kind in _kinds(module):
@@ -49,8 +47,8 @@ def fix(model: nn.Module, context_length: int | None) -> None:
 
 
 def proof_length(model: nn.Module, most: int) -> int:
-    """Tokens of a row that is longer than what factors depend on, where there is such a length up to `most`;
-    0 where there is none."""
+    """Tokens of a row longer than the lengths at which factors change, if such a length is below `most`.
+    Otherwise 0."""
     found = [
         length + 1
         for module in model.modules()
@@ -61,7 +59,7 @@ def proof_length(model: nn.Module, most: int) -> int:
 
 
 def _kinds(module: nn.Module) -> Iterator[tuple[str | None, str]]:
-    """Kinds of a module's factors, by kind of layer; nothing of a module that is no rotary embedding."""
+    """Kinds of a module's factors, by kind of layer; none for a module that is not a rotary embedding."""
     found = getattr(module, "rope_type", None)
     if isinstance(found, str):
         yield None, found
@@ -76,7 +74,7 @@ def _parameters(config: Any, layer_type: str | None) -> Mapping[str, Any]:
 
 
 def _boundary(config: Any, layer_type: str | None) -> int:
-    """The length up to which the model was pretrained, where factors change."""
+    """The length of pretraining, where factors change."""
     return int(
         _parameters(config, layer_type).get("original_max_position_embeddings")
         or config.max_position_embeddings
@@ -86,7 +84,7 @@ def _boundary(config: Any, layer_type: str | None) -> int:
 def _fix(module: Any, layer_type: str | None, kind: str, context_length: int | None) -> None:
     config, parameters = module.config, _parameters(module.config, layer_type)
     boundary = _boundary(config, layer_type)
-    # Told nothing, vLLM serves longrope up to what the configuration itself calls its original length.
+    # Without a context length, vLLM serves longrope up to the configuration's own original length.
     own = int(getattr(config, "original_max_position_embeddings", None) or config.max_position_embeddings)
     served = context_length or (own if kind == LONGROPE else config.max_position_embeddings)
     if kind == DYNAMIC and (OF_OTHERS & parameters.keys() or served > boundary):
@@ -118,7 +116,7 @@ def _fix(module: Any, layer_type: str | None, kind: str, context_length: int | N
 
 
 def _served_scale(config: Any, parameters: Mapping[str, Any], boundary: int, *, long: bool) -> float:
-    """By what vLLM multiplies sines and cosines of longrope; it heeds no `attention_factor`."""
+    """vLLM's factor of the sines and cosines of longrope; it ignores `attention_factor`."""
     given = parameters.get("long_mscale" if long else "short_mscale")
     if given is not None:
         return float(given)
@@ -127,9 +125,10 @@ def _served_scale(config: Any, parameters: Mapping[str, Any], boundary: int, *, 
 
 
 def _apart(module: Any, layer_type: str | None, frequencies: Tensor, scale: float, served: int) -> float:
-    """How far cosines and sines are from those of fixed factors, for a short row and for the longest."""
+    """Largest difference of cosines and sines from those of fixed factors, for a short row and for the
+    longest."""
     found = []
-    # Positions that count in float32 as they stand; what depends on length looks at the last.
+    # The first positions are exact in float32. Factors that depend on length follow the last position.
     for positions in (torch.arange(min(8, served)), torch.tensor([0, 1, 2, 3, served - 1])):
         angles = positions[:, None].float() * frequencies.cpu()
         expected = torch.cat((angles, angles), -1)

@@ -1,4 +1,4 @@
-"""One optimizer step: rows -> micro-batches -> forward and backward -> clip and step, and what was seen."""
+"""One optimizer step: rows -> micro-batches -> forward and backward -> clip and step, with statistics."""
 
 from __future__ import annotations
 
@@ -38,29 +38,29 @@ SUMS: Final = (
 )
 RATE: Final = "spec.optimizer.learningRate"
 FIELDS: Final = {"servers": "spec.rollout.engine", "batch": "spec.reward", "loss": "spec.algorithm.loss"}
-"""Fields that a cause of a broken loss names, other than `RATE`."""
+"""The field that each cause of a broken loss names, if it is not `RATE`."""
 FAR: Final = math.log(2)
-"""Distance of two log-probabilities from which a token counts as far: one is twice the other."""
+"""Distance of two log-probabilities from which a token counts as far: one probability is twice the other."""
 MAXIMA: Final = ("ratio_max", "negative_ratio_min", "gap_max")
 
 
 @dataclass(frozen=True)
 class Broken:
-    """The first token, in the order of a rank's micro-batches, whose loss is no finite number."""
+    """The first token whose loss is not finite, in the order of a rank's micro-batches."""
 
     group_id: str
     episode: int
     """Index of its episode in the group."""
     position: int
-    """Which of its row's action tokens it is, from 0."""
+    """Index of the token among its row's action tokens, from 0."""
     cause: str
     """Key of `ADVICE`."""
     seen: str
-    """The numbers that its loss was made of."""
+    """The numbers that its loss was computed from."""
 
     @property
     def sentence(self) -> str:
-        """Where it stands, and what it was made of."""
+        """Which token it is, and what its loss was computed from."""
         return f"group {self.group_id}, episode {self.episode}, action token {self.position}: {self.seen}"
 
 
@@ -71,7 +71,7 @@ ADVICE: Final = {
     "loss": "each of these numbers is finite, and the loss made of them is not: lower the learning rate, or "
     "use a loss that bounds the ratio",
 }
-"""What to do about a loss that is no number, by what it comes of."""
+"""What to do about a loss that is not finite, by its cause."""
 
 
 @dataclass
@@ -86,9 +86,9 @@ class Tally:
     )
 
     def add(self, tokens: TokenStatistics, entropy_T: Tensor, weight_T: Tensor) -> None:
-        """Count the tokens of one micro-batch. `weight_T` is what each one's loss counts."""
+        """Count the tokens of one micro-batch. `weight_T` is the weight of each token's loss."""
         gap_T = tokens.log_ratio_T.double()
-        # Not measured is no number, and `step_metrics` leaves out what is none.
+        # NaN means not measured: `step_metrics` leaves out what is not finite.
         divergence = gap_T.new_tensor(torch.nan)
         if tokens.divergence_T is not None:
             divergence = tokens.divergence_T.double().sum()
@@ -125,8 +125,8 @@ class Tally:
         }
 
     def broken_over(self, ranks: Ranks, loss: float) -> Broken | None:
-        """The first broken token of any rank, where there is one; collective where `loss`, which all ranks
-        have, is no finite number."""
+        """The first broken token of any rank, if there is one. Collective if `loss` is not finite; all ranks
+        have the same `loss`."""
         if math.isfinite(loss):
             return None
         return next(filter(None, ranks.gather(self.broken)), None)
@@ -138,12 +138,12 @@ class StepResult:
 
     update: Update
     tokens: dict[str, float]
-    """The loss as it was minimized; means and extremes over the action tokens. See `SUMS` and `MAXIMA`."""
+    """The minimized loss; means and extremes over the action tokens. See `SUMS` and `MAXIMA`."""
     action_tokens: int
     micro_batches: int
     """On each rank."""
     broken: Broken | None = None
-    """Where the loss is no finite number: the token that made it so, if it was one."""
+    """The token that made the loss not finite, if a single token did."""
 
 
 def with_old(
@@ -154,10 +154,10 @@ def with_old(
     ranks: Ranks,
     max_tokens: int,
 ) -> list[list[TrainingRow]]:
-    """The rows of a batch's optimizer steps with the log-probabilities of the weights as they are now.
+    """The rows of a batch's optimizer steps, with log-probabilities under the present weights.
 
-    Call it before the first of the steps; a correction that needs none costs no forward pass. Collective,
-    every rank passes the same rows.
+    Call it before the first of the steps. A correction that needs no such log-probabilities costs no forward
+    pass. Collective: every rank passes the same rows.
 
     Args:
         parts: rows of each optimizer step.
@@ -165,7 +165,7 @@ def with_old(
     """
     if not objective.recomputes:
         return [list(rows) for rows in parts]
-    # In the micro-batches that the steps themselves will have: the same shapes round alike.
+    # Use the micro-batches of the steps themselves: equal shapes round alike.
     return [_with_old(policy, rows, ranks, max_tokens) for rows in parts]
 
 
@@ -194,13 +194,12 @@ def optimizer_step(
     max_tokens: int,
     seed: int = 0,
 ) -> StepResult:
-    """Train `rows` as one optimizer step; collective, every rank passes the same rows.
+    """Train `rows` as one optimizer step. Collective: every rank passes the same rows.
 
     Args:
-        rows: with their weights, and from `with_old`.
+        rows: rows from `with_old`, with their weights.
         max_tokens: tokens of one micro-batch, padding included.
-        seed: of an adapter's dropout, which is a function of it, of the optimizer steps taken and of the
-            micro-batch.
+        seed: seed of an adapter's dropout, with the number of optimizer steps taken and the micro-batch.
     """
     mine = plan([row.length for row in rows], max_tokens, ranks.world, policy.layout)[ranks.rank]
     tally = Tally()
@@ -220,10 +219,9 @@ def optimizer_step(
 
 
 def refuse_broken(updates: Sequence[StepResult], step: int, own: Mapping[str, str]) -> None:
-    """Keep weights that may be no numbers from being made durable; alike on every rank.
+    """Refuse weights that may not be finite, before they become durable. All ranks decide alike.
 
-    `own` are the functions of the user's own that made the loss, by the field that names each: they are to
-    be looked at first.
+    `own` are the user's own functions in the loss, by the field that names each. The error names them first.
 
     Raises:
         JobError: `LossNotFinite` or `GradientNotFinite`.
@@ -232,7 +230,7 @@ def refuse_broken(updates: Sequence[StepResult], step: int, own: Mapping[str, st
         ("LossNotFinite", "loss", [update.tokens["loss"] for update in updates]),
         ("GradientNotFinite", "norm of the gradient", [update.update.gradient_norm for update in updates]),
     ):
-        # DeepSpeed says -1 of a norm that is no number, where it says it at all.
+        # DeepSpeed may report a norm that is not finite as -1.
         if not all(math.isfinite(value) and (what == "loss" or value >= 0) for value in values):
             broken = next(filter(None, (update.broken for update in updates)), None)
             named = ", ".join(f"{field} {name!r}" for field, name in own.items())
@@ -277,7 +275,7 @@ def _loss(
 
 
 def _broken(rows: Sequence[TrainingRow], batch: MicroBatch, new_T: Tensor, loss_T: Tensor) -> Broken | None:
-    """The first token of a micro-batch whose loss is no finite number; None where only their sum is none."""
+    """The first token of a micro-batch whose loss is not finite; None if only the sum is not."""
     found = (~(loss_T * batch.weight_T).isfinite()).nonzero()
     if not len(found):
         return None
@@ -300,7 +298,7 @@ def _broken(rows: Sequence[TrainingRow], batch: MicroBatch, new_T: Tensor, loss_
 
 
 def _old(rows: Sequence[TrainingRow], device: torch.device) -> Tensor:
-    """Of each action token, in the order of a micro-batch."""
+    """The old log-probability of each action token, in the order of a micro-batch."""
     found = [row.old for row in rows if row.old is not None]
     if len(found) != len(rows):
         raise ValueError("the correction needs rows from `with_old`")

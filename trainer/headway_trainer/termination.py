@@ -1,4 +1,4 @@
-"""How the learner ends: at once, told to, done or failed; what counts is durable by then."""
+"""How the learner ends: at once, after SIGTERM, done or failed. What matters is durable by then."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from typing import Final, NoReturn
 
 EXIT: Final = 128 + signal.SIGTERM
 AT_END: Final[list[Callable[[], object]]] = []
-"""What is done last, of a process that ends by itself or is told to; each within seconds."""
+"""The last actions of a process that ends by itself or by SIGTERM; each takes seconds at most."""
 
 
 class ShutdownGuard:
-    """Keeps SIGTERM from ending the process while there is something that is not durable.
+    """Keeps SIGTERM from ending the process while something is not durable.
 
-    Whoever holds looks at `asked` now and then, saves what there is, and leaves with `EXIT`. The grace period
-    of the pod bounds how long that may take.
+    The holder looks at `asked` now and then, saves what there is, and exits with `EXIT`. The pod's grace
+    period bounds how long that may take.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class ShutdownGuard:
 
     @property
     def held(self) -> bool:
-        """Whether SIGTERM waits."""
+        """Whether the guard defers SIGTERM."""
         return self._held
 
     @property
@@ -40,12 +40,12 @@ class ShutdownGuard:
         return self._asked.is_set()
 
     def set(self, held: bool) -> None:
-        """Hold, or let go. What was asked for while it was held is still the holder's to do."""
+        """Hold or release the guard. The holder must still answer a SIGTERM that came while it was held."""
         with self._lock:
             self._held = held
 
     def defers(self) -> bool:
-        """SIGTERM came: whether the holder will see to it."""
+        """Record that SIGTERM came. Return whether the holder will answer it."""
         with self._lock:
             if self._held:
                 self._asked.set()
@@ -53,22 +53,21 @@ class ShutdownGuard:
 
 
 SHUTDOWN_GUARD: Final = ShutdownGuard()
-"""Of this process."""
+"""The guard of this process."""
 
 
 def another_handles_sigterm() -> bool:
-    """Whether someone has set a handler of SIGTERM since `exit_on_sigterm`, and will answer it."""
+    """Whether another handler of SIGTERM was set since `exit_on_sigterm`, and will answer it."""
     return signal.getsignal(signal.SIGTERM) is not _heard
 
 
 def exit_on_sigterm(defers: Callable[[], bool] = SHUTDOWN_GUARD.defers) -> None:
-    """Leave with code 143 on SIGTERM, even while the main thread waits inside a collective, unless `defers`
-    says then that someone else will see to it.
+    """Exit with code 143 on SIGTERM, even while the main thread waits inside a collective.
 
-    Python runs signal handlers in the main thread, between two instructions of its own; a main thread that
-    waits in C++ never gets there. So the interpreter writes the signal's number to a socket, and a thread
-    reads it. As process 1 of a container a handler is needed at all: the kernel ignores SIGTERM otherwise.
-    Asking twice changes nothing.
+    It does not exit if `defers` says that someone else will answer the signal. Python runs signal handlers in
+    the main thread, between two of its own instructions. A main thread that waits in C++ never gets there. So
+    the interpreter writes the signal's number to a socket, and a thread reads it. Process 1 of a container
+    needs a handler in any case: otherwise the kernel ignores SIGTERM. A second call changes nothing.
     """
     if signal.getsignal(signal.SIGTERM) is _heard:
         return
@@ -88,9 +87,9 @@ def exit_on_sigterm(defers: Callable[[], bool] = SHUTDOWN_GUARD.defers) -> None:
 
 
 def live(work: Callable[[], int | None]) -> NoReturn:
-    """Do `work` and `end`, however it went.
+    """Do `work`, then `end`, whatever happened.
 
-    The exit code is what `work` returns (None: 0) or raises as SystemExit, as Python has it. After any other
+    The exit code is what `work` returns (None: 0) or raises as SystemExit, as in Python. After any other
     error it is 1, and the traceback is on standard error.
     """
     try:
@@ -106,10 +105,10 @@ def live(work: Callable[[], int | None]) -> NoReturn:
 
 
 def end(code: int) -> NoReturn:
-    """Leave with `code` and without tearing the interpreter down.
+    """Exit with `code`, without tearing the interpreter down.
 
-    Teardown destroys the threads of gloo and of the rendezvous store in no order, which now and then aborts
-    ("terminate called without an active exception") a process whose work is done or whose error is told.
+    Teardown destroys the threads of gloo and of the rendezvous store in no order. Now and then that aborts
+    ("terminate called without an active exception") a process that is done or has reported its error.
     """
     _last()
     sys.stdout.flush()

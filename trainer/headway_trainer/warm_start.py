@@ -1,7 +1,6 @@
 """The model that a job begins with: the base model, or the weights that `spec.model.warmStart` names.
 
-They matter to step 0 alone, which makes them the job's own: a job that has a step never looks at them again,
-whatever has become of them since.
+Only step 0 needs them. A job that has a step never looks at them again, whatever becomes of them.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ from headway_trainer.publish.lora import WEIGHTS
 from headway_trainer.ranks import Ranks
 
 NAMED = 3
-"""Names of tensors that a message gives."""
+"""Most names of tensors in a message."""
 
 
 def load(config: JobConfig, store: Store, base: Path, cache: Path, ranks: Ranks) -> nn.Module:
-    """The model to train, on the CPU, as `model.load` makes it; collective.
+    """Load the model to train, on the CPU, as `model.load` does; collective.
 
     Raises:
-        JobError: as `model.load` and `warm_start.fetch`; `WarmStartUnusable` where tensors do not fit.
+        JobError: as `model.load` and `warm_start.fetch`; `WarmStartUnusable` if tensors do not fit.
     """
     spec = config.spec
     start = _start(config, store, base, cache, ranks) if spec.model.warm_start is not None else None
@@ -51,7 +50,7 @@ def load(config: JobConfig, store: Store, base: Path, cache: Path, ranks: Ranks)
 
 
 def adapted(model: nn.Module, folder: Path) -> nn.Module:
-    """`model`, with the adapter in `folder` for its own: the same tensors, none missing, none left over."""
+    """`model` with the tensors of the adapter in `folder` as its own: none missing, none left over."""
     with lean():
         from peft import get_peft_model_state_dict, set_peft_model_state_dict
 
@@ -71,7 +70,7 @@ def merged(model: nn.Module, folder: Path) -> nn.Module:
         wrapped: Any = PeftModel.from_pretrained(
             model, str(folder), adapter_name=ADAPTER, autocast_adapter_dtype=False
         )
-    # It raises whatever its readers raise (safetensors, JSON, modules that are not there).
+    # PEFT raises whatever its readers raise (safetensors, JSON, modules that are not there).
     except Exception as error:
         raise JobError(
             "WarmStartUnusable",
@@ -82,24 +81,24 @@ def merged(model: nn.Module, folder: Path) -> nn.Module:
     own = get_peft_model_state_dict(wrapped, adapter_name=ADAPTER, save_embedding_layers=False)
     _hold_against(found, own)
     whole: nn.Module = wrapped.merge_and_unload()
-    return whole.requires_grad_(True)  # PEFT has frozen what it was put on
+    return whole.requires_grad_(True)  # PEFT has frozen the base weights
 
 
 def _start(config: JobConfig, store: Store, base: Path, cache: Path, ranks: Ranks) -> Start | None:
-    """The weights to begin with; None for a job that has begun. One rank of a node fetches."""
+    """The weights to begin with; None for a job that already has a step. One rank a node fetches them."""
     begun: bool = ranks.share(_has_begun(config, store) if ranks.first else False)
     if begun:
         return None
     fetched = None
     if ranks.local_rank == 0:
-        with not_final():  # the preflight has seen that they are there and go with the job
+        with not_final():  # the preflight has checked that they exist and fit the job
             fetched = fetch(config.spec.model, base, store, cache)
             _hold_against_digests(fetched.folder)
     return ranks.gather(fetched)[ranks.rank - ranks.local_rank]
 
 
 def _hold_against_digests(folder: Path) -> None:
-    """All weights of a job say what each tensor is; where a delta was made whole, nothing else vouches."""
+    """Compare each tensor with its recorded digest, the only proof for weights rebuilt from a delta."""
     described, written = folder / DIGESTS_FILE, folder / MODEL_FILE
     if not (described.exists() and written.exists()):
         return

@@ -1,20 +1,20 @@
-"""Which steps were taken, and which of them is durable: the order in which a checkpoint comes to count.
+"""Which steps were taken, and which of them are durable: the order in which a checkpoint becomes valid.
 
     0. learners/<start>                    this process is the learner, and none that started before it is
     1. the weights of step n
     2. steps/<n>.json                      the step is taken: its groups, in this incarnation
     3. POST /v1/steps                      servers may sample with it
-    4. checkpoints/<n>/<start>/...         the files of its checkpoint, where it makes one; in the background
+    4. checkpoints/<n>/<start>/...         the files of its checkpoint, if it has one; in the background
     5. checkpoints/<n>/<start>/report.json the checkpoint is whole
     6. latest.json = {"step": n}           a restart resumes here
 
 A crash between 2 and 6 leaves steps that were taken and are not durable. The next start resumes at the
-durable one and takes them anew, from the same groups, in a new incarnation, so that neither their weights nor
-their bill can be mistaken for those of before.
+durable step and takes the others again, from the same groups, in a new incarnation. So neither their weights
+nor their bill can be mistaken for the earlier ones.
 
-A process may hang at any point, and go on when its successor has long resumed. It looks before each of these
-writes, and before it deletes, whether a newer one has started, and ends if so. One write may have been under
-way: so that it harms no checkpoint, those of a process lie in folders of its own.
+A process may hang at any point, and continue long after its successor has resumed. Before each of these
+writes, and before it deletes, it looks whether a newer one has started, and ends if so. One write may have
+been in progress. It harms no checkpoint, because each process writes its checkpoints into folders of its own.
 """
 
 from __future__ import annotations
@@ -57,11 +57,12 @@ class Journal:
         self._store = store
         self._layout = layout
         self.signer = signer
-        """Of the records of this job's checkpoints."""
+        """Signs the records of this job's checkpoints."""
         self.start = -1
-        """Which start of the learner this process is; -1 before `begin`, and on other ranks than 0."""
+        """The number of this process among the learner's starts; -1 before `begin`, and on all ranks but 0.
+        """
         self._taken: dict[int, PolicyVersion] = {}
-        """The version on record of each step."""
+        """The recorded version of each step."""
         self._sealed: dict[tuple[int, int], PolicyVersion] = {}
         """The version of checkpoints whose report.json was read or written, by step and start."""
 
@@ -75,13 +76,14 @@ class Journal:
         return latest_step(self._store, self._layout)
 
     def begin(self) -> Checkpoint | None:
-        """Become the learner, in the place of whichever process was. The checkpoint to resume from, its
-        report in the incarnation that resumes; None for a new job.
+        """Become the learner, instead of any earlier process.
 
+        Returns:
+            The checkpoint to resume from, its report in the incarnation that resumes; None for a new job.
         Raises:
             JobError: `CheckpointUnusable`: the pointer names no whole checkpoint.
         """
-        # First: whoever was the learner moves the pointer no more once it is read.
+        # First, so that an earlier learner no longer moves the pointer once it is read.
         self.start = self._next_start()
         if (step := self.step) is None:
             return None
@@ -95,7 +97,7 @@ class Journal:
         return found.model_copy(update={"report": report})
 
     def find(self, step: int, last: int) -> Checkpoint:
-        """The checkpoint of `step`, on the line of steps that goes on from `last`.
+        """The checkpoint of `step`, on the line of steps that continues from `last`.
 
         Raises:
             NotWhole: there is none.
@@ -109,8 +111,8 @@ class Journal:
         return found
 
     def usable_checkpoints(self) -> set[int]:
-        """Steps whose checkpoints are whole and of the line that stands, by what is in the store now. It
-        writes nothing, and what it reads is what `find` goes by."""
+        """Steps whose checkpoints are whole and on the valid line, according to the present store. It writes
+        nothing. `find` uses what it reads."""
         self._taken = {report.step: report.version for report in self._reports()}
         folder = self._layout.checkpoints
         found = by_number(self._store.list(folder), folder)
@@ -118,8 +120,9 @@ class Journal:
         return self.standing({step: start for step, start in starts.items() if start is not None})
 
     def refuse_superseded(self) -> None:
-        """To be called before anything is written that a successor would take for its own, or deleted. Rank 0
-        looks; the others write nothing of the kind, and end with it.
+        """Call it before a write that a successor might mistake for its own, and before deleting.
+
+        Rank 0 looks. The others write nothing of the kind, and end with rank 0.
 
         Raises:
             JobError: `Superseded`: a newer process is the learner.
@@ -139,7 +142,7 @@ class Journal:
         )
 
     def take(self, report: StepReport) -> None:
-        """Put on record that `report`'s step was taken; idempotent.
+        """Record that `report`'s step was taken; idempotent.
 
         Raises:
             JobError: `Superseded`.
@@ -149,7 +152,7 @@ class Journal:
         self._taken[report.step] = report.version
 
     def seal(self, report: StepReport, state: CheckpointManifest) -> None:
-        """Make `report`'s step, whose checkpoint's files are all there, the one to resume from; idempotent.
+        """Make `report`'s step the one to resume from; idempotent. All files of its checkpoint must be there.
 
         Raises:
             JobError: `Superseded`.
@@ -158,9 +161,9 @@ class Journal:
         self._store.put(self._layout.latest, json.dumps({"step": report.step}).encode())
 
     def confirm(self, resumed: Checkpoint) -> None:
-        """Write again what a crash may have kept from being written of the step that is resumed; idempotent.
+        """Write again what a crash may have left unwritten of the resumed step; idempotent.
 
-        The pointer stays as it is: it moves forward with a checkpoint, and back by a person only.
+        The pointer remains as it is. A checkpoint moves it forward, and only a person moves it back.
 
         Raises:
             JobError: `Superseded`.
@@ -169,9 +172,8 @@ class Journal:
         self.take(resumed.report)
 
     def standing(self, sealed: Mapping[int, int]) -> set[int]:
-        """Those of the steps in `sealed` (with the start that wrote a report.json there) whose checkpoint is
-        whole and of the line that this learner goes on with: its step was not taken anew since.
-        """
+        """The steps in `sealed` whose checkpoint is whole and on this learner's line: not taken again since.
+        `sealed` maps a step to the start that wrote its report.json."""
         return {step for step, start in sealed.items() if self._stands(step, start)}
 
     def _stands(self, step: int, start: int) -> bool:
@@ -184,7 +186,7 @@ class Journal:
         return taken is not None and not self._sealed[step, start] < taken
 
     def _newest(self, step: int) -> Checkpoint:
-        """Of a step, whoever has written it."""
+        """The newest whole checkpoint of a step, from any start."""
         folder = self._layout.checkpoint(step)
         if (start := sealed_by(self._store.list(folder), folder)) is None:
             raise NotWhole(folder, "it has no report.json")
@@ -222,8 +224,7 @@ class Journal:
 
 
 def sealed_by(uris: Iterable[str], folder: str) -> int | None:
-    """The newest start whose checkpoint in `folder` (`.../checkpoints/000012`) was sealed; None where nothing
-    there was.
+    """The newest start whose checkpoint in `folder` (`.../checkpoints/000012`) was sealed; None if none was.
 
     Args:
         uris: the objects in the folder.
@@ -232,15 +233,15 @@ def sealed_by(uris: Iterable[str], folder: str) -> int | None:
 
 
 def is_report(uri: str) -> bool:
-    """Whether an object below a checkpoint is what makes it whole."""
+    """Whether an object below a checkpoint is the report that makes it whole."""
     return uri.endswith("/report.json")
 
 
 def incarnation(resumed: StepReport, history: Sequence[StepReport]) -> int:
-    """The incarnation that goes on from `resumed`, given what is on record of any step.
+    """The incarnation that continues from `resumed`, given the recorded steps.
 
-    It is `resumed`'s own, unless a later step was already reported in it, or any step in a newer one: the
-    steps ahead will be taken anew and may differ, so they need new names.
+    It is `resumed`'s own, unless a later step was already reported in it, or any step in a newer one. In
+    those cases the next steps are taken again and may differ, so they need new names.
     """
     current = resumed.version.incarnation
     newest = max((report.version.incarnation for report in history), default=current)

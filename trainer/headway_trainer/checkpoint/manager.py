@@ -1,4 +1,4 @@
-"""The job's checkpoints: when one is made, how it becomes durable beside training, which ones are deleted."""
+"""The job's checkpoints: when one is made, how it becomes durable during training, which are deleted."""
 
 from __future__ import annotations
 
@@ -40,43 +40,43 @@ class CheckpointManager:
     ) -> None:
         self._spec = spec
         self.engine = engine
-        """Whose state is kept; another one takes its place where all is put together anew."""
+        """The engine whose state is saved; replaced when the learner is rebuilt."""
         self._store = store
         self._layout = layout
         self._journal = journal
         self._scratch = scratch
         self._fetched = scratch.with_name(f"{scratch.name}-fetched")
-        """Apart from what is being uploaded."""
+        """A folder apart from what is being uploaded."""
         self._ranks = ranks
         self._uploaders = [rank for rank, local in enumerate(ranks.gather(ranks.local_rank)) if local == 0]
         self._background = Background()
         self._upload: Callable[[], None] = lambda: None
-        """What makes the newest snapshot of this node durable; may be done again."""
+        """Makes the newest snapshot of this node durable; may be called again."""
         self._given_up = 0
-        """Uploads that the store's absence has ended since one went through."""
+        """Uploads that failed because the store was away, since the last success."""
         self._withdrawn = threading.Event()
-        """Of the newest snapshot: a node has given its upload up, and it will not be whole."""
+        """Set if a node has given up its upload of the newest snapshot, which then will not be whole."""
         self.saved = -1
-        """The newest step whose state was copied, be it durable or not."""
+        """The newest step whose state was copied, durable or not."""
         self.durable = -1
-        """The newest step that a restart would resume from. Rank 0 alone knows it."""
+        """The newest step that a restart would resume from. Only rank 0 knows it."""
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Make the learner what it was at `checkpoint`'s step, from which it resumes.
+        """Restore the learner to `checkpoint`'s step, from which it resumes.
 
         Raises:
-            JobError: `CheckpointUnusable`: a file is missing or damaged, or they cannot be converted for as
-                many processes as there are.
+            JobError: `CheckpointUnusable`: a file is missing or damaged, or cannot be converted for the
+                present number of processes.
         """
         if self._ranks.local_rank == 0:
-            shutil.rmtree(self._scratch, ignore_errors=True)  # what a process before this one copied
+            shutil.rmtree(self._scratch, ignore_errors=True)  # copies of an earlier process
         if (fault := self.fetch(checkpoint)) is not None:
             raise JobError(fault.end.reason, fault.end.message, field=fault.end.field, permanent=False)
         self.load(checkpoint)
         self.saved = self.durable = checkpoint.report.step
 
     def fetch(self, checkpoint: Checkpoint) -> Fault | None:
-        """Have the files of `checkpoint` on every node, for `load`; what is wrong with them, on any."""
+        """Fetch the files of `checkpoint` on every node, for `load`. Return the fault of any node."""
         fault = self._fetch(checkpoint) if self._ranks.local_rank == 0 else None
         return next(filter(None, self._ranks.gather(fault)), None)
 
@@ -91,32 +91,33 @@ class CheckpointManager:
         return None
 
     def load(self, checkpoint: Checkpoint) -> None:
-        """Make the engine, which has not stepped, what it was at `checkpoint`'s step."""
+        """Load `checkpoint`'s state into the engine, which has not stepped."""
         state.load(self.engine, checkpoint.state, self._fetched, self._ranks)
 
     def after(self, report: StepReport) -> None:
-        """Make a checkpoint if one is due at `report`'s step, or if the step was a change: the steps before
-        would be taken in vain otherwise, should the learner die."""
+        """Make a checkpoint if one is due at `report`'s step, or if the step changed the learner. Otherwise a
+        crash would waste the steps before the change."""
         changed = report.directive is not None and report.refused is None
         if changed or due(report.step, self._spec.every_steps):
             self.save(report)
 
     def save(self, report: StepReport) -> None:
-        """Copy the learner's state, which is `report`'s step, and begin to make it durable; nothing to do
-        where it was done.
+        """Copy the learner's state, which is `report`'s step, and begin to make it durable.
+
+        It does nothing if that is already done.
 
         Raises:
-            StoreAway: the store was away for this checkpoint's predecessor, and before that.
-            JobError: what else became of the checkpoint before, where that could not be made durable.
+            StoreAway: the store was away for the last checkpoint, and before that.
+            JobError: the last checkpoint could not be made durable for another reason.
         """
         if report.step == self.saved:
             return
-        # Rank 0 is the last to wait: what another node has given up it would await in vain.
+        # Rank 0 waits last: otherwise it would wait in vain for an upload that another node has given up.
         if any(self._ranks.gather(not self._ranks.first and self._lost())):
             self._withdrawn.set()
         if self._ranks.first:
             self._lost()
-        # Nobody still reads the files that are about to be replaced.
+        # By now nobody reads the files that are about to be replaced.
         start = self._ranks.share(self._journal.start)
         taken = state.snapshot(self.engine, start, self._scratch, self._ranks)
         self.saved = report.step
@@ -126,11 +127,11 @@ class CheckpointManager:
             self._background.start(self._upload)
 
     def settle(self) -> None:
-        """Return once nothing is under way on any rank: what was saved is durable.
+        """Return once no rank uploads: what was saved is durable.
 
         Raises:
-            StoreAway: the store was away twice for as long as it is waited for.
-            JobError: it could not be made so for another reason.
+            StoreAway: the store was away twice for the longest wait.
+            JobError: it could not be made durable for another reason.
         """
         try:
             self._background.wait()
@@ -140,21 +141,22 @@ class CheckpointManager:
         self._ranks.barrier()
 
     def check(self) -> None:
-        """Have what failed in the background come up here, or be tried again. Not collective."""
+        """Raise a failure of the background work, or try it again. Not collective."""
         try:
             self._background.raise_failure()
         except StoreAway as away:
             self._upload_again(away)
 
     def prune(self, validated: Sequence[int], validating: Sequence[int] = ()) -> list[int]:
-        """Delete checkpoints that `spec.checkpoints` no longer keeps, and files that belong to none: never
-        sealed, or of a step that was taken anew since. The steps of those that stay, with the one that is
-        being written. Rank 0 alone calls it.
+        """Delete checkpoints that `spec.checkpoints` no longer keeps, and files that belong to none.
+
+        Such files were never sealed, or their step was taken again since. Only rank 0 calls it.
 
         Args:
             validated: validated steps, the best first.
             validating: steps whose validations are not complete.
-
+        Returns:
+            The steps of the checkpoints that remain, and of the one being written.
         Raises:
             JobError: `Superseded`.
         """
@@ -171,8 +173,8 @@ class CheckpointManager:
         for step in whole.difference(old):
             own = f"{self._layout.checkpoint_of(step, sealed[step])}/"
             gone += [uri for uri in found[step] if not uri.startswith(own)]
-        # What makes a checkpoint whole goes first, by itself: a store deletes in any order what it is told at
-        # once, and cut short this leaves none that is taken for whole.
+        # Delete the reports that make checkpoints whole first, in a call of their own. A store deletes the
+        # objects of one call in any order. If it is cut short, no checkpoint looks whole that is not.
         self._store.delete(filter(is_report, gone))
         self._store.delete(filterfalse(is_report, gone))
         return sorted(found.keys() - set(old) | {self.saved})
@@ -181,9 +183,8 @@ class CheckpointManager:
         return self._layout.checkpoint_of(checkpoint.report.step, checkpoint.state.start)
 
     def _lost(self) -> bool:
-        """Whether the store's absence ended the upload of this node, once that is over. It is not made again:
-        the newer state takes its place, which may be the last that can be saved.
-        """
+        """Whether this node's upload failed because the store was away; waits until it is over. The upload is
+        not repeated: the newer state replaces it, and may be the last that can be saved."""
         try:
             self._background.wait()
         except StoreAway as away:
@@ -192,7 +193,7 @@ class CheckpointManager:
         return False
 
     def _upload_again(self, away: StoreAway) -> None:
-        """The snapshot is whole, and the process with it: the upload alone failed."""
+        """Upload the snapshot again. It is whole, and so is the process: only the upload failed."""
         self._give_up(away)
         self._background.start(self._upload)
 

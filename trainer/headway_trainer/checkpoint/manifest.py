@@ -1,4 +1,4 @@
-"""What a whole checkpoint is: the record that seals it, and names its files by digest."""
+"""The record that seals a checkpoint and names its files by digest."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class CheckpointManifest(Record):
     """The files of one checkpoint, and the shape of the learner that wrote them."""
 
     start: int
-    """Of the learner that wrote them, and with them this."""
+    """The number of the learner's start that wrote them, and this record."""
     files: list[FileDigest]
     world_size: int
     updates: int
@@ -21,7 +21,8 @@ class CheckpointManifest(Record):
 
 
 class Checkpoint(Record):
-    """`report.json` of a checkpoint: written once all its files are there, so a folder without is none."""
+    """`report.json` of a checkpoint, written once all its files are there. A folder without it is no
+    checkpoint."""
 
     report: StepReport
     state: CheckpointManifest
@@ -29,15 +30,15 @@ class Checkpoint(Record):
 
 @dataclass(frozen=True)
 class Fault:
-    """Why the files of a checkpoint cannot be taken up; of one rank, for all of them."""
+    """Why the files of a checkpoint cannot be loaded; one rank's fault applies to all."""
 
     why: str
     end: Termination
-    """What a process that has no other checkpoint ends with."""
+    """The termination of a process that has no other checkpoint."""
 
 
 class NotWhole(Exception):
-    """There is no checkpoint at `uri`, and `why`."""
+    """There is no checkpoint at `uri`; `why` explains."""
 
     def __init__(self, uri: str, why: str) -> None:
         super().__init__(f"{uri}: {why}")
@@ -46,7 +47,7 @@ class NotWhole(Exception):
 
 
 def unusable(uri: str, why: str) -> JobError:
-    """What to tell whoever can mend a job that cannot resume from `uri`."""
+    """The error for a job that cannot resume from `uri`, with what a person can do."""
     return JobError(
         "CheckpointUnusable",
         f"{uri} cannot be resumed from ({why}); if it stays so, set latest.json in the job's folder to an "

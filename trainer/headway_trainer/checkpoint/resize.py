@@ -1,8 +1,8 @@
-"""A checkpoint for another number of processes: DeepSpeed's own conversion to its universal format.
+"""Converts a checkpoint for another number of processes, to DeepSpeed's universal format.
 
-The conversion reads every rank's file, so all of them must be at hand, and writes each parameter whole. It
-runs as a program of its own: it is a script of DeepSpeed's, and leaves nothing behind in this process. There
-too, reading a file makes data and runs nothing (`engine.data_alone`).
+The conversion reads every rank's file, so all of them must be available, and writes each parameter whole. It
+is a script of DeepSpeed's and runs as a program of its own, so it leaves nothing in this process. There too,
+reading a file makes data and runs no code (`engine.data_alone`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ TAG: Final = "universal"
 SECONDS: Final = 6600
 """Longest a conversion may take; the other ranks wait for it (`ranks.CONTROL_TIMEOUT`)."""
 LAST_LINES: Final = 2000
-"""Characters of its output that an error repeats."""
+"""Most characters of its output that an error repeats."""
 
 
 def to_universal(files: Path, folder: Path) -> None:
@@ -29,8 +29,8 @@ def to_universal(files: Path, folder: Path) -> None:
     """
     command = [sys.executable, "-m", "headway_trainer.checkpoint.universal"]
     command += ["--input_folder", str(files), "--output_folder", str(folder)]
-    # What a universal checkpoint needs beyond an ordinary one (which layers are shared, how a vocabulary was
-    # padded) is empty for these models, and an ordinary one does not hold it.
+    # A universal checkpoint also says which layers are shared and how a vocabulary was padded. For these
+    # models that is empty, and an ordinary checkpoint does not contain it.
     command += ["--inject_missing_state", "--num_extract_workers", "1", "--num_merge_workers", "1"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)

@@ -1,4 +1,4 @@
-"""What may be deleted. Pure; never what a restart resumes from."""
+"""Chooses what to delete, never what a restart resumes from. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 
 def due(step: int, every: int) -> bool:
-    """Whether `step` makes a checkpoint without being asked to."""
+    """Whether `step` regularly has a checkpoint."""
     return step % every == 0
 
 
@@ -19,16 +19,18 @@ def expired_checkpoints(
     validated: Sequence[int] = (),
     validating: Collection[int] = (),
 ) -> list[int]:
-    """Steps whose files are to be deleted: all up to `durable` but those of the newest `keep_last`
-    checkpoints, of the `keep_best` best, and of those that may yet be found to be among the best.
+    """Steps up to `durable` whose files are to be deleted.
+
+    Kept are the newest `keep_last` checkpoints, the `keep_best` best, and those that may yet be among the
+    best.
 
     Args:
-        found: steps that have files in the store. Beyond `durable` they are being written, or a rollback has
-            left them: they are kept.
-        whole: those of them whose checkpoints could be resumed from. Others up to `durable` are left-overs:
-            they count for nothing, and go.
-        validated: validated steps, the best first; those without a whole checkpoint are passed over.
-        validating: steps whose validations are not complete. They count where `keep_best` is above 0.
+        found: steps that have files in the store. Those beyond `durable` are being written, or were left by a
+            rollback: they are kept.
+        whole: steps among them whose checkpoints can be resumed from. Others up to `durable` are left-overs:
+            they do not count, and are deleted.
+        validated: validated steps, the best first; those without a whole checkpoint are skipped.
+        validating: steps whose validations are not complete. They count if `keep_best` is above 0.
     """
     usable = sorted(step for step in whole if step <= durable)
     best = [step for step in validated if step in usable][:keep_best]
@@ -46,9 +48,9 @@ def expired_weights(
 ) -> list[int]:
     """Published weights to delete.
 
-    Kept are those of step 0 and of validated steps, which people compare and serve; those of every
-    checkpoint, which a learner that resumes there announces again; and as many of the newest as servers may
-    still be loading or sampling with.
+    It keeps the weights of step 0 and of validated steps, which people compare and serve. It keeps those of
+    every checkpoint, because a learner that resumes there announces them again. It also keeps as many of the
+    newest as servers may still load or sample with.
 
     Args:
         latest: the newest step taken.

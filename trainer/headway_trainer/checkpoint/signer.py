@@ -1,9 +1,9 @@
-"""Signatures on the records of a checkpoint: whoever may write the bucket cannot write one.
+"""Signatures on the records of a checkpoint: write access to the bucket is not enough to forge one.
 
-A checkpoint's files are read back by code that could run what is in them (pickle). Their digests vouch for
-them, and lie beside them; so the records that hold digests carry an HMAC, by a key that only the job's
-learner has (`Key.CHECKPOINTS`). What signs is derived from it, for this purpose and this job alone.
-docs/adr/0029 and 0032 have the reasons, and what else was thought of.
+The learner reads a checkpoint's files with code that could run their content (pickle). The digests that vouch
+for them lie beside them. So the records with the digests carry an HMAC, by a key that only the job's learner
+has (`Key.CHECKPOINTS`). The signing key is derived from it, for this purpose and this job only. docs/adr/0029
+and 0032 have the reasons and the alternatives.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from headway_trainer.checkpoint.manifest import NotWhole
 
 PURPOSE: Final = "headway.dev/checkpoint/v1"
 MOST: Final = 64 * MIB
-"""Bytes of a record: it names every file of a checkpoint, and every tensor of the weights."""
+"""Most bytes of a record: it names every file of a checkpoint, and every tensor of the weights."""
 SIGNATURE: Final = "signature"
 
 
@@ -32,16 +32,16 @@ class Signer:
 
     @classmethod
     def of(cls, key: str, layout: Layout) -> Signer:
-        """With what is derived from the learner's `key` for one job (HKDF's expansion, RFC 5869)."""
+        """A signer with a key derived from the learner's `key` for one job (HKDF's expansion, RFC 5869)."""
         info = json.dumps([PURPOSE, layout.namespace, layout.name, layout.uid]).encode() + b"\x01"
         return cls(hmac.digest(key.encode(), info, "sha256"))
 
     def signed(self, content: dict[str, Any]) -> bytes:
-        """`content`, which says itself what it is of, as JSON with its signature."""
+        """`content` as JSON with its signature. The content itself must say what it describes."""
         return json.dumps({**content, SIGNATURE: self._signature(content)}).encode()
 
     def opened(self, uri: str, data: bytes) -> dict[str, Any]:
-        """What was signed, of the object at `uri`.
+        """The signed content of the object at `uri`.
 
         Raises:
             NotWhole: it was not signed by this job's key; or it is no JSON object.
@@ -60,6 +60,6 @@ class Signer:
         return content
 
     def _signature(self, content: dict[str, Any]) -> str:
-        # Of the parsed values, so that a later version with other fields in its models reads it all the same.
+        # Sign the parsed values, so that a later version whose models have other fields can still read it.
         body = json.dumps(content, sort_keys=True, separators=(",", ":"))
         return hmac.new(self.key, body.encode(), hashlib.sha256).hexdigest()

@@ -1,9 +1,9 @@
-"""What a learner needs to go on bit for bit: weights, optimizer, random numbers, on every rank.
+"""What a learner needs to continue bit for bit: weights, optimizer and random state of every rank.
 
-DeepSpeed writes one file a rank (and one for the weights they share); beside them lies each rank's random
-state. A snapshot is taken on a local disk while training stands still; it is uploaded afterwards, by one
-process a node, which leaves word of what it has uploaded in a part of the manifest. Rank 0 puts the parts
-together. All lie in a folder that no other start of the learner writes to.
+DeepSpeed writes one file a rank (and one for the weights they share). Each rank's random state lies beside
+them. Training waits while a snapshot is taken on a local disk. Afterwards one process a node uploads it, and
+lists its files in a part of the manifest. Rank 0 joins the parts. All lie in a folder that no other start of
+the learner writes to.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from headway_trainer.ranks import Ranks
 
 PARTS: Final = "parts"
 PART_SECONDS: Final = 1800.0
-"""Longest another node's upload may take after this one's."""
+"""Longest that another node's upload may take after this one's."""
 LOOK_SECONDS: Final = 0.5
 
 
@@ -38,7 +38,7 @@ class Part(Record):
     """What one node has uploaded."""
 
     place: str
-    """Its own URI: a part of another checkpoint is none of this one."""
+    """The part's own URI, so that a part of another checkpoint cannot replace it."""
     files: list[FileDigest]
 
 
@@ -49,7 +49,7 @@ class Snapshot:
     files: Path
     """Folder with this node's files."""
     start: int
-    """Of the learner whose state it is."""
+    """The number of the start of the learner whose state it is."""
     world: int
     updates: int
 
@@ -67,7 +67,7 @@ def snapshot(engine: Engine, start: int, folder: Path, ranks: Ranks) -> Snapshot
 
 
 def upload(taken: Snapshot, store: Store, uri: str, rank: int, signer: Signer) -> None:
-    """Upload this node's files into `uri`, and then say so. Not collective: one process a node calls it."""
+    """Upload this node's files into `uri`, then record that. Not collective: one process a node calls it."""
     digests, part = upload_folder(store, taken.files, uri), _part(uri, rank)
     store.put(part, signer.signed(Part(place=part, files=digests).model_dump(mode="json")))
 
@@ -80,11 +80,13 @@ def complete(
     withdrawn: threading.Event,
     signer: Signer,
 ) -> CheckpointManifest | None:
-    """The manifest, once all `uploaders` (ranks) have said that they are done; None once it is `withdrawn`,
-    for one of them never will.
+    """The manifest, once all `uploaders` (ranks) are done; None if it is `withdrawn`.
+
+    It is withdrawn if one of them will never be done.
 
     Raises:
-        JobError: `CheckpointNotUploaded`: one of them has not said so in time, or something else has.
+        JobError: `CheckpointNotUploaded`: one of them was not done in time, or a part is not signed by this
+            job.
     """
     deadline = time.monotonic() + PART_SECONDS
     digests = []
@@ -103,8 +105,10 @@ def complete(
 
 
 def fetch(store: Store, uri: str, manifest: CheckpointManifest, folder: Path, world: int) -> None:
-    """Download the files of `manifest` from `uri` into `folder`, and convert them where another number of
-    processes than `world` wrote them (0: any may load them). One process a node calls it.
+    """Download the files of `manifest` from `uri` into `folder`, and convert them if necessary.
+
+    They are converted if they were written by another number of processes than `world` (0: any number may
+    load them). One process a node calls it.
 
     Raises:
         NotWhole: a file is missing or damaged.
@@ -120,10 +124,10 @@ def fetch(store: Store, uri: str, manifest: CheckpointManifest, folder: Path, wo
 
 
 def load(engine: Engine, manifest: CheckpointManifest, folder: Path, ranks: Ranks) -> None:
-    """Make an engine that has not stepped what that of `manifest` was, from what `fetch` left; collective.
+    """Load what `fetch` left into an engine that has not stepped; collective.
 
-    By as many processes as wrote it training goes on bit for bit; by another number it goes on from the same
-    weights and optimizer state, as exactly as sums over ranks allow, with fresh random numbers.
+    With as many processes as wrote it, training continues bit for bit. With another number it continues from
+    the same weights and optimizer state, as exactly as sums over ranks allow, with fresh random numbers.
     """
     if manifest.world_size == ranks.world:
         engine.load(folder)

@@ -4,6 +4,7 @@
     sampler's, recomputed log-probabilities -> correction -> old, and a weight of each token
     new, old log-probabilities -> ratio -> surrogate ---> | -> x weight of the row (reduction) -> sum
 
-Each module has a table and a decorator of its axis's name, which enters a function in it; a user's own
-module uses the same ones (`spec.algorithm.plugins`). docs/algorithms.md says what each method is for.
+Each module has a table and a decorator named after its axis; the decorator registers a function in the table.
+A user's own module uses the same decorators (`spec.algorithm.plugins`). docs/algorithms.md says what each
+method is for.
 """

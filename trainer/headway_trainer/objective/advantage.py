@@ -1,8 +1,8 @@
 """Advantages: the scored episodes of a batch in, one number for each turn of each episode out.
 
-An `InfraError` episode is no input: it is in no mean and in no standard deviation. A group whose rewards are
-all equal but for rounding, or that has one episode, has advantage exactly 0 under every method that subtracts
-its mean: rounding must not be blown up by a deviation near 0.
+An `InfraError` episode is no input: no mean and no standard deviation includes it. Some groups have rewards
+that are all equal up to rounding, or a single episode. They have advantage exactly 0 under every method that
+subtracts the group's mean. Otherwise a deviation near 0 would magnify rounding errors.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ WHITENING_EPSILON: Final = 1e-8
 
 @dataclass(frozen=True)
 class Scored:
-    """What an advantage may know of one episode."""
+    """What an advantage may know about one episode."""
 
     reward: float
     turn_tokens: tuple[int, ...]
     """Action tokens of each turn, in the order of the turns; (0,) for an episode without any."""
     turn_rewards: tuple[float, ...] | None = None
-    """What each turn earned; they add up to `reward`. None: all of it came at the end."""
+    """What each turn earned; they add up to `reward`. None: all of the reward came at the end."""
 
     @property
     def action_tokens(self) -> int:
@@ -40,7 +40,7 @@ class Scored:
         return sum(self.turn_tokens)
 
     def returns(self, gamma: float) -> Numbers:
-        """Of each turn: its reward and those after it, each discounted by `gamma` a turn."""
+        """Return of each turn: its reward and those after it, discounted by `gamma` a turn."""
         rewards = self.turn_rewards or (0.0,) * (len(self.turn_tokens) - 1) + (self.reward,)
         running, found = 0.0, np.zeros(len(self.turn_tokens))
         for turn in reversed(range(len(found))):
@@ -59,7 +59,7 @@ class AdvantageSettings:
 
 Group = Sequence[Scored]
 AdvantageFunction = Callable[[Sequence[Group], AdvantageSettings], list[list[Numbers]]]
-"""Groups of a batch -> for each group and episode the advantage of each turn, in float64."""
+"""Groups of a batch -> the advantage of each turn for each group and episode, in float64."""
 EpisodeFunction = Callable[[Numbers, Numbers, AdvantageSettings], Numbers]
 """Rewards of a group and action tokens of its episodes -> advantage of each episode."""
 
@@ -129,12 +129,12 @@ def _columns(group: Group) -> tuple[Numbers, Numbers]:
 
 
 def centred(values: Numbers) -> Numbers:
-    """Values less their mean; exactly 0 where all are equal but for rounding."""
+    """Values less their mean; exactly 0 if all are equal up to rounding."""
     return np.zeros_like(values) if uniform(values) else values - values.mean()
 
 
 def _standardized(values: Numbers, by: Numbers, settings: AdvantageSettings) -> Numbers:
-    """`values` over the unbiased standard deviation of `by`, if that is asked."""
+    """`values` over the unbiased standard deviation of `by`, if `normalize` asks for it."""
     if settings.normalize == "none" or uniform(by):
         return values
     return values / (by.std(ddof=1) + STD_EPSILON)
@@ -142,7 +142,7 @@ def _standardized(values: Numbers, by: Numbers, settings: AdvantageSettings) -> 
 
 @episode_advantage("group_based")
 def group_based(rewards_G: Numbers, tokens_G: Numbers, settings: AdvantageSettings) -> Numbers:
-    """Reward less the group's mean, over its standard deviation where `normalize` is std.
+    """Reward less the group's mean, over its standard deviation if `normalize` is std.
 
     GRPO (arXiv 2402.03300): unbiased deviation, epsilon 1e-6. `none` is Dr. GRPO (arXiv 2503.20783).
     """
@@ -151,10 +151,10 @@ def group_based(rewards_G: Numbers, tokens_G: Numbers, settings: AdvantageSettin
 
 @advantage("group_based_per_turn")
 def group_based_per_turn(groups: Sequence[Group], settings: AdvantageSettings) -> list[list[Numbers]]:
-    """group_based of the returns-to-go at each turn; an episode that has ended takes no part in later turns.
+    """group_based of the returns-to-go at each turn; an episode that has ended is left out of later turns.
 
-    A group of which no episode has rewards of turns is as under group_based: the turn at which an episode
-    happens to end says nothing of how good it was.
+    If no episode of a group has turn rewards, the group is treated as under group_based. The turn at which an
+    episode happens to end says nothing about its quality.
     """
     return [
         _per_turn(group, settings)
@@ -179,7 +179,7 @@ def _per_turn(group: Group, settings: AdvantageSettings) -> list[Numbers]:
 def rloo(rewards_G: Numbers, tokens_G: Numbers, settings: AdvantageSettings) -> Numbers:
     """Reward less the mean of the others: G / (G - 1) of its distance to the mean of all (arXiv 2402.14740).
 
-    The reward of a lone episode stays as it is: there are no others.
+    A lone episode keeps its reward, since there are no others.
     """
     size = len(rewards_G)
     return rewards_G if size < 2 else centred(rewards_G) * (size / (size - 1))
@@ -187,7 +187,7 @@ def rloo(rewards_G: Numbers, tokens_G: Numbers, settings: AdvantageSettings) -> 
 
 @episode_advantage("opo")
 def opo(rewards_G: Numbers, tokens_G: Numbers, settings: AdvantageSettings) -> Numbers:
-    """Reward less the group's mean, in which an episode counts by its action tokens (arXiv 2505.23585)."""
+    """Reward less the group's mean, weighted by each episode's action tokens (arXiv 2505.23585)."""
     if uniform(rewards_G) or not tokens_G.any():
         return centred(rewards_G)
     return rewards_G - np.average(rewards_G, weights=tokens_G)
@@ -195,7 +195,7 @@ def opo(rewards_G: Numbers, tokens_G: Numbers, settings: AdvantageSettings) -> N
 
 @episode_advantage("grpo_passk")
 def grpo_passk(rewards_G: Numbers, tokens_G: Numbers, settings: AdvantageSettings) -> Numbers:
-    """The best episode alone: its reward less the second best's (arXiv 2503.19595)."""
+    """Only the best episode: its reward less the second best's (arXiv 2503.19595)."""
     found = np.zeros_like(rewards_G)
     ranked = np.argsort(rewards_G, kind="stable")
     if not uniform(rewards_G[ranked[-2:]]):
@@ -205,8 +205,9 @@ def grpo_passk(rewards_G: Numbers, tokens_G: Numbers, settings: AdvantageSetting
 
 @advantage("gpg")
 def gpg(groups: Sequence[Group], settings: AdvantageSettings) -> list[list[Numbers]]:
-    """Reward less the group's mean, times alpha: the batch's episodes over those that have a gradient, which
-    are the episodes of groups whose rewards differ (arXiv 2504.02546)."""
+    """Reward less the group's mean, times alpha (arXiv 2504.02546). Alpha is the number of the batch's
+    episodes over the number that have a gradient. Episodes have a gradient if their group's rewards differ.
+    """
     rewards = [_columns(group)[0] for group in groups]
     heard = sum(len(values) for values in rewards if not uniform(values))
     alpha = sum(map(len, rewards)) / max(1, heard)
@@ -233,7 +234,7 @@ def reinforce_pp_baseline(groups: Sequence[Group], settings: AdvantageSettings) 
 
 
 def _whitened(values: list[list[Numbers]], groups: Sequence[Group]) -> list[list[Numbers]]:
-    """Values with mean 0 and unbiased variance 1, each turn's counted once for each of its action tokens."""
+    """Values with mean 0 and unbiased variance 1; each turn counts once for each of its action tokens."""
     flat = [turns for group in values for turns in group]
     tokens = [np.array(episode.turn_tokens, dtype=np.float64) for group in groups for episode in group]
     if not flat:

@@ -1,7 +1,7 @@
-"""What the functions of an objective return, held against what the learner goes on with.
+"""Checks what the functions of an objective return, before the learner uses it.
 
-A function of the user's own may return anything. A loss that broadcasts, or an advantage that is no number,
-would train something else without a word, or be blamed on the learning rate.
+A user's own function may return anything. A loss that broadcasts would silently train something else. An
+advantage that is not a number would look like a fault of the learning rate.
 """
 
 from __future__ import annotations
@@ -19,17 +19,16 @@ from headway_trainer.objective.registry import PLUGINS_FIELD
 
 
 class Unfit(ValueError):
-    """A function returned what cannot be gone on with; says what."""
+    """A function returned something unusable; the message says what."""
 
 
 @contextmanager
 def blamed(field: str, own: Mapping[str, str], catch: type[Exception] = Exception) -> Iterator[None]:
-    """Around a call of the function that `field` names: what comes of the user's own is the user's to mend.
+    """Blame `field` for errors of the user's own function that it names.
 
     Args:
-        own: the functions of the user's, by field; a fault of one that is built in is raised as it is.
-        catch: what such a function may raise that is its own doing.
-
+        own: the user's own functions, by field. A fault of a built-in function is raised as it is.
+        catch: exceptions that count as a fault of the user's own function.
     Raises:
         JobError: `PluginFaulty`.
     """
@@ -53,13 +52,13 @@ def blamed(field: str, own: Mapping[str, str], catch: type[Exception] = Exceptio
 
 
 def require(found: int, wanted: int, what: str) -> None:
-    """Refuse another number of values than there are of what they are for."""
+    """Refuse a count of values that is not `wanted`."""
     if found != wanted:
         raise Unfit(f"returned {found} values for {wanted} {what}")
 
 
 def fits(values: float | NDArray[np.float64]) -> bool:
-    """Whether all are numbers, and stay so in float32, in which losses are computed."""
+    """Whether all are numbers, also in float32, in which losses are computed."""
     return bool((np.abs(values) <= np.finfo(np.float32).max).all())
 
 
@@ -81,7 +80,7 @@ def fit_tokens(found: Any, like_T: Tensor) -> Tensor:
     """One number for each token of a micro-batch.
 
     Raises:
-        Unfit: it is something else, which might be broadcast.
+        Unfit: it has another shape, and might be broadcast.
     """
     if not isinstance(found, Tensor) or found.shape != like_T.shape:
         shape = f"the shape {list(found.shape)}" if isinstance(found, Tensor) else f"a {type(found).__name__}"

@@ -1,7 +1,7 @@
-"""Which log-probabilities count as those of the old policy, given that another engine did the sampling.
+"""Which log-probabilities are those of the old policy, given that another engine sampled.
 
-The sampler's and the learner's log-probabilities of a token differ even under the same weights. A correction
-says which of them the ratio is taken to, and what a token then counts.
+The sampler and the learner give a token different log-probabilities even under the same weights. A correction
+says which of them the ratio uses, and the weight of each token.
 """
 
 from __future__ import annotations
@@ -18,15 +18,17 @@ from headway_trainer.objective.ratio import bounded_exp, row_mean, row_sum
 from headway_trainer.objective.registry import Table
 
 CorrectionFunction = Callable[..., tuple[Tensor, Tensor]]
-"""Sampler's and recomputed log-probability and row of each token, the cap, and the floor for one that is
-registered as `floored` -> old log-probability, and weight of the token's loss. Neither has a gradient. 0 is
-the weight of a token that takes no part."""
+"""Sampler's and recomputed log-probability, row, cap, floor -> old log-probability, and weight of the loss.
+
+Only a correction registered as `floored` takes the floor. Neither result has a gradient. A token of weight 0
+is left out.
+"""
 
 
 @dataclass(frozen=True)
 class Correction:
-    """A correction, and whether it needs the learner's own log-probabilities from before the batch's first
-    optimizer step; where it does not, it is given the sampler's in their place."""
+    """A correction, and whether it needs the learner's own log-probabilities. They are from before the
+    batch's first optimizer step. A correction that needs none gets the sampler's instead."""
 
     function: CorrectionFunction
     recomputes: bool
@@ -47,7 +49,7 @@ CORRECTIONS: Final[Table[Correction]] = Table("spec.algorithm.correction")
 def correction(
     name: str, *, recomputes: bool, floored: bool = False
 ) -> Callable[[CorrectionFunction], CorrectionFunction]:
-    """Register a correction; one that is `floored` is given spec.algorithm.correctionFloor too."""
+    """Register a correction; a `floored` one also gets spec.algorithm.correctionFloor."""
 
     def register(function: CorrectionFunction) -> CorrectionFunction:
         CORRECTIONS.add(name, Correction(function, recomputes, floored))
@@ -60,7 +62,7 @@ def correction(
 def bypass(sampler_T: Tensor, old_T: Tensor, row_T: Tensor, cap: float) -> tuple[Tensor, Tensor]:
     """The sampler's log-probabilities are the old policy's: no second forward pass.
 
-    The ratio then holds the drift of the policy and the mismatch of the two engines alike, and clipping
+    The ratio then contains both the drift of the policy and the mismatch of the two engines, and clipping
     bounds both.
     """
     return sampler_T, torch.ones_like(sampler_T)
@@ -86,7 +88,7 @@ def decoupled(sampler_T: Tensor, old_T: Tensor, row_T: Tensor, cap: float) -> tu
 
 @correction("sequence_mask", recomputes=True)
 def sequence_mask(sampler_T: Tensor, old_T: Tensor, row_T: Tensor, cap: float) -> tuple[Tensor, Tensor]:
-    """Rows whose geometric mean of exp(old - sampler) is outside [1 / cap, cap] take no part."""
+    """Rows whose geometric mean of exp(old - sampler) is outside [1 / cap, cap] are left out."""
     kept_T = row_mean(old_T - sampler_T, row_T).abs() <= log(cap)
     return old_T, kept_T.to(old_T.dtype)
 
@@ -95,14 +97,14 @@ def sequence_mask(sampler_T: Tensor, old_T: Tensor, row_T: Tensor, cap: float) -
 def icepop(
     sampler_T: Tensor, old_T: Tensor, row_T: Tensor, cap: float, floor: float
 ) -> tuple[Tensor, Tensor]:
-    """IcePop (arXiv 2510.18855): each token weighs exp(old - sampler) where that is within [floor, cap], and
-    takes no part where it is not."""
+    """IcePop (arXiv 2510.18855): each token weighs exp(old - sampler) if that is within [floor, cap].
+    Otherwise the token is left out."""
     weight_T = bounded_exp(old_T - sampler_T)
     return old_T, torch.where((weight_T >= floor) & (weight_T <= cap), weight_T, 0.0)
 
 
 @correction("sequence_tis", recomputes=True)
 def sequence_tis(sampler_T: Tensor, old_T: Tensor, row_T: Tensor, cap: float) -> tuple[Tensor, Tensor]:
-    """Truncated importance sampling of sequences: each token of a row weighs min(product of exp(old -
-    sampler) over the row, cap)."""
+    """Truncated importance sampling of sequences: all tokens of a row have one weight. It is min(product of
+    exp(old - sampler) over the row, cap)."""
     return old_T, bounded_exp(row_sum(old_T - sampler_T, row_T)).clamp(max=cap)

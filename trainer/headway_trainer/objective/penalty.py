@@ -1,4 +1,4 @@
-"""What may be added to the loss of each token besides the surrogate: distance to the untrained model."""
+"""A penalty that may be added to the loss of each token: the distance to the untrained model."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ from headway_trainer.objective.surrogate import SURROGATES, RatioBounds
 
 @dataclass(frozen=True)
 class TokenStatistics:
-    """What a step reports of its tokens, one entry an action token; no gradient."""
+    """What a step reports about its tokens, one entry for each action token; no gradient."""
 
     loss_T: Tensor
     ratio_T: Tensor
@@ -38,13 +38,13 @@ class TokenStatistics:
     log_ratio_T: Tensor
     """Trained policy's log-probability less the sampler's."""
     correction_T: Tensor
-    """Weight that the correction gave the token; 0 where it takes no part."""
+    """Weight that the correction gave the token; 0 if it is left out."""
     divergence_T: Tensor | None
-    """Estimate of the divergence from the base model; None where it is no part of the loss."""
+    """Estimate of the divergence from the base model; None if the loss does not include it."""
 
 
 class Objective:
-    """The objective as it runs."""
+    """The objective of a job, ready to run."""
 
     def __init__(self, preset: Preset) -> None:
         """Import the plugins and find every function.
@@ -82,7 +82,7 @@ class Objective:
             )
             if name not in built_in
         }
-        """Functions of the user's own, by the field that names them."""
+        """The user's own functions, by the field that names them."""
 
     @classmethod
     def of(cls, spec: AlgorithmSpec, episode_tokens: int = 0) -> Objective:
@@ -90,9 +90,8 @@ class Objective:
 
         Args:
             spec: the block of the job's spec.
-            episode_tokens: what `headway_api.objective` says of the job; heeded by a reduction by planned
-                length alone.
-
+            episode_tokens: planned length from `headway_api.objective`; only a reduction by planned length
+                uses it.
         Raises:
             JobError: as the constructor does.
         """
@@ -105,7 +104,7 @@ class Objective:
 
     @property
     def counts_all(self) -> bool:
-        """Whether groups that make no gradient are among the rows that `weights` is asked of."""
+        """Whether `weights` needs the rows of groups without a gradient too."""
         return self.preset.denominator == "all"
 
     @property
@@ -120,7 +119,7 @@ class Objective:
 
     @property
     def own_losses(self) -> dict[str, str]:
-        """Those of `own` that the loss of a token goes through."""
+        """The functions of `own` that take part in a token's loss."""
         losses = (RATIOS.field, SURROGATES.field, CORRECTIONS.field)
         return {field: name for field, name in self.own.items() if field in losses}
 
@@ -132,13 +131,13 @@ class Objective:
         """Advantage of each turn of each scored episode of a batch's groups.
 
         Raises:
-            JobError: `PluginFaulty`: a function of the user's own raised, or what it returned is not that.
+            JobError: `PluginFaulty`: a user's own function raised, or did not return advantages.
         """
         with blamed(ADVANTAGES.field, self.own):
             return fit_advantages(self._advantage(groups, self._settings), groups)
 
     def weights(self, rows: Sequence[RowShape]) -> list[float]:
-        """What each action token of each row counts, the rows being those of one optimizer step.
+        """The weight of each action token of each row. `rows` are those of one optimizer step.
 
         Raises:
             JobError: as `advantages`.
@@ -164,17 +163,15 @@ class Objective:
             new_T: log-probabilities of the action tokens under the weights being trained.
             sampler_T: those the sampler recorded.
             advantage_T: each token's advantage.
-            weight_T: what each token counts, from `weights`.
+            weight_T: each token's weight, from `weights`.
             row_T: which row each token belongs to, counted from 0; None: all to one.
-            old_T: log-probabilities before the batch's first optimizer step, where `recomputes`.
-            reference_T: those under the base model, where `penalizes_divergence`.
-            entropy_T: entropies with a gradient, where `rewards_entropy`.
-
+            old_T: log-probabilities before the batch's first optimizer step, if `recomputes`.
+            reference_T: those under the base model, if `penalizes_divergence`.
+            entropy_T: entropies with a gradient, if `rewards_entropy`.
         Returns:
             The share (shares of all micro-batches add up to the loss) and the tokens' statistics.
-
         Raises:
-            JobError: `PluginFaulty`: what a function of the user's own returned is not one number a token.
+            JobError: `PluginFaulty`: a user's own function did not return one number for each token.
         """
         row_T = torch.zeros_like(new_T, dtype=torch.long) if row_T is None else row_T
         with torch.no_grad(), blamed(CORRECTIONS.field, self.own, catch=Unfit):

@@ -1,4 +1,4 @@
-"""How much likelier the trained policy makes what was sampled than the policy that is taken as old."""
+"""How much likelier the trained policy makes the sampled tokens than the old policy does."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def ratio(name: str) -> Callable[[RatioFunction], RatioFunction]:
 
 
 def bounded_exp(log_T: Tensor) -> Tensor:
-    """exp, finite whatever comes in; no gradient beyond the limit."""
+    """exp that is finite for every input; no gradient beyond the limit."""
     return torch.exp(log_T.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT))
 
 

@@ -1,7 +1,7 @@
-"""How the losses of tokens become one number: a weight for the tokens of each row, and the loss is their sum.
+"""How the losses of tokens become one number: the sum, with a weight for the tokens of each row.
 
-The weights are made of the whole optimizer step, over every micro-batch and every rank, so that neither
-packing nor accumulation nor the number of ranks changes the gradient.
+The weights depend on the whole optimizer step, over every micro-batch and every rank. So packing,
+accumulation and the number of ranks do not change the gradient.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from headway_trainer.objective.registry import Table
 
 @dataclass(frozen=True)
 class RowShape:
-    """What a reduction may know of a row."""
+    """What a reduction may know about a row."""
 
     group_id: str
     episode: int
@@ -25,8 +25,10 @@ class RowShape:
 
 
 ReductionFunction = Callable[[Sequence[RowShape], int], list[float]]
-"""The rows of an optimizer step, and the most tokens that the job plans to sample in an episode -> what each
-action token of each row counts."""
+"""(rows of an optimizer step, planned length) -> the weight of each action token of each row.
+
+The planned length is the most tokens that the job plans to sample in an episode.
+"""
 
 REDUCTIONS: Final[Table[ReductionFunction]] = Table("spec.algorithm.reduction")
 
@@ -50,20 +52,21 @@ def token_mean(rows: Sequence[RowShape], episode_tokens: int) -> list[float]:
 
 @reduction("sequence_mean")
 def sequence_mean(rows: Sequence[RowShape], episode_tokens: int) -> list[float]:
-    """Every episode counts the same, and its tokens, over all its rows, share that (GRPO)."""
+    """Every episode has the same weight, which the tokens of all its rows share equally (GRPO)."""
     return _shared(rows, _episode)
 
 
 @reduction("prompt_mean")
 def prompt_mean(rows: Sequence[RowShape], episode_tokens: int) -> list[float]:
-    """Every prompt counts the same, and the tokens of its episodes share that (arXiv 2510.13786)."""
+    """Every prompt has the same weight, which the tokens of its episodes share equally (arXiv 2510.13786)."""
     return _shared(rows, lambda row: row.group_id)
 
 
 @reduction("constant")
 def constant(rows: Sequence[RowShape], episode_tokens: int) -> list[float]:
-    """Every token counts one over the episodes times their planned length (Dr. GRPO, arXiv 2503.20783):
-    neither the lengths of the batch nor those of the group change what a token counts.
+    """Every token weighs 1 / (episodes * planned length) (Dr. GRPO, arXiv 2503.20783).
+
+    Neither the lengths of the batch nor those of the group change it.
 
     Raises:
         ValueError: the planned length is not known.

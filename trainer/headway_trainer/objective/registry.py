@@ -1,4 +1,4 @@
-"""Tables of named functions, one an axis, that a user's own modules may add to."""
+"""Tables of named functions, one for each axis; a user's own modules may add to them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from headway_api.exits import JobError
 Entry = TypeVar("Entry")
 PLUGINS_FIELD: Final = "spec.algorithm.plugins"
 PLUGINS_DIR: Final = "/plugins"
-"""Where a job may mount its modules; looked into after everything else, so they hide nothing."""
+"""Where a job may mount its modules. It comes last on the path, so they hide nothing."""
 
 
 class Table(Generic[Entry]):
-    """What may be named on one axis."""
+    """The functions that a spec may name on one axis."""
 
     def __init__(self, field: str, *, reserved: Collection[str] = ()) -> None:
-        """`field` is the path of the spec that names an entry; `reserved` names stand for something else."""
+        """`field` is the path in the spec that names an entry; `reserved` names mean something else."""
         self.field = field
         self._reserved = reserved
         self._entries: dict[str, Entry] = {}
@@ -30,7 +30,7 @@ class Table(Generic[Entry]):
         """Enter a function under a name.
 
         Raises:
-            ValueError: the name is taken: a job must not run another function than the one it reads of.
+            ValueError: the name is taken. A job must run the function that its author reads about.
         """
         if name in self._entries or name in self._reserved:
             raise ValueError(f"there is a {self.field} called {name!r} already; choose another name")
@@ -40,7 +40,7 @@ class Table(Generic[Entry]):
         """The entry of a name.
 
         Raises:
-            JobError: `ObjectiveUnknown`, naming the field and what it may say.
+            JobError: `ObjectiveUnknown`, with the field and its possible values.
         """
         if name not in self._entries:
             raise JobError(
@@ -59,7 +59,7 @@ class Table(Generic[Entry]):
 
 
 def load_plugins(modules: Sequence[str]) -> None:
-    """Import a user's modules, which register what they bring.
+    """Import a user's modules, which register their functions.
 
     Raises:
         JobError: `PluginNotImportable`: one is not on the path, or raises.

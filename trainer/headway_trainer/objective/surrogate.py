@@ -1,7 +1,7 @@
 """Surrogate losses: one number a token, to be minimized, before any reduction.
 
-All take the ratio and log-probability of each action token, its advantage, and bounds of the ratio itself:
-they are not distances from 1.
+All take the ratio and log-probability of each action token, its advantage, and bounds. The bounds apply to
+the ratio itself: they are not distances from 1.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from headway_trainer.objective.registry import Table
 
 @dataclass(frozen=True)
 class RatioBounds:
-    """What the ratio is bounded by."""
+    """The bounds of the ratio."""
 
     low: float = 0.0
     high: float = float("inf")
     dual: float | None = None
-    """Bound where the advantage is negative; None bounds nothing."""
+    """Bound for negative advantages; None bounds nothing."""
 
 
 LossFunction = Callable[[Tensor, Tensor, Tensor, RatioBounds], Tensor]
@@ -39,8 +39,8 @@ def never_clipped(ratio_T: Tensor, advantage_T: Tensor, bounds: RatioBounds) -> 
 
 
 def beyond_bound(ratio_T: Tensor, advantage_T: Tensor, bounds: RatioBounds) -> Tensor:
-    """Tokens whose ratio lies beyond the bound on the side their advantage pushes it to, or beyond the dual
-    bound: no gradient."""
+    """Tokens whose ratio is beyond the bound in the direction of their advantage, or beyond the dual bound.
+    They have no gradient."""
     negative_T = ratio_T < bounds.low
     if bounds.dual is not None:
         negative_T = negative_T | (ratio_T > bounds.dual)
@@ -48,7 +48,7 @@ def beyond_bound(ratio_T: Tensor, advantage_T: Tensor, bounds: RatioBounds) -> T
 
 
 def above_high(ratio_T: Tensor, advantage_T: Tensor, bounds: RatioBounds) -> Tensor:
-    """Tokens whose weight is cut to `high`: they keep a gradient."""
+    """Tokens whose weight is cut to `high`. They keep a gradient."""
     return ratio_T > bounds.high
 
 
@@ -64,7 +64,7 @@ SURROGATES: Final[Table[Surrogate]] = Table("spec.algorithm.loss", reserved=SEQU
 
 
 def surrogate(name: str, clipped: ClippedFunction = never_clipped) -> Callable[[LossFunction], LossFunction]:
-    """Register a loss; `clipped` says of which tokens `training/clip_fraction` is the share."""
+    """Register a loss. `clipped` selects the tokens that `training/clip_fraction` counts."""
 
     def register(function: LossFunction) -> LossFunction:
         SURROGATES.add(name, Surrogate(function, clipped))
@@ -85,7 +85,7 @@ def importance_sampling_loss(
 def ppo_loss(ratio_T: Tensor, new_T: Tensor, advantage_T: Tensor, bounds: RatioBounds) -> Tensor:
     """-min(ratio A, clip(ratio, low, high) A) (arXiv 1707.06347).
 
-    With a dual bound c, where A < 0 no more than -c A (arXiv 1912.09729).
+    With a dual bound c, the loss is at most -c A if A < 0 (arXiv 1912.09729).
     """
     loss_T = -torch.minimum(ratio_T * advantage_T, ratio_T.clamp(bounds.low, bounds.high) * advantage_T)
     if bounds.dual is None:
@@ -97,7 +97,7 @@ def ppo_loss(ratio_T: Tensor, new_T: Tensor, advantage_T: Tensor, bounds: RatioB
 def cispo_loss(ratio_T: Tensor, new_T: Tensor, advantage_T: Tensor, bounds: RatioBounds) -> Tensor:
     """-stopgrad(min(ratio, high)) * A * new (arXiv 2506.13585).
 
-    Only the upper bound acts: MTRL users write 1.0 and 6.0, and a lower bound of 1.0 that acted would
-    forbid every weight below 1.
+    Only the upper bound acts. MTRL users write 1.0 and 6.0; a lower bound of 1.0 would forbid every weight
+    below 1.
     """
     return -ratio_T.detach().clamp(max=bounds.high) * advantage_T * new_T

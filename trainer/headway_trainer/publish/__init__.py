@@ -1,1 +1,1 @@
-"""Weights on their way to the rollout servers."""
+"""Publishes weights to the rollout servers."""

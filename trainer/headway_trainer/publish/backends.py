@@ -1,5 +1,4 @@
-"""The ways in which weights are published. Each says what is to be had, and where: files in the store, or the
-learner itself."""
+"""The ways to publish weights. Each says what servers can fetch, and where: from the store or the learner."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ from headway_trainer.publish.sender import Sender
 
 @dataclass(frozen=True)
 class Published:
-    """What lies in the store, as a `WeightsManifest` has it."""
+    """What was published, in the terms of `WeightsManifest`."""
 
     kind: Literal["lora", "full", "delta", "direct"]
     files: list[FileDigest]
@@ -29,7 +28,7 @@ class Published:
     direct: DirectSource | None = None
 
     def manifest(self, uri: str, version: PolicyVersion, canary: Canary) -> WeightsManifest:
-        """What servers are told of `version`, whose folder is `uri`."""
+        """The manifest of `version`, whose folder is `uri`."""
         return WeightsManifest(
             version=version,
             kind=self.kind,
@@ -42,17 +41,19 @@ class Published:
 
 
 class WeightPublisher(Protocol):
-    """One way to publish; on rank 0 alone."""
+    """One way to publish, on rank 0 only."""
 
     def publish(
         self, store: Store, uri: str, version: PolicyVersion, tensors: dict[str, Tensor]
     ) -> Published:
-        """Publish `tensors` (trained or all, by names as in the model); `uri` is the version's folder. They
-        can be had when this returns; called again for a version, it leaves one that is as good."""
+        """Publish `tensors` (trained or all, by the model's names). `uri` is the version's folder.
+
+        Servers can fetch them once this returns. Calling it again for a version leaves one that is as good.
+        """
 
 
 class LoraPublisher:
-    """The adapter."""
+    """Publishes the adapter."""
 
     def __init__(self, model: nn.Module, base: str, scratch: Path) -> None:
         self._model = model
@@ -68,7 +69,7 @@ class LoraPublisher:
 
 
 class FilePublisher:
-    """All weights, each time."""
+    """Publishes all weights, each time."""
 
     def __init__(self, model: nn.Module, base_folder: Path, scratch: Path) -> None:
         self._model = model
@@ -84,10 +85,10 @@ class FilePublisher:
 
 
 class DeltaPublisher:
-    """What changed since the version before; now and then, and where a delta gains nothing, all weights.
+    """Publishes what changed since the last version; all weights now and then, or if a delta saves nothing.
 
-    The version before is kept as files beside the scratch, and is known to this process alone: a learner that
-    starts publishes all weights first.
+    The last version is kept in files beside the scratch folder, and only this process knows it. So a learner
+    that has just started publishes all weights first.
     """
 
     def __init__(
@@ -101,8 +102,8 @@ class DeltaPublisher:
     ) -> None:
         """
         Args:
-            full_every: a full version and the deltas built on it are at most so many.
-            whole: whether the weights of a step are wanted in full whatever they weigh.
+            full_every: most versions in a chain: a full one and the deltas built on it.
+            whole: whether a step's weights must be published in full, whatever their size.
         """
         self._model = model
         self._base_folder = base_folder
@@ -110,14 +111,14 @@ class DeltaPublisher:
         self._full_every = full_every
         self._whole = whole
         self._chain: list[WeightsLink] = []
-        """How the version held came about: empty while none is."""
+        """The chain of the version held: empty while none is held."""
 
     def publish(
         self, store: Store, uri: str, version: PolicyVersion, tensors: dict[str, Tensor]
     ) -> Published:
         write_whole(self._model, tensors, _empty(self._next), self._base_folder)
         chain, folder = self._chain, self._next
-        # Should anything fail from here on, the next version builds on nothing.
+        # If anything fails from here on, the next version builds on nothing.
         self._chain = []
         if builds_on(chain, version, self._full_every) and not self._whole(version.step) and self._smaller():
             folder = self._delta
@@ -130,7 +131,7 @@ class DeltaPublisher:
         return Published("delta" if chain else "full", files, chain)
 
     def _smaller(self) -> bool:
-        """Make the delta; whether it is one, and worth its while."""
+        """Write the delta. Return whether one is possible, and smaller than the model."""
         delta, model = _empty(self._delta) / DELTA_FILE, self._next / MODEL_FILE
         try:
             codec.write_delta(self._held / MODEL_FILE, model, delta)
@@ -141,7 +142,7 @@ class DeltaPublisher:
 
 
 class DirectPublisher:
-    """The learner's own memory; now and then files too."""
+    """Publishes from the learner's own memory; now and then as files too."""
 
     def __init__(
         self,
@@ -152,7 +153,7 @@ class DirectPublisher:
         *,
         whole: Callable[[int], bool],
     ) -> None:
-        """`whole` says of which steps the weights are wanted in the store as well."""
+        """`whole` says for which steps the weights are wanted in the store as well."""
         self._model = model
         self._files = FilePublisher(model, base_folder, scratch)
         self._sender = sender
@@ -167,7 +168,7 @@ class DirectPublisher:
         return Published("full" if files else "direct", files, direct=source)
 
     def offer_again(self, tensors: dict[str, Tensor], published: WeightsManifest) -> None:
-        """Have the weights of a version that an earlier process published be had from this one.
+        """Offer the weights of a version that an earlier process published.
 
         Raises:
             JobError: `WeightsDiffer`: they are not the weights that it published.
@@ -186,8 +187,8 @@ class DirectPublisher:
 
 
 def builds_on(chain: list[WeightsLink], version: PolicyVersion, full_every: int) -> bool:
-    """Whether `version` may be a delta on the end of `chain`: there is one with room, of the step before in
-    the same incarnation."""
+    """Whether `version` may be a delta on the end of `chain`. The chain must have room, and end with the step
+    before in the same incarnation."""
     if not 0 < len(chain) < full_every:
         return False
     last = chain[-1].version
@@ -195,11 +196,12 @@ def builds_on(chain: list[WeightsLink], version: PolicyVersion, full_every: int)
 
 
 def served(step: int, evaluated_every: int, checkpoint_every: int) -> bool:
-    """Whether people may want to serve the weights of a step that is not the last: it is evaluated, or makes
-    a checkpoint while not every step does.
+    """Whether people may want to serve the weights of a step that is not the last.
+
+    They may if the step is evaluated, or has a checkpoint while not every step has one.
 
     Args:
-        evaluated_every: spec.evaluation.everySteps; 0 is never.
+        evaluated_every: spec.evaluation.everySteps; 0 means never.
         checkpoint_every: spec.checkpoints.everySteps.
     """
     evaluated = evaluated_every > 0 and step % evaluated_every == 0
@@ -207,7 +209,7 @@ def served(step: int, evaluated_every: int, checkpoint_every: int) -> bool:
 
 
 def write_whole(model: nn.Module, tensors: dict[str, Tensor], folder: Path, base_folder: Path) -> None:
-    """All weights as `full.write` leaves them, and their digests."""
+    """Write all weights with `full.write`, and their digests."""
     full.write(model, tensors, folder, base_folder)
     digests = codec.tensor_digests(folder / MODEL_FILE)
     (folder / DIGESTS_FILE).write_text(digests.model_dump_json())

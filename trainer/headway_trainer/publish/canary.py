@@ -1,4 +1,4 @@
-"""A fixed sequence and its log-probabilities under the published weights: how a server proves it has them."""
+"""A fixed sequence and its log-probabilities: a server proves with them that it has the published weights."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ SEED: Final = 20_240_229
 TOLERANCE: Final = {torch.float32: 2e-4, torch.bfloat16: 0.2}
 """Mean absolute difference, in nats, that two engines of one dtype may show.
 
-Chosen with room above what transformers and vLLM differ by: less than 2e-5 in float32, where a test holds
-real vLLM to 1e-3 (`test_learner_with_vllm.py`), up to 0.15 in bfloat16, seen in trials that no command makes
-again. Weights that are broken or another model's are off by several nats. In bfloat16 one step's weights
-cannot be told from the step's before: digests of the files, and one name for each version, stand for that
-(docs/adr/0007).
+It leaves room above the differences between transformers and vLLM. In float32 they differ by less than 2e-5;
+`test_learner_with_vllm.py` allows real vLLM 1e-3. In bfloat16 trials showed up to 0.15; no command repeats
+those trials. Broken weights, or those of another model, differ by several nats. In bfloat16 the canary cannot
+distinguish one step's weights from those of the step before. Digests of the files, and a separate name for
+each version, do that (docs/adr/0007).
 """
 
 
 def canary(policy: Policy, vocabulary: int, dtype: torch.dtype, device: torch.device) -> Canary:
-    """Log-probabilities of the fixed sequence at temperature 1; collective where weights are sharded.
+    """Log-probabilities of the fixed sequence at temperature 1; collective if weights are sharded.
 
     Raises:
         JobError: `WeightsNotFinite`: no server could prove that it holds such weights.

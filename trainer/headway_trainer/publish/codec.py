@@ -1,4 +1,4 @@
-"""The way from one version's tensors to the next one's, as `headway_api.weights_format` lays it out."""
+"""Deltas from one version's tensors to the next, in the format of `headway_api.weights_format`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Result = TypeVar("Result")
 Elements = NDArray[np.unsignedinteger[Any]]
 
 FASTEST: Final = 1
-"""zlib's level: of what is left once the changed elements are picked, a higher one takes little more."""
+"""zlib's level. A higher one saves little, because only the changed elements are compressed."""
 MOST_THREADS: Final = 8
 
 
@@ -30,7 +30,7 @@ class OtherLayout(Exception):
 
 
 def encode(before: Elements, after: Elements) -> bytes:
-    """What turns `before` into `after`, both flat and of one unsigned type; empty where they are equal."""
+    """The delta from `before` to `after`, both flat and of one unsigned type; empty if they are equal."""
     chunks = [_chunk(before[at : at + CHUNK], after[at : at + CHUNK]) for at in range(0, before.size, CHUNK)]
     if not any(gaps for gaps, _ in chunks):
         return b""
@@ -55,7 +55,7 @@ def _compressed(numbers: NDArray[np.integer[Any]]) -> bytes:
 
 
 def write_delta(before: Path, after: Path, path: Path) -> None:
-    """Write to `path` what turns the safetensors file `before` into `after`.
+    """Write to `path` the delta from the safetensors file `before` to `after`.
 
     Raises:
         OtherLayout: they hold different tensors.
@@ -85,7 +85,7 @@ def tensor_digests(path: Path) -> TensorDigests:
 
 
 def _each(work: Callable[[str], Result], names: Iterable[str]) -> list[Result]:
-    # numpy, zlib and hashlib let go of the interpreter's lock over long rows.
+    # numpy, zlib and hashlib release the GIL over long rows.
     with ThreadPoolExecutor(min(MOST_THREADS, len(os.sched_getaffinity(0)))) as threads:
         return list(threads.map(work, names))
 

@@ -1,4 +1,4 @@
-"""All weights in Hugging Face layout, with configuration and tokenizer: a model to serve as it is."""
+"""All weights in Hugging Face layout, with configuration and tokenizer: a complete model to serve."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TOKENIZER_FILES: Final = (
 
 
 def write(model: nn.Module, tensors: dict[str, Tensor], folder: Path, base_folder: Path) -> None:
-    """model.safetensors, config.json, and the tokenizer's files as the base model has them."""
+    """Write model.safetensors, config.json, and the base model's tokenizer files."""
     saved: Any = model
     saved.save_pretrained(folder, state_dict=tensors, max_shard_size=ONE_FILE)
     for name in TOKENIZER_FILES:
@@ -33,9 +33,9 @@ def write(model: nn.Module, tensors: dict[str, Tensor], folder: Path, base_folde
 
 
 def tensors(model: nn.Module, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """What `write` puts into model.safetensors, by the names it has there, without writing it.
+    """The tensors that `write` puts into model.safetensors, under their names there, without writing a file.
 
-    The steps are those of transformers' `save_pretrained`, which cannot be had without a file.
+    It takes the steps of transformers' `save_pretrained`, which works only with files.
     """
     from transformers.core_model_loading import revert_weight_conversion
     from transformers.modeling_utils import remove_tied_weights_from_state_dict

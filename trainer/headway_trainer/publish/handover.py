@@ -1,7 +1,7 @@
 """One transfer from the learner's memory to the workers of one rollout server.
 
-It has a rendezvous store and a process group of its own: neither DeepSpeed's groups nor another server's
-transfer ever wait for it, and all of it is gone when it ends.
+It has its own rendezvous store and process group. So neither DeepSpeed's groups nor another server's transfer
+waits for it. Both are gone when it ends.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from headway_api.weights_direct import (
 )
 
 BLOCKING: Final = "TORCH_NCCL_BLOCKING_WAIT"
-"""Set while an NCCL group is made, an operation that fails or takes too long raises in who waits for it. Not
-set, as for the groups of training, the group's watchdog ends the whole process."""
+"""If set when an NCCL group is created, an operation that fails or times out raises in its caller. The groups
+of training leave it unset: there the group's watchdog ends the whole process."""
 _one_at_a_time: Final = threading.Lock()
 
 
 class Handover:
-    """A place at which the workers of one server are awaited."""
+    """A rendezvous that awaits the workers of one server."""
 
     def __init__(
         self,
@@ -49,27 +49,27 @@ class Handover:
         go_seconds: float = GO_SECONDS,
         transfer_seconds: float = TRANSFER_SECONDS,
     ) -> None:
-        """Open the place. `device` is where this process computes."""
+        """Open the rendezvous. `device` is where this process computes."""
         self._size = 1 + join.workers
         self._step = timedelta(seconds=step_seconds)
         self._go = timedelta(seconds=go_seconds)
         self._most = transfer_seconds
         transport: Transport = "nccl" if join.accelerated and device.type == "cuda" else "gloo"
-        # What travels over gloo comes from the memory it lies in.
+        # gloo sends from the memory that holds the tensors.
         self._device = device if transport == "nccl" else torch.device("cpu")
         store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False, timeout=self._step)
         self.place = DirectPlace(port=store.port, key=secrets.token_hex(16), transport=transport)
         self._store = PrefixStore(self.place.key, store)
 
     def run(self, tensors: Sequence[Tensor]) -> float:
-        """Meet the workers and hand them `tensors`, which lie on the CPU; seconds that took from their GO.
+        """Meet the workers and send them `tensors`, which lie on the CPU. Return the seconds since their GO.
 
         Raises:
-            RuntimeError: they did not come, went or fell silent.
+            RuntimeError: the workers did not come, left, or stopped responding.
         """
         with self._stream():
             group = _process_group(self.place.transport, self._store, self._size, self._step)
-            # NCCL makes its connections with the first message; what keeps it from that must show here.
+            # NCCL connects at the first message; an obstacle must show here.
             _broadcast(group, torch.zeros(1, dtype=torch.uint8, device=self._device))
             self._store.wait([GO], self._go)
             started = time.monotonic()
@@ -77,12 +77,12 @@ class Handover:
                 if time.monotonic() - started > self._most:
                     raise RuntimeError(f"not all tensors had travelled after {self._most:.0f} s")
                 _broadcast(group, tensor.view(-1).view(torch.uint8).to(self._device))
-        # What is still on its way must not be cut off by the end of the group.
+        # The end of the group must not cut off what is still being sent.
         self._store.wait([done(rank) for rank in range(1, self._size)], self._step)
         return time.monotonic() - started
 
     def _stream(self) -> AbstractContextManager[object]:
-        """Beside the stream in which training computes."""
+        """A stream beside the one in which training computes."""
         if self._device.type != "cuda":
             return nullcontext()
         torch.cuda.set_device(self._device)
@@ -91,7 +91,7 @@ class Handover:
 
 
 def _process_group(transport: Transport, store: Any, size: int, limit: timedelta) -> Any:
-    """The group of one transfer, as its rank 0; `limit` bounds its forming and each of its operations."""
+    """The group of one transfer, as its rank 0. `limit` bounds its creation and each of its operations."""
     if transport == "gloo":
         return dist.ProcessGroupGloo(store, 0, size, limit)
     options = dist.ProcessGroupNCCL.Options()
@@ -109,7 +109,7 @@ def _process_group(transport: Transport, store: Any, size: int, limit: timedelta
 
 
 def _broadcast(group: Any, data: Tensor) -> None:
-    """Send `data` to all others of the group and wait until it has gone."""
+    """Send `data` to all others of the group and wait until it is sent."""
     options = dist.BroadcastOptions()
     options.rootRank, options.rootTensor = 0, 0
     group.broadcast([data], options).wait()

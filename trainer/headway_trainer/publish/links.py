@@ -9,16 +9,16 @@ from headway_api.weights_format import DELTA_FILE
 
 
 def delta_steps(uris: Iterable[str], folder: str) -> set[int]:
-    """Steps below `folder` (`.../weights`) that were published as a delta, by this learner or one before."""
+    """Steps below `folder` (`.../weights`) that this learner or an earlier one published as a delta."""
     deltas = (uri for uri in uris if uri.endswith(f"/{DELTA_FILE}"))
     return set(by_number(deltas, folder))
 
 
 def built_on(kept: Collection[int], deltas: Collection[int]) -> set[int]:
-    """Steps that the deltas among `kept` need: each step before, down to one that is whole.
+    """Steps that the deltas among `kept` need: each earlier step, down to a whole one.
 
-    Every step is published, so a delta's chain has no gaps. A step that is whole but was published as a
-    delta before counts as one: then more is kept than is needed, never less.
+    Every step is published, so a delta's chain has no gaps. A step that is whole, but was published as a
+    delta before, counts as a delta. Then more is kept than is needed, never less.
     """
     needed: set[int] = set()
     for step in kept:

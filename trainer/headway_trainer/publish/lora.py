@@ -16,9 +16,9 @@ WEIGHTS = "adapter_model.safetensors"
 
 
 def write(model: nn.Module, tensors: dict[str, Tensor], folder: Path, base: str) -> None:
-    """adapter_model.safetensors and adapter_config.json; `base` is what the adapter belongs to.
+    """Write adapter_model.safetensors and adapter_config.json; `base` is the adapter's base model.
 
-    A model of the hub is named there as PEFT and transformers name it, so that the folder loads as it is.
+    The configuration names a model of the hub as PEFT and transformers do, so that the folder loads as it is.
     """
     from peft import get_peft_model_state_dict
 
@@ -29,6 +29,6 @@ def write(model: nn.Module, tensors: dict[str, Tensor], folder: Path, base: str)
     config: Any = copy(model.peft_config[ADAPTER])  # type: ignore[index]
     config.base_model_name_or_path = base.removeprefix(HUB)
     config.inference_mode = True
-    # Kept as a set, they would come in another order from every process.
+    # As a set, they would have another order in every process.
     config.target_modules = sorted(config.target_modules)
     config.save_pretrained(folder)

@@ -1,4 +1,4 @@
-"""Weights of one version, written where the rollout servers fetch them, with a manifest they can check."""
+"""Publishes the weights of a version where the rollout servers fetch them, with a manifest to check them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Publisher:
         ranks: Ranks,
         sender: Sender | None = None,
     ) -> None:
-        """`sender` hands weights out of memory; rank 0 of a job whose weights travel so has one."""
+        """`sender` sends weights from memory. Rank 0 has one if the job's weights travel that way."""
         self._engine = engine
         self._policy = policy
         self._base_folder = base_folder
@@ -67,8 +67,9 @@ class Publisher:
         return published.manifest(uri, version, proof)
 
     def offer_again(self, resumed: WeightsManifest) -> None:
-        """The engine holds `resumed` again, which an earlier process of this job published: where that one
-        handed it out of its memory, this one does from now on; collective.
+        """Offer `resumed` again, which an earlier process of this job published; collective.
+
+        The engine holds it. If the earlier process sent it from memory, this one does so from now on.
 
         Raises:
             JobError: `WeightsDiffer`: the engine holds other weights.
@@ -80,14 +81,16 @@ class Publisher:
             self._backend.offer_again(tensors, resumed)
 
     def header(self) -> str | None:
-        """By what the present full weights are known where they are handed out of memory, on rank 0 alone;
-        collective."""
+        """The digest that identifies the present full weights when they are sent from memory. Only rank 0
+        gets it; collective."""
         tensors = self._whole()
         return describe(full.tensors(self._engine.model, tensors)).sha256 if self._ranks.first else None
 
     def complete(self, store: Store, newest: WeightsManifest) -> None:
-        """The job is over: have the folder of its newest version, which the engine holds, one to serve as it
-        is, and say so there last of all; collective."""
+        """Make the folder of the newest version, which the engine holds, servable as it is; collective.
+
+        Call it when the job is over. It writes `EXPORT_FILE`, which marks the folder, last.
+        """
         if newest.whole:
             return
         tensors = self._whole()

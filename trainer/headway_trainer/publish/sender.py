@@ -1,9 +1,9 @@
-"""Hands the newest weights out of this process's memory to whoever joins (`headway_api.weights_direct`).
+"""Sends the newest weights from this process's memory to whoever joins (`headway_api.weights_direct`).
 
-A version is offered before it is announced, and until then servers join for the one before: both can be had.
-Servers come and go at any time, also while the next step is trained: each join has a thread and a process
-group of its own. A transfer under way holds on to the version it began with and is finished: a server that is
-cut off in the middle has to start its engine anew.
+A version is offered before it is announced. Until then servers join for the version before, so both are
+available. Servers come and go at any time, also while the next step is trained. So each join has a thread and
+a process group of its own. A transfer in progress keeps the version that it began with, and is finished.
+Otherwise a server cut off in the middle would have to restart its engine.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ UNAUTHORIZED: Final = f"send this job's key {Key.ROLLOUT_TO_LEARNER} as Authoriz
 LONGEST_BODY: Final = 1 << 16
 SHOWN: Final = 200
 MOST_TRANSFERS: Final = 1024
-"""Under way at once. Each has a thread and a port; a job has far fewer servers."""
+"""Transfers in progress at once. Each has a thread and a port; a job has far fewer servers."""
 DRAIN_SECONDS: Final = 30.0
-"""Longest that transfers under way keep a learner that is done."""
+"""Longest time that a finished learner waits for transfers in progress."""
 
 
 @dataclass(frozen=True)
 class Offer:
-    """Weights to be had."""
+    """Weights that servers can fetch."""
 
     header: DirectHeader
     sha256: str
@@ -83,11 +83,11 @@ class Sender:
         """
         Args:
             host: name under which the servers reach this process.
-            key: whoever asks must have it.
+            key: the key that every request must send.
             device: where this process computes.
         """
         self._offers: tuple[Offer, ...] = ()
-        """What can be had, the newest last."""
+        """The weights on offer, the newest last."""
         self._device = device
         self._handover = handover
         self._under_way: set[threading.Thread] = set()
@@ -97,24 +97,24 @@ class Sender:
         self._server.start("weights")
 
     def offer(self, tensors: Mapping[str, Tensor]) -> str:
-        """From now on hand out `tensors`, which nobody may change; the SHA-256 of their header. Those offered
-        before can be had until these are `announced`."""
+        """Offer `tensors`, which nobody may change, and return the SHA-256 of their header. The previous
+        offer remains until these are `announced`."""
         header = describe(tensors)
         offer = Offer(header, header.sha256, list(tensors.values()))
         self._offers = (*self._offers[-1:], offer)
         return offer.sha256
 
     def announced(self) -> None:
-        """What was offered last is what servers are told to take: nothing else is handed out any more."""
+        """Withdraw all but the last offer: servers now learn of that one."""
         self._offers = self._offers[-1:]
 
     def offered(self, path: str) -> Offer | None:
-        """The offer whose header, or the joining for it, is at `path`; None where nothing of the kind is."""
+        """The offer whose header or join endpoint is at `path`; None if there is none."""
         found = (o for o in self._offers if path in (header_path(o.sha256), join_path(o.sha256)))
         return next(found, None)
 
     def begin(self, offer: Offer, join: DirectJoin) -> Record:
-        """Await the workers of a server in a thread of its own; the place to send them to.
+        """Await the workers of a server in a new thread, and return the place to send them to.
 
         Raises:
             RuntimeError: no place can be opened, or too many are open.
@@ -130,7 +130,7 @@ class Sender:
         return handover.place
 
     def close(self, seconds: float = DRAIN_SECONDS) -> None:
-        """Take no more joins; return when the transfers under way are done, or after so many seconds."""
+        """Refuse new joins, and wait for the transfers in progress, for `seconds` at most."""
         self._server.close()
         deadline = time.monotonic() + seconds
         for thread in tuple(self._under_way):
@@ -148,7 +148,7 @@ class Sender:
 
 
 def sender_of(config: JobConfig, key: str, environ: Mapping[str, str], ranks: Ranks) -> Sender | None:
-    """That of this process; None where its job's weights travel another way, or where it is not rank 0."""
+    """The sender of this process; None if its job's weights travel another way, or if it is not rank 0."""
     if not ranks.first or not config.spec.learner.weights.direct(config.spec.model):
         return None
     host, port = names.learner_host(config.name, config.namespace), names.PORT_DIRECT
@@ -188,7 +188,7 @@ def _handler(sender: Sender, key: str) -> type[BaseHTTPRequestHandler]:
             self._answer(200, place)
 
         def _found(self, what: str) -> Offer | None:
-            """The offer asked for, or an answer that says why there is none."""
+            """The requested offer, or None after answering why there is none."""
             given = self.headers.get("Authorization", "").encode()
             if not hmac.compare_digest(given, expected):
                 self._refuse(401, "Unauthorized", UNAUTHORIZED)
@@ -211,6 +211,6 @@ def _handler(sender: Sender, key: str) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:
-            """What came of it is logged where it is known."""
+            """Silent: the transfer itself logs its result."""
 
     return Handler

@@ -1,6 +1,6 @@
 """Trains a step again: `python -m headway_trainer.replay FOLDER`, with a request in the folder.
 
-It plans first, before the seconds that torch takes to import: what cannot be done is said at once.
+It plans before torch is imported, which takes seconds: it reports at once what cannot be done.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from headway_trainer.termination import exit_on_sigterm, live
 
 GRACE_SECONDS: Final = 20
 RANK: Final = ("-u", "-m", "headway_trainer.replay.rank")
-"""Arguments of a Python that is one of several ranks."""
+"""Arguments of a Python process that is one of several ranks."""
 
 
 def main() -> None:
@@ -49,7 +49,7 @@ def _explained(folder: Path) -> int:
 
 
 def prepare(context: ReplayContext) -> ReplayPlan:
-    """Choose the way, see that all that it needs is there, and leave it in the folder for the ranks.
+    """Choose the steps, check that everything they need is there, and write the plan into the folder.
 
     Raises:
         JobError: `NoCheckpoint`, or as `plan_replay` and `require_groups`.
@@ -67,7 +67,7 @@ def prepare(context: ReplayContext) -> ReplayPlan:
     folder = layout.train_groups
     uris = written(store.list(folder), folder, GROUPS)
     require_groups(plan, {uri.removeprefix(f"{folder}/").removesuffix(".json.gz") for uri in uris})
-    # The ranks' own start comes after those of the run, whatever starts there meanwhile.
+    # The ranks' own start comes after those of the run, even if the run starts again meanwhile.
     starts = f"{request.run.uri.rstrip('/')}{layout.learners.removeprefix(layout.root)}"
     for number in range(len(context.run_store.list(starts))):
         store.put(layout.learner(number), b"")
@@ -76,7 +76,7 @@ def prepare(context: ReplayContext) -> ReplayPlan:
 
 
 def _require_signed(context: ReplayContext, usable: set[int]) -> None:
-    """A run that keeps checkpoints is not trained from its beginning because none of them can be opened."""
+    """Refuse to train from the beginning only because no checkpoint of the run can be opened."""
     request, folder = context.request, context.layout.checkpoints
     sealed = by_number(filter(is_report, context.store.list(folder)), folder)
     before = sorted(step for step in sealed if step < request.step)
@@ -103,7 +103,7 @@ def _start(folder: Path, processes: int) -> int:
 
 
 def _require_accelerators(processes: int) -> None:
-    """NCCL has one rank a GPU; gloo on the CPU any number."""
+    """NCCL has one rank a GPU; gloo on the CPU has any number."""
     import torch
 
     there = torch.cuda.device_count()

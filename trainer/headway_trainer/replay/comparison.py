@@ -1,4 +1,4 @@
-"""Whether a step's weights are those that the run published for it, and in what they differ."""
+"""Whether a step's weights are those that the run published for it, and how they differ."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from headway_api.weights_format import DIGESTS_FILE, MODEL_FILE
 from headway_trainer.publish.lora import WEIGHTS
 
 VOUCHING: Final = (DIGESTS_FILE, MODEL_FILE, WEIGHTS)
-"""Files of published weights whose digest tells every tensor. The first one that both have is compared: a
-delta has no other one than the first."""
+"""Files of published weights whose digest covers every tensor. The first one that both versions have is
+compared; a delta has only the first."""
 TENSORS: Final = (MODEL_FILE, WEIGHTS)
 HEADER: Final = "header"
-"""Stands for a file where weights were handed out of memory: it has a digest of each tensor."""
+"""Replaces a file name if weights were sent from memory: the header has a digest of each tensor."""
 
 
 @dataclass(frozen=True)
 class DigestComparison:
-    """Of one file of two versions."""
+    """The digests of one file in two versions."""
 
     file: str
     now: str
     recorded: str | None
-    """None where nothing on record can be held against it."""
+    """None if the run recorded nothing to compare with."""
 
     @property
     def same(self) -> bool | None:
-        """Whether they are; None where it cannot be told."""
+        """Whether they are the same; None if that is unknown."""
         return None if self.recorded is None else self.now == self.recorded
 
 
 def digests(now: Sequence[FileDigest], recorded: Sequence[FileDigest]) -> DigestComparison:
-    """What is to be compared of the files of whole weights and of those that a run has on record."""
+    """The digests to compare, from the files of whole weights and those that a run recorded."""
     new = {each.name: each.sha256 for each in now}
     old = {each.name: each.sha256 for each in recorded}
     both = next((name for name in VOUCHING if name in new and name in old), None)
@@ -49,12 +49,11 @@ def digests(now: Sequence[FileDigest], recorded: Sequence[FileDigest]) -> Digest
 
 
 def recorded_tensors(store: Store, uri: str, files: Sequence[FileDigest], folder: Path) -> Path | None:
-    """The file of tensors that a run published, fetched into `folder`; None where it is no longer kept, or
-    is another one by now.
+    """The file of tensors that a run published, fetched into `folder`; None if it is gone or replaced.
 
     Args:
         uri: folder of the weights.
-        files: what the run has on record of them.
+        files: what the run recorded about them.
     """
     found = next((each for each in files if each.name in TENSORS), None)
     if found is None:
@@ -66,8 +65,8 @@ def recorded_tensors(store: Store, uri: str, files: Sequence[FileDigest], folder
 
 
 def tensor_difference(recorded: Path, now: Path) -> TensorDifference:
-    """In what the tensors of two safetensors files differ. One that only one file has, or has in another
-    shape, differs."""
+    """How the tensors of two safetensors files differ. A tensor differs if only one file has it, or if the
+    shapes differ."""
     differing, max_abs, max_at = [], 0.0, None
     with safe_open(recorded, "pt") as old, safe_open(now, "pt") as new:
         before, after = set(old.keys()), set(new.keys())
@@ -81,7 +80,7 @@ def tensor_difference(recorded: Path, now: Path) -> TensorDifference:
             elif not one.equal(other):
                 differing.append(name)
                 distance = float((one - other).abs().max())
-                if not distance <= max_abs:  # also where it is no number
+                if not distance <= max_abs:  # also if it is NaN
                     max_abs, max_at = (distance if math.isfinite(distance) else max_abs), name
     return TensorDifference(
         differing=len(differing),

@@ -1,4 +1,4 @@
-"""Where a replay reads and writes: its folder, the run's store below it, and the job as it trains here."""
+"""Where a replay reads and writes: its folder, the run's store below it, and the job with changed paths."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from headway_trainer.checkpoint.signer import Signer
 from headway_trainer.replay.overlay import Overlay
 
 WHOLE: Final = WeightsSpec(backend="file")
-"""Nobody else holds the version before, or takes weights out of memory: all of them are written each time."""
+"""Writes all weights each time: nobody holds the last version, or fetches weights from memory."""
 
 
 class ReplayContext:
-    """Of one replay; the same to each of its processes."""
+    """The context of one replay, the same in each of its processes."""
 
     def __init__(self, folder: Path, request: ReplayRequest) -> None:
-        """Raises JobError, `BucketUnavailable`, where the run's store cannot be used."""
+        """Raise JobError, `BucketUnavailable`, if the run's store cannot be used."""
         self.folder = folder
         self.request = request
         config = request.config
@@ -49,12 +49,13 @@ class ReplayContext:
 
     @property
     def key(self) -> str:
-        """What signs checkpoints. Where it is not known, another one: the run's are then not opened."""
+        """The key that signs checkpoints. Without it, a random one: the run's checkpoints are then not
+        opened."""
         given = self.request.key
         return secrets.token_hex() if given is None else Path(given).read_text().strip()
 
     def journal(self) -> Journal:
-        """Of the run, as it is seen from here."""
+        """The journal of the run, as the replay sees it."""
         return Journal(self.store, self.layout, Signer.of(self.key, self.layout))
 
     def published(self, step: int) -> str:

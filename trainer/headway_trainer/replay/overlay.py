@@ -1,6 +1,6 @@
 """A run's folder as a replay sees it: read from the run, written to a folder of the replay's own.
 
-The learner is the one that trains jobs, and writes as it does there. Nothing of that reaches the run.
+The learner is the one that trains jobs, and writes as it does there. None of that reaches the run.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from headway_api.store import FileStore, NotFound, Store
 
 
 class Overlay:
-    """A `Store`. What lies outside of the folder, such as a model, is read as it is and never written."""
+    """A `Store`. Objects outside the folder, such as a model, are read in place and never written."""
 
     def __init__(self, run: Store, at: str, root: str, hidden: Collection[str]) -> None:
         """
         Args:
             run: the store of the run.
             at: the run's folder in it.
-            root: the folder on this machine (`file://...`) that stands for it: what is written lies there.
+            root: the folder on this machine (`file://...`) that replaces it; what is written lies there.
             hidden: URIs below `root`, of objects or folders, that are never read from the run.
         """
         self._run = run
@@ -50,7 +50,7 @@ class Overlay:
             self._run.download(self._there(uri), path)
 
     def list(self, prefix_uri: str) -> list[str]:
-        """As `Store.list`: what is in either."""
+        """As `Store.list`: the objects of both."""
         if not self._below(prefix_uri):
             return self._run.list(prefix_uri)
         there = self._at + prefix_uri.removeprefix(self._root)
@@ -62,7 +62,7 @@ class Overlay:
         self._own.put(self._writable(uri), data)
 
     def put_new(self, uri: str, data: bytes) -> bool:
-        """As `Store.put_new`: what the run has stands."""
+        """As `Store.put_new`: an object of the run remains."""
         try:
             self.size(self._writable(uri))
         except NotFound:
@@ -70,7 +70,7 @@ class Overlay:
         return False
 
     def delete(self, uris: Iterable[str]) -> None:
-        """As `Store.delete`, of what was written; what the run has stays."""
+        """As `Store.delete`, for what was written here; objects of the run remain."""
         self._own.delete(map(self._writable, uris))
 
     def upload(self, path: Path, uri: str) -> None:
@@ -81,14 +81,14 @@ class Overlay:
         return uri == self._root or uri.startswith(f"{self._root}/")
 
     def _is_own(self, uri: str) -> bool:
-        """Whether it was written here."""
+        """Whether the object was written here."""
         return self._below(uri) and Path(uri.removeprefix("file://")).exists()
 
     def _is_hidden(self, uri: str) -> bool:
         return any(uri == each or uri.startswith(f"{each}/") for each in self._hidden)
 
     def _there(self, uri: str) -> str:
-        """Where an object that was not written here is to be read."""
+        """Where to read an object that was not written here."""
         if not self._below(uri):
             return uri
         if self._is_hidden(uri):

@@ -1,4 +1,4 @@
-"""From which checkpoint a step is trained again, by which steps, and of which batches. Pure."""
+"""Chooses the checkpoint, the steps and the batches from which a step is trained again. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headway_api.records import Batch, GroupRecord, StepReport
 from headway_api.staleness import idle_steps
 
 NAMED = 3
-"""Names that a message gives."""
+"""Most names in a message."""
 
 
 class ReplayPlan(Record):
@@ -20,19 +20,19 @@ class ReplayPlan(Record):
     start: int | None
     """Step of the checkpoint to begin with; None: the model itself."""
     reports: list[StepReport]
-    """What the run has on record of the steps to train, in their order; the last one is what is asked for."""
+    """The run's reports of the steps to train, in their order; the last one is the requested step."""
     saved: list[int]
-    """Those of them that a later one goes back to: their state is kept meanwhile."""
+    """Steps among them that a later one goes back to: their state is kept meanwhile."""
     idle: list[int]
     """Steps of the run without groups."""
     processes: int
     """Ranks to train on."""
     first: StepReport | None
-    """What the run has on record of step 0, where it begins with the model itself."""
+    """The run's report of step 0, if the plan begins with the model itself."""
 
     @property
     def groups(self) -> list[str]:
-        """Ids of all groups that it trains."""
+        """Ids of all groups that the plan trains."""
         return [group for report in self.reports for group in report.groups]
 
 
@@ -42,10 +42,10 @@ def plan_replay(
     """The fewest steps that lead to `step`.
 
     Args:
-        reports: what stands of the run.
-        kept: steps whose checkpoints can be used. Without any before `step` the model itself is.
+        reports: the run's reports that are still valid.
+        kept: steps whose checkpoints can be used. If there is none before `step`, start from the model
+            itself.
         processes: as in the plan.
-
     Raises:
         JobError: `StepNotRecorded`.
     """
@@ -73,11 +73,10 @@ def plan_replay(
 
 
 def require_groups(plan: ReplayPlan, there: Collection[str]) -> None:
-    """Every group that a plan trains must be in the spool.
+    """Refuse a plan if the spool lacks a group that it trains.
 
     Args:
-        there: ids of the groups in it.
-
+        there: ids of the groups in the spool.
     Raises:
         JobError: `GroupsGone`.
     """
@@ -98,10 +97,10 @@ def _missing(groups: Iterable[str], there: Collection[str]) -> list[str]:
 
 
 def batch_of(report: StepReport, groups: Sequence[GroupRecord], idle: Sequence[int]) -> Batch:
-    """What the learner was given for the step that `report` is of.
+    """The batch that the learner received for the step of `report`.
 
-    A directive that was refused changed nothing, so there is none; one that was done goes back to the very
-    checkpoint that it went back to then.
+    A refused directive changed nothing, so the batch has none. A directive that was carried out goes back to
+    the same checkpoint as it did then.
 
     Args:
         groups: those of the step, in the order of its report.
@@ -122,5 +121,5 @@ def batch_of(report: StepReport, groups: Sequence[GroupRecord], idle: Sequence[i
 
 
 def without_algorithm(in_force: InForce) -> InForce:
-    """What is in force beside the objective: where a changed spec has its algorithm, nothing overrules it."""
+    """`in_force` without the objective's settings: nothing then overrides a changed spec's algorithm."""
     return in_force.model_copy(update={"loss": None, "clip": None, "kl": None})

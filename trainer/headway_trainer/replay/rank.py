@@ -1,4 +1,4 @@
-"""One rank of a replay: the learner, given step after step what the run has on record of them."""
+"""One rank of a replay: the learner, which trains the recorded steps one after another."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ from headway_trainer.termination import exit_on_sigterm, live
 
 UNUSABLE: Final = "CheckpointUnusable"
 RECORDED: Final = "recorded"
-"""Folder for what the run published."""
+"""Folder for the weights that the run published."""
 
 
 @dataclass
 class _Replay:
-    """A plan as it is trained; methods are collective."""
+    """The training of a plan; methods are collective."""
 
     context: ReplayContext
     plan: ReplayPlan
     learner: Learner
     ranks: Ranks
     first_difference: int | None = field(default=None)
-    """The first step before the one that is asked for whose weights are not those that the run published."""
+    """The first step before the requested one whose weights differ from those that the run published."""
 
     def train(self) -> StepReport:
-        """Train every step of the plan; the report of the last one."""
+        """Train every step of the plan, and return the report of the last one."""
         now = self._resumed()
         if self.plan.first is not None:
             self._compare(now, self.plan.first)
@@ -104,26 +104,26 @@ class _Replay:
         return now
 
     def digests(self, now: StepReport, recorded: StepReport) -> DigestComparison:
-        """Of the weights that the learner has now, and of those on record."""
+        """Digests of the learner's present weights and of the recorded ones."""
         direct = recorded.weights.direct
         if direct is None or recorded.weights.files:
             return digests(now.weights.files, recorded.weights.files)
         return DigestComparison(HEADER, self.ranks.share(self.learner.header()) or "", direct.header)
 
     def _compare(self, now: StepReport, recorded: StepReport) -> None:
-        """Note the first step that comes out otherwise: what is wrong then is wrong from there on."""
+        """Note the first step whose weights differ: every later step differs because of it."""
         if self.digests(now, recorded).same is False and self.first_difference is None:
             self.first_difference = now.step
             log("other weights than the run's", step=now.step)
 
     def _forget(self, step: int) -> None:
-        """The weights of a step on the way are of no more use."""
+        """Delete the weights of an intermediate step, which are no longer needed."""
         if self.ranks.first:
             store = self.context.store
             store.delete(store.list(self.context.layout.weights(step)))
 
     def result(self, now: StepReport) -> ReplayResult:
-        """What came of it."""
+        """The result of the replay."""
         request, recorded = self.context.request, self.plan.reports[-1]
         found = self.digests(now, recorded)
         difference, same = None, found.same
@@ -132,7 +132,7 @@ class _Replay:
             and same is not True
             and (difference := self._difference(now, recorded)) is not None
         ):
-            same = difference.differing == 0  # a file's header may differ where no tensor does
+            same = difference.differing == 0  # headers of files may differ although no tensor does
         return ReplayResult(
             step=request.step,
             start=self.plan.start,
@@ -160,7 +160,7 @@ class _Replay:
 
 
 def run(folder: Path) -> None:
-    """The whole life of a rank, whose place is in its environment. Rank 0 leaves the result in `folder`.
+    """Run one rank, whose place is in its environment. Rank 0 writes the result into `folder`.
 
     Raises:
         JobError: what a person must mend.
@@ -170,7 +170,7 @@ def run(folder: Path) -> None:
     config, ranks = context.config, Ranks.join()
     models = Path(context.request.models)
     base = fetched(config.spec.model, context.store, models) if ranks.local_rank == 0 else None
-    base = ranks.share(base)  # all ranks are of this machine
+    base = ranks.share(base)  # all ranks are on this machine
     assert base is not None
     learner = Learner(config, context.key, context.store, base, folder / CACHE, ranks, None)
     replay = _Replay(context, plan, learner, ranks)
