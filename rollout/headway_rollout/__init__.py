@@ -2,15 +2,15 @@
 
 launch.py            spec -> vLLM's command line (pure)
 model.py             base model URI -> folder
-guard.py process.py  the child: started, heard, judged, never left behind
-engine.py            the few calls made to vLLM over HTTP
+guard.py process.py  the child process: started, read, judged, never left behind
+engine.py            the few calls to vLLM over HTTP
 weights/             a published manifest -> verified weights in the engine
 failures.py          why vLLM ended (pure)
-deaths.py            of which signal one of its processes died (pure)
+deaths.py            which signal killed one of its processes (pure)
 worker.py            runs inside vLLM's workers, before their first step
-weight_transfer.py   runs inside vLLM: all weights, taken from a folder or the learner
-cpu_lora.py          there too: requests without an adapter get none
-receiver.py          there too: weights out of the learner's memory
+weight_transfer.py   runs inside vLLM: loads all weights from a folder or the learner
+cpu_lora.py          also inside vLLM: requests without an adapter get none
+receiver.py          also inside vLLM: receives weights from the learner's memory
 agent.py             HTTP for the coordinator and the kubelet
 server.py            wires the above
 """

@@ -13,7 +13,7 @@ from headway_rollout.server import RolloutServer, Settings
 
 
 def served(environ: Mapping[str, str]) -> config.ServedModel:
-    """The model that this server loads: a judge's, or of an RLEvalJob the one of its set of servers."""
+    """The model that this server loads: a judge's, or in an RLEvalJob that of its set of servers."""
     job = config.load_any(environ)
     if (judge := environ.get(names.ENV_JUDGE)) is not None:
         return judge_servers.served(job, judge)
@@ -23,7 +23,7 @@ def served(environ: Mapping[str, str]) -> config.ServedModel:
 
 
 def main() -> None:
-    """Serve until told to stop; say why where it ends by itself."""
+    """Serve until SIGTERM; explain the reason if the server ends by itself."""
     logs.setup()
     settings = Settings.read(os.environ)
     settings.cache.mkdir(parents=True, exist_ok=True)

@@ -23,40 +23,40 @@ from headway_wire.listening import known
 
 RETRY_SECONDS: Final = 5
 BODY_SECONDS: Final = 30.0
-"""Longest that a manifest may take to come."""
+"""Most seconds for a manifest to arrive."""
 SHOWN_CHARACTERS: Final = 500
-"""Most characters of what is wrong with a manifest that an answer says."""
+"""Most characters of an answer that describe a manifest's error."""
 UNAUTHORIZED: Final = f"send this job's key {Key.COORDINATOR_TO_ROLLOUT} as Authorization: Bearer"
 OPEN_PATHS: Final = frozenset({"/healthz", "/readyz"})
 
 
 class Server(Protocol):
-    """What the agent asks of the process it is in."""
+    """What the agent needs from its process."""
 
     def state(self, slot: str) -> WeightsState:
-        """What a slot of the engine holds."""
+        """The weights that a slot of the engine holds."""
 
     async def take(self, slot: str, manifest: WeightsManifest) -> WeightsState | None:
-        """Take weights into a slot; None while the engine is not up. Raises `SlotRefused`."""
+        """Load weights into a slot; None while the engine is not up. Raises `SlotRefused`."""
 
     def release(self, slot: str) -> None:
-        """Let go of a slot, once no request uses its weights. Raises `SlotRefused`."""
+        """Release a slot once no request uses its weights. Raises `SlotRefused`."""
 
     def alive(self) -> bool:
-        """Nothing has ended that should be running."""
+        """Whether everything that should run is running."""
 
     async def ready(self) -> bool:
-        """The engine answers, and no verification has failed."""
+        """Whether the engine answers, and no verification has failed."""
 
 
 def application(server: Server, key: str) -> web.Application:
-    """The weight agent's routes; every one but the probes wants `Authorization: Bearer <key>`.
+    """The weight agent's routes; all but the probes need `Authorization: Bearer <key>`.
 
         POST   /v1/weights?slot=NAME   take the manifest in the body; 200 with the state afterwards
         GET    /v1/weights?slot=NAME   the state
-        DELETE /v1/weights?slot=NAME   let go of it once no request uses it; the state from now on
+        DELETE /v1/weights?slot=NAME   release it once no request uses it; the state from now on
 
-    Without `slot` it is the one of the trained policy.
+    The default of `slot` is that of the trained policy.
     """
 
     async def put_weights(request: web.Request) -> web.Response:

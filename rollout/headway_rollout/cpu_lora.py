@@ -1,10 +1,10 @@
-"""Runs inside vLLM's workers that hold adapters: keeps requests for the base model free of them on a CPU.
+"""Runs inside vLLM's workers with adapters: on a CPU, keeps adapters off requests for the base model.
 
-vLLM marks tokens of the base model with the adapter index -1. Its kernels for GPUs skip these tokens. Those
-for CPUs take -1 for the last adapter and apply it: a request for the base model then gets an adapter's
-answer, without an error, as soon as it shares a batch with one (vllm-project/vllm pull request 48421).
+vLLM marks tokens of the base model with the adapter index -1. Its kernels for GPUs skip these tokens. Its
+kernels for CPUs read -1 as the last adapter and apply it. So a request for the base model that shares a batch
+with an adapter gets that adapter's answer, without an error (vllm-project/vllm pull request 48421).
 
-An adapter is two products. With the first one's result at 0, the second adds nothing.
+An adapter is two products. If the result of the first is 0, the second adds nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def skipping(shrink: Callable[..., None]) -> Callable[..., None]:
-    """The first product of an adapter, 0 for tokens that have none.
+    """The first product of an adapter, with 0 for tokens that have no adapter.
 
     Args:
         shrink: fills `output_tensor` (tokens x rank) from `inputs` (tokens x features), the stacked matrices
@@ -47,5 +47,5 @@ class LoraWorker(Worker):
 
 
 if current_platform.is_cpu():
-    # One is called for single tokens, the other from within the product over whole prompts.
+    # The first is called for single tokens, the second within the product over whole prompts.
     lora_ops.bgmv_shrink = punica_cpu.bgmv_shrink = skipping(lora_ops.bgmv_shrink)

@@ -1,8 +1,8 @@
-"""Of which signal one of vLLM's processes died, and in which call: pure.
+"""Which signal killed one of vLLM's processes, and in which call: pure.
 
-vLLM's front process (the API server) starts EngineCore, and that starts workers where there are several. One
-that dies of a signal takes the others along, and the front ends with exit code 0 or 1. So the signal is read
-from the output: from what faulthandler writes before the end, and from the exit codes that vLLM reports.
+vLLM's front process (the API server) starts EngineCore, which starts workers if there are several. If one
+dies of a signal, the others end too, and the front process ends with exit code 0 or 1. So the signal is read
+from the output: from faulthandler's dump, and from the exit codes that vLLM reports.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ SIGNALS: Final = {
 }
 """The signals that faulthandler handles, by its words for them."""
 SEGFAULT: Final = "Segfault encountered"
-"""What tvm_ffi's handler says, which replaces faulthandler's where it is imported later."""
+"""Printed by tvm_ffi's handler, which replaces faulthandler's if it is imported later."""
 THREAD: Final = re.compile(r"(?P<which>Current thread|Thread) 0x[0-9a-f]+ .*\(most recent call first\):")
 FRAME: Final = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>\S+)')
-"""A frame of faulthandler's; a traceback has a comma before `in`."""
+"""A frame of faulthandler's dump; a traceback has a comma before `in`."""
 DUMP_END: Final = "Extension modules:"
 ROLES: Final = (
     ("worker_main", "worker"),
     ("run_engine_core", "EngineCore"),
     ("openai/api_server.py", "API server"),
 )
-"""Functions and ends of files at the foot of the main thread, and the process that runs them."""
+"""Functions and ends of file names at the bottom of the main thread, with the process that runs them."""
 SOME: Final = "a process of vLLM"
 LIBRARIES: Final = re.compile(r".*/(?:site-packages|dist-packages|python3\.\d+)/")
 OURS: Final = ("vllm/", "headway_rollout/")
@@ -43,7 +43,7 @@ WORKER_EXIT: Final = re.compile(
 )
 CORE_EXIT: Final = re.compile(r"Failed core proc\(s\): \{.*?'(?P<name>[^']+)': -(?P<signal>\d+)")
 CORE_GONE: Final = "engine core exited unexpectedly"
-"""vLLM says so of an EngineCore that ended without telling it why."""
+"""vLLM prints this if EngineCore ended without reporting why."""
 MEMORY: Final = (
     "; where memory ran out, raise the memory limit in spec.rollout.resources (of a judge: model.resources)"
 )
@@ -54,15 +54,15 @@ class Death:
     """How one of vLLM's processes died."""
 
     process: str
-    """As a sentence begins."""
+    """As a sentence begins with it."""
     signal: int | None
-    """None where nothing names it. SIGKILL is the one that leaves no trace."""
+    """None if nothing names it: only SIGKILL leaves no trace."""
     place: str | None = None
     """`function (file:line)`."""
 
     @property
     def sentence(self) -> str:
-        """As an error says it."""
+        """The death as an error message describes it."""
         if self.signal is None:
             return f"{self.process} ended without an error, as a process does that gets SIGKILL{MEMORY}"
         where = f" in {self.place}" if self.place else ""
@@ -76,13 +76,13 @@ class Thread:
     """A thread in faulthandler's dump."""
 
     current: bool
-    """It got the signal."""
+    """Whether it got the signal."""
     frames: list[re.Match[str]] = field(default_factory=list)
     """The innermost call first."""
 
 
 def name_of(number: int) -> str:
-    """`SIGILL (illegal instruction)`; of a number that has no name, the number."""
+    """`SIGILL (illegal instruction)`; the number if the signal has no name."""
     if number not in set(signal.Signals):
         return f"signal {number}"
     words = signal.strsignal(number)
@@ -90,11 +90,11 @@ def name_of(number: int) -> str:
 
 
 def find(code: int, lines: Sequence[str]) -> Death | None:
-    """The first death of a signal.
+    """The first death by a signal.
 
     Args:
         code: vLLM's exit code, or 128 + the signal that killed its front process.
-        lines: of its output, oldest first.
+        lines: lines of its output, oldest first.
     """
     if found := in_output(lines):
         return found
@@ -104,7 +104,7 @@ def find(code: int, lines: Sequence[str]) -> Death | None:
 
 
 def in_output(lines: Sequence[str]) -> Death | None:
-    """The first death that the output names by its signal."""
+    """The first death whose signal the output names."""
     dumps = [_dump(match, lines[at + 1 :]) for at, line in enumerate(lines) if (match := FATAL.search(line))]
     dump = next((one for one in dumps if one is not None and one.process != SOME), None)
     dump = dump or next((one for one in dumps if one is not None), None)
@@ -120,12 +120,12 @@ def in_output(lines: Sequence[str]) -> Death | None:
 
 
 def begins(line: str) -> bool:
-    """Whether a line is the first that tells of a death."""
+    """Whether a line is the first to report a death."""
     return bool(FATAL.search(line) or _exit(line)) or SEGFAULT in line or CORE_GONE in line
 
 
 def of_core(line: str) -> bool:
-    """Whether vLLM says in a line that EngineCore is gone: from here on it answers nothing with success."""
+    """Whether a line says that EngineCore is gone: from then on no answer of vLLM is a success."""
     return CORE_GONE in line
 
 
@@ -140,7 +140,7 @@ def _exit(line: str) -> re.Match[str] | None:
 
 
 def _threads(lines: Sequence[str]) -> list[Thread]:
-    """Of one dump, the main thread last. Lines of other processes may lie between."""
+    """The threads of one dump, the main thread last. Lines of other processes may lie between."""
     threads: list[Thread] = []
     for line in lines:
         if DUMP_END in line or FATAL.search(line):
@@ -153,7 +153,7 @@ def _threads(lines: Sequence[str]) -> list[Thread]:
 
 
 def _process(threads: Sequence[Thread]) -> str:
-    # A process that was forked has its parent's frames below its own, so the innermost decides.
+    # A forked process has its parent's frames below its own, so the innermost frame decides.
     for frame in threads[-1].frames if threads else []:
         for mark, role in ROLES:
             if mark == frame["function"] or frame["file"].endswith(mark):
@@ -162,8 +162,9 @@ def _process(threads: Sequence[Thread]) -> str:
 
 
 def _place(threads: Sequence[Thread]) -> str | None:
-    """vLLM's innermost call: below it are wrappers of torch and of the standard library."""
-    # A thread of OpenMP is not Python's, so none is current: the main thread waits for it in the same call.
+    """vLLM's innermost call: the frames within it are wrappers of torch and of the standard library."""
+    # A thread of OpenMP is not Python's, so no thread is current. The main thread waits for it in the same
+    # call.
     crashed = next((thread for thread in threads if thread.current), threads[-1] if threads else None)
     if crashed is None or not crashed.frames:
         return None

@@ -1,8 +1,8 @@
-"""Runs inside vLLM's front process: no route of its port is answered without the coordinator's key.
+"""Runs inside vLLM's front process: no route of its port answers without the coordinator's key.
 
-vLLM's own `--api-key` guards what begins with `/v1`, `/v2` and `/inference`. The development endpoints, which
-pause it and replace its weights, stay open beside it. `launch.py` names `Door` as vLLM's middleware, which
-stands before every route. It knows the key's SHA-256 and not the key, so vLLM holds no secret.
+vLLM's own `--api-key` guards paths that begin with `/v1`, `/v2` and `/inference`. It leaves the development
+endpoints open, which pause vLLM and replace its weights. `launch.py` names `Door` as vLLM's middleware, which
+runs before every route. It knows the key's SHA-256 and not the key, so vLLM holds no secret.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Any, Final
 
 ENV_DIGEST: Final = "HEADWAY_ENGINE_KEY_SHA256"
 OPEN: Final = ("GET", "/health")
-"""The one route that anybody may ask: whether it lives."""
+"""The one route that needs no key: whether vLLM is alive."""
 SCHEME: Final = b"Bearer "
 CLOSED: Final = 1008
-"""Of a websocket: against the policy (RFC 6455)."""
+"""Close code of a websocket: policy violation (RFC 6455)."""
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -39,17 +39,17 @@ UNAUTHORIZED: Final = json.dumps(
 
 
 class Door:
-    """An ASGI application before another one, which it calls for who has the key."""
+    """An ASGI application in front of another one, which it calls only for requests with the key."""
 
     def __init__(self, app: App) -> None:
-        """Raises KeyError or ValueError where the process was started without a digest: nobody is let in."""
+        """Raise KeyError or ValueError if the process has no digest: then nobody is let in."""
         self._app = app
         self._digest = bytes.fromhex(os.environ[ENV_DIGEST])
         if len(self._digest) != sha256().digest_size:
             raise ValueError(f"{ENV_DIGEST} is no SHA-256; start vLLM by the rollout server")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on what has the key, and what the server says of itself (`lifespan`); refuse the rest."""
+        """Pass on requests with the key, and the server's own messages (`lifespan`); refuse the rest."""
         kind = scope["type"]
         if kind == "lifespan" or self._may_pass(scope):
             await self._app(scope, receive, send)
@@ -75,5 +75,5 @@ class Door:
 
 
 def digest(key: str) -> str:
-    """What `ENV_DIGEST` holds."""
+    """The value of `ENV_DIGEST` for a key."""
     return sha256(key.encode()).hexdigest()

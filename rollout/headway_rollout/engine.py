@@ -1,4 +1,4 @@
-"""The calls made to vLLM over HTTP, each with a deadline."""
+"""The calls to vLLM over HTTP, each with a deadline."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from headway_wire.contents import content
 HEALTH_SECONDS: Final = 5.0
 SHORT_SECONDS: Final = 30.0
 LOAD_SECONDS: Final = 600.0
-"""For a call that moves weights, or waits behind one."""
+"""Deadline of a call that moves weights, or waits behind one."""
 JOIN_SECONDS: Final = MEET_SECONDS + STEP_SECONDS + SHORT_SECONDS
-"""For the call in which the workers meet the learner, which bounds its parts by itself."""
+"""Deadline of the call in which the workers meet the learner, which also bounds its parts."""
 MOST_METRICS: Final = 16 * bounds.MIB
-"""Bytes of all that vLLM counts: a hundred times what it says at its start."""
+"""Most bytes of vLLM's metrics: a hundred times those at its start."""
 
 WRONG_TENSOR: Final = "wrong tensor: "
-"""In the answer of an engine whose worker found a tensor to be another than its digest says. Of what a worker
-raises, vLLM hands on the words alone."""
+"""Marks the answer of an engine whose worker found a tensor that does not match its digest. vLLM passes on
+only the message of a worker's exception."""
 
 
 class EngineRefused(Exception):
@@ -35,33 +35,33 @@ class UnknownThere(EngineRefused):
 
 
 class NotJoined(Exception):
-    """The learner could not be met; the engine holds what it held."""
+    """The engine's workers could not meet the learner; the engine's weights are unchanged."""
 
 
 class WrongWeights(EngineRefused):
-    """A worker was handed, or holds, another tensor than the learner published."""
+    """A worker received, or holds, another tensor than the learner published."""
 
 
 class Exposition(NamedTuple):
-    """What an engine says to a scrape."""
+    """An engine's answer to a scrape."""
 
     content: bytes
     content_type: str
 
 
 class Engine:
-    """vLLM, as the weight agent talks to it."""
+    """vLLM, as the weight agent calls it."""
 
     def __init__(self, http: aiohttp.ClientSession, url: str, key: str | None = None) -> None:
-        """Of the one at `url`; `key`: what its port asks for."""
+        """Call the vLLM at `url`; `key` is the key of its port."""
         self._http = http
         self._url = url
         self._headers = {} if key is None else {"Authorization": f"Bearer {key}"}
         self.held = False
-        """It is not to compute what it is asked for: it is paused, or its workers meet the learner."""
+        """Whether it must not compute now: it is paused, or its workers meet the learner."""
 
     async def healthy(self) -> bool:
-        """vLLM answers and its engine loop is alive."""
+        """Whether vLLM answers and its engine loop is alive."""
         limit = aiohttp.ClientTimeout(total=HEALTH_SECONDS)
         try:
             async with self._http.get(f"{self._url}/health", timeout=limit) as response:
@@ -74,9 +74,9 @@ class Engine:
         await self._post("/v1/load_lora_adapter", {"lora_name": name, "lora_path": folder}, LOAD_SECONDS)
 
     async def unload_adapter(self, name: str) -> None:
-        """Refuse new requests for `name`; those in flight go on and may still read its folder.
+        """Refuse new requests for `name`; those in flight continue and may still read its folder.
 
-        A name that vLLM does not know is one that it refuses already.
+        A name that vLLM does not know is already refused.
         """
         with suppress(UnknownThere):
             await self._post("/v1/unload_lora_adapter", {"lora_name": name}, SHORT_SECONDS)
@@ -89,14 +89,14 @@ class Engine:
             raise EngineRefused(f"vLLM's metrics cannot be read: {shortened(str(error), 200)}") from error
 
     async def metrics(self, seconds: float = SHORT_SECONDS) -> str:
-        """All that it counts."""
+        """All of vLLM's metrics."""
         return (await self.exposition(seconds, MOST_METRICS)).content.decode(errors="replace")
 
     async def exposition(self, seconds: float, most: int) -> Exposition:
-        """All that it counts, as it says it: within `seconds`, and at most so many bytes.
+        """All of vLLM's metrics, unparsed: within `seconds`, and at most `most` bytes.
 
         Raises:
-            EngineRefused: it did not, or says more.
+            EngineRefused: it did not answer, or the answer is larger.
         """
         limit, plain = aiohttp.ClientTimeout(total=seconds), self._headers | {"Accept-Encoding": "identity"}
         url = f"{self._url}/metrics"
@@ -114,16 +114,17 @@ class Engine:
     async def next_logprob(self, model: str, context: list[int], token: int) -> float:
         """Log-probability of `token` after `context`, by the very path that samples.
 
-        Unsalted, unlike what the coordinator asks for: keys and values of older weights that outlived a swap
-        in the prefix cache would be found here again, and the canary would differ.
+        The request has no salt, unlike the coordinator's. If keys and values of older weights survived a swap
+        in the prefix cache, this request would find them, and the canary would differ.
 
-        Not `prompt_logprobs`: with adapters, vLLM scores a prompt's tokens with the indices of the tokens it
-        is about to sample, which kills the engine as soon as another request shares the batch.
+        It does not use `prompt_logprobs`: with adapters, vLLM scores a prompt's tokens with the indices of
+        the tokens that it will sample next. That kills the engine as soon as another request shares the
+        batch.
         """
         body = {
             "model": model,
             "token_ids": context,
-            # The answer lists the sampled token first and is cut at `logprobs`: hence the token twice.
+            # The answer lists the sampled token first and is cut at `logprobs`, so the token is listed twice.
             "sampling_params": {
                 "max_tokens": 1,
                 "temperature": 1.0,
@@ -142,27 +143,27 @@ class Engine:
         return found[0]
 
     async def pause(self) -> None:
-        """Freeze all requests; every computed key and value is dropped, and computed anew on `resume`."""
+        """Freeze all requests and drop every computed key and value; `resume` computes them again."""
         await self._post("/pause?mode=keep&clear_cache=true", None, LOAD_SECONDS)
         self.held = True
 
     async def resume(self) -> None:
-        """Go on with the frozen requests."""
+        """Continue the frozen requests."""
         await self._post("/resume", None, SHORT_SECONDS)
         self.held = False
 
     async def update_weights(self, folder: str, files: list[str], digests: str | None, version: str) -> None:
         """Read a whole checkpoint into the paused engine; tokens sampled from here on carry `version`.
 
-        `digests` names the file with the tensors' digests: the engine's workers refuse others than these.
+        `digests` names the file with the tensors' digests: the engine's workers refuse other tensors.
         """
         await self._update({"folder": folder, "files": files, "digests": digests}, version)
 
     async def join(self, host: str, place: DirectPlace) -> None:
-        """Have the workers meet the learner on `host`; nothing that they hold changes.
+        """Make the workers meet the learner on `host`; their weights are unchanged.
 
         Raises:
-            NotJoined: they could not, or not all of them.
+            NotJoined: some or all of them could not.
         """
         where = {"host": host, "place": place.model_dump_json()}
         body = {"method": "meet_learner", "kwargs": where}
@@ -181,8 +182,11 @@ class Engine:
             raise NotJoined(f"a worker did not meet the learner: {shortened(str(failures[0]), 2000)}")
 
     async def take_joined(self, folder: str, header: str, version: str) -> None:
-        """Take what the learner that was joined hands over into the paused engine; tokens sampled from here
-        on carry `version`. `header` is the file in `folder` that describes it: others are refused."""
+        """Load the joined learner's weights into the paused engine; tokens sampled afterwards carry
+        `version`.
+
+        `header` is the file in `folder` that describes the weights; workers refuse others.
+        """
         await self._update({"folder": folder, "header": header}, version)
 
     async def _update(self, what: dict[str, Any], version: str) -> None:
@@ -226,7 +230,8 @@ def _message(text: str) -> str:
 
 
 def parse_adapters_in_use(metrics: str) -> frozenset[str]:
-    """Read `vllm:lora_requests_info`: a series for each set of names, valued the time it last held."""
+    """Read `vllm:lora_requests_info`: a series for each set of names, whose value is the time it was last
+    true."""
     newest = max(
         (line for line in metrics.splitlines() if line.startswith("vllm:lora_requests_info{")),
         key=lambda line: float(line.rsplit(" ", 1)[1]),

@@ -12,9 +12,9 @@ from headway_rollout import deaths
 
 ERROR: Final = re.compile(r"(?:^|[\s\]])((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception)): ?(.+)$")
 SUMMARY: Final = re.compile(r"\d+ validation errors? for \w+$")
-"""First line of pydantic's errors: what was wrong is on the lines after it."""
+"""First line of pydantic's errors: the lines after it say what was wrong."""
 PREFIX: Final = re.compile(r"^\(\w+ pid=\d+\) ?(?:ERROR [-\d]+ [:\d]+ \[[^\]]*\] ?)?")
-"""What vLLM puts before the lines of each of its processes."""
+"""vLLM's prefix of the lines of each of its processes."""
 
 CONSEQUENCES: Final = (
     "Engine core initialization failed",
@@ -37,7 +37,7 @@ PASSING: Final = (
     "CUDA error",
     "NCCL error",
 )
-"""Failures to start that another node, or a moment later, may not have."""
+"""Failures to start that may not occur on another node, or a moment later."""
 
 
 def last_error(lines: Sequence[str]) -> str | None:
@@ -57,7 +57,7 @@ def _is_consequence(name: str, text: str) -> bool:
 
 
 def died(code: int, lines: Sequence[str]) -> str | None:
-    """Of which signal one of vLLM's processes died, and its last error before that; None where none did."""
+    """Which signal killed one of vLLM's processes, and its last error before that; None if none died so."""
     death = deaths.find(code, lines)
     if death is None:
         return None
@@ -66,7 +66,7 @@ def died(code: int, lines: Sequence[str]) -> str | None:
 
 
 def before_ready(code: int, lines: Sequence[str], field: str = FIELD) -> JobError:
-    """vLLM ended before it ever answered. `field` is the one that names the model."""
+    """vLLM ended before its first answer. `field` is the field that names the model."""
     if death := died(code, lines):
         return JobError("EngineKilled", f"while it loaded the model, {death}", permanent=False)
     error = last_error(lines)
@@ -77,6 +77,6 @@ def before_ready(code: int, lines: Sequence[str], field: str = FIELD) -> JobErro
 
 
 def after_ready(code: int, lines: Sequence[str]) -> JobError:
-    """vLLM ended while it served."""
+    """vLLM ended while it served requests."""
     how = died(code, lines) or f"vLLM ended (exit code {code}): {last_error(lines) or 'no error message'}"
     return JobError("EngineDied", how, permanent=False)

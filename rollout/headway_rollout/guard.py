@@ -1,11 +1,12 @@
-"""Stands between the rollout server and vLLM so that no engine process outlives the server.
+"""Runs between the rollout server and vLLM so that no engine process outlives the server.
 
     python -m headway_rollout.guard COMMAND...
 
-It leads a process group of its own, in which vLLM and the workers that vLLM starts live. Its standard input
-is a pipe that nobody writes to: when the server dies, however suddenly, the pipe closes and the guard kills
-the whole group, itself included. The other way round, the server kills the group when the guard ends.
-Standard library only: it must be there before anything slow is.
+It leads a process group of its own, in which vLLM and vLLM's workers live. Its standard input is a pipe that
+nobody writes to. When the server dies, however suddenly, the pipe closes and the guard kills the whole group,
+itself included. Conversely, the server kills the group when the guard ends.
+
+Standard library only: it must run before anything slow is imported.
 """
 
 from __future__ import annotations
@@ -23,22 +24,22 @@ PR_SET_PDEATHSIG: Final = 1
 
 
 def die_with_parent() -> None:
-    """Have the kernel kill this process when the thread that started it ends."""
+    """Ask the kernel to kill this process when the thread that started it ends."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def kill_group_at_end_of_input() -> None:
-    """Wait for the server's end of the pipe to close; then nothing of the group may stay."""
+    """Wait until the server's end of the pipe closes, then kill the whole group."""
     while os.read(0, 1024):
         pass
     os.killpg(0, signal.SIGKILL)
 
 
 def main(command: list[str]) -> int:
-    """Run `command` to its end; its exit code, or 128 + the signal that killed it."""
+    """Run `command` to its end. Return its exit code, or 128 + the signal that killed it."""
     if os.getpgrp() != os.getpid():
         os.setpgid(0, 0)
-    # A fork from the main thread, so that the death signal is tied to the guard's own end.
+    # Fork from the main thread, so that the death signal is tied to the guard's own end.
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=die_with_parent)
 
     def forward(number: int, _frame: FrameType | None) -> None:

@@ -1,9 +1,9 @@
-"""Whether the engine still computes, as its own counters tell: a pure judgement, and the looks that feed it.
+"""Whether the engine still computes, judged from its own counters.
 
-An engine whose workers wait for each other for ever answers its probes all the same: the process that talks
-HTTP is another one. What it counts it hears from the other one, after each step. So one that hangs over the
-first request after a time without any still says that it has none; hence one that says so is asked for a
-token now and then, and what it was asked for counts as a request that it has.
+An engine whose workers wait for each other forever still answers its probes: another process serves HTTP.
+That process learns the counters only after each step, so they lag the engine. If an engine hangs over the
+first request after an idle time, its counters still show no request. So an idle engine is asked for a token
+now and then, and that counts as a running request.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from headway_api.model_names import BASE_MODEL
 from headway_rollout.engine import Engine, EngineRefused
 
 LOOK_SECONDS = 5.0
-"""Between two looks, and longest that one may take."""
+"""Seconds between two looks, and most seconds that one may take."""
 HUNG_SECONDS = 120.0
 """How long an engine with running requests may count no token. vLLM counts a prompt once all of it is
-computed, so it must be longer than the longest prefill, which takes tens of seconds; and an engine that is
-killed by mistake throws away more than this."""
+computed. So this must exceed the longest prefill, which takes tens of seconds. An engine that is killed by
+mistake loses more time than this."""
 
 BEAT_SECONDS = 30.0
-"""For so long it has no requests, at any look, before it is asked for a token."""
+"""How long every look must find no requests before the engine is asked for a token."""
 
 RUNNING: Final = "vllm:num_requests_running"
 PROMPT: Final = "vllm:prompt_tokens_total"
@@ -33,24 +33,24 @@ GENERATED: Final = "vllm:generation_tokens_total"
 
 
 class Pulse(NamedTuple):
-    """What an engine says of its work."""
+    """What an engine reports about its work."""
 
     running: float
-    """Requests that it computes."""
+    """Requests that it is computing."""
     tokens: float
-    """Computed since it started, of prompts and of answers."""
+    """Tokens of prompts and answers computed since it started."""
 
 
 class Standstill(NamedTuple):
     """An engine that had requests, and has counted no token since."""
 
     since: float
-    """Monotonic."""
+    """Monotonic time."""
     tokens: float
 
 
 def read(text: str) -> Pulse | None:
-    """The pulse in vLLM's `/metrics`; None where they do not say."""
+    """The pulse in vLLM's `/metrics`; None if they do not contain it."""
     said = engine_metrics.read(text, (RUNNING, PROMPT, GENERATED))
     if said is None:
         return None
@@ -58,10 +58,10 @@ def read(text: str) -> Pulse | None:
 
 
 def after(before: Standstill | None, pulse: Pulse | None, now: float) -> Standstill | None:
-    """What to think of the engine after one more look at it.
+    """The judgement of the engine after one more look.
 
     Args:
-        pulse: None where nobody can say, or where it is not to compute.
+        pulse: None if it is unknown, or if the engine must not compute now.
     """
     if pulse is None or pulse.running == 0:
         return None
@@ -71,7 +71,7 @@ def after(before: Standstill | None, pulse: Pulse | None, now: float) -> Standst
 
 
 async def found(engine: Engine) -> str:
-    """Return once the engine hangs, and how that showed."""
+    """Return once the engine hangs, with how that showed."""
     standstill: Standstill | None = None
     beat, busy = asyncio.create_task(_beat(engine)), time.monotonic()
     try:
@@ -80,7 +80,7 @@ async def found(engine: Engine) -> str:
             now = time.monotonic()
             try:
                 pulse = read(await engine.metrics(LOOK_SECONDS))
-            except EngineRefused:  # what does not even answer does no more than it was known to have done
+            except EngineRefused:  # an engine that does not even answer has computed nothing new
                 pulse = Pulse(running=1, tokens=standstill.tokens if standstill is not None else 0.0)
             if engine.held:
                 pulse = None
@@ -98,6 +98,6 @@ async def found(engine: Engine) -> str:
 
 
 async def _beat(engine: Engine) -> None:
-    """Have it compute one token; whether it did shows in what it counts."""
+    """Ask for one token; the counters show whether the engine computed it."""
     with suppress(EngineRefused):
         await engine.next_logprob(BASE_MODEL, [0], 0)

@@ -1,7 +1,7 @@
-"""Which variables of the rollout server its engine gets: a pure function.
+"""Which variables of the rollout server its engine inherits: a pure function.
 
-The store's Secret gives the server all its keys as variables, and nobody knows their names. So the engine
-gets what is listed here, and nothing else.
+The store's Secret gives the server all its keys as variables, whose names nobody knows in advance. So the
+engine gets only what is listed here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NAMES: Final = frozenset(
         *("CC", "CXX", "MAX_JOBS", "LOCAL_RANK"),
     }
 )
-"""Of the system, its certificates and its compilers."""
+"""Names that belong to the system, its certificates and its compilers."""
 BEGINNINGS: Final = (
     *("LC_", "LD_", "XDG_", "PYTHON", "MALLOC_"),
     *(
@@ -43,9 +43,9 @@ BEGINNINGS: Final = (
     *("TORCH", "PYTORCH_", "TRITON_", "FLASHINFER_", "FLASH_", "DG_", "DEEP_EP_", "TVM_"),
     *("VLLM_", "RAY_", "HF_", "TRANSFORMERS_", "TOKENIZERS_", "SAFETENSORS_", "HUGGINGFACE_HUB_CACHE"),
 )
-"""Of names: the libraries that vLLM runs on."""
+"""Beginnings of names that belong to the libraries that vLLM runs on."""
 SECRET: Final = ("_API_KEY", "_ACCESS_KEY", "_TOKEN", "_TOKEN_PATH", "_SECRET", "_PASSWORD", "_CREDENTIALS")
-"""Ends of names among these that hold a secret: VLLM_API_KEY, HF_TOKEN."""
+"""Ends of names among these that hold a secret, such as VLLM_API_KEY and HF_TOKEN."""
 
 
 def inherited(parent: Mapping[str, str]) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """From the served model to vLLM's command line and environment: a pure function.
 
-Nothing here looks at the machine; what it needs to know of it comes in as `Host`. Flags that users add in
+Nothing here looks at the machine; `Host` describes what matters of it. Flags that users add in
 `spec.rollout.engine.extraArgs`, or in `extraArgs` of a judge, come last, so they win.
 """
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from headway_api.config import ServedModel
 
 KEEP_ADAPTERS: Final = 3
-"""Versions of the trained policy that stay loaded: the newest, and those that turns in flight may still be
-sampling from."""
+"""Versions of the trained policy that stay loaded: the newest, and those that turns in flight may still
+sample from."""
 
 TRANSFER_BACKEND: Final = "headway-folder"
 """Name of the weight-transfer engine in `weight_transfer.py`."""
@@ -33,18 +33,18 @@ TRANSFER_BACKEND: Final = "headway-folder"
 FULL_WORKER: Final = "headway_rollout.weight_transfer.WorkerExtension"
 LORA_WORKER: Final = "headway_rollout.cpu_lora.LoraWorker"
 PLAIN_WORKER: Final = "headway_rollout.worker.Worker"
-"""What vLLM's workers import before they load the model: to take full weights, adapters or none."""
+"""Modules that vLLM's workers import before they load the model: for full weights, adapters or neither."""
 
 DOOR: Final = "headway_rollout.door.Door"
-"""What vLLM's front process puts before all its routes."""
+"""Middleware that vLLM's front process runs before all its routes."""
 
 LORA_RANKS: Final = (1, 8, 16, 32, 64, 128, 256)
-"""Ranks vLLM reserves slots for; an adapter of a rank between takes the next one."""
+"""Ranks for which vLLM can reserve slots; an adapter of a rank between two of them takes the larger."""
 
 MEBIBYTE: Final = 1 << 20
 SMALLEST_CACHE: Final = 64 * MEBIBYTE
 LARGEST_CACHE: Final = 512 * MEBIBYTE
-"""On a CPU, past this only a single sequence of full length makes the cache larger."""
+"""Largest cache on a CPU, unless a single sequence of full length needs more."""
 
 BYTES: Final = {"float32": 4, "bfloat16": 2}
 
@@ -54,10 +54,10 @@ class Host:
     """What the command line depends on besides the spec."""
 
     accelerator: bool
-    """A GPU is there; else vLLM runs on the CPU."""
+    """Whether there is a GPU; otherwise vLLM runs on the CPU."""
     cores: int
     cache: Path
-    """Writable folder: caches of the heavy libraries."""
+    """Writable folder for caches of the heavy libraries."""
     address: str
     port: int
     python: str
@@ -83,10 +83,10 @@ def launch(
     """How to start vLLM for `model` on `host`.
 
     Args:
-        folder: where the base model lies.
+        folder: folder of the base model.
         config: content of its config.json.
         parent: environment of this process.
-        key: who asks vLLM has this one.
+        key: the key that every request to vLLM must send.
     """
     argv = [host.python, "-m", "vllm.entrypoints.openai.api_server"]
     argv += ["--model", str(folder), "--served-model-name", BASE_MODEL]
@@ -107,15 +107,15 @@ def launch(
 
 
 def _weights(model: ServedModel) -> list[str]:
-    """Flags for the weights that come later: adapters, or all weights of the model, or none."""
+    """Flags for weights that are loaded later: adapters, all weights of the model, or none."""
     if model.lora_rank is not None:
         return _lora(model.lora_rank, most_adapters(model))
     return _full() if model.updates else ["--worker-extension-cls", PLAIN_WORKER]
 
 
 def most_adapters(model: ServedModel) -> int:
-    """Adapters that requests name at the same time: one a slot, and older versions of the trained policy that
-    turns in flight sample from."""
+    """Adapters that requests name at the same time: one for each slot, and older versions of the trained
+    policy. Turns in flight still sample from those versions."""
     return model.adapters + (KEEP_ADAPTERS - 1 if model.updates else 0)
 
 
@@ -125,7 +125,7 @@ def _lora(rank: int, adapters: int) -> list[str]:
         "--enable-lora",
         "--max-lora-rank", str(place),
         "--max-loras", str(adapters),
-        # vLLM's worker keeps unloaded adapters until it needs their place; twice the live ones is plenty.
+        # vLLM's worker keeps unloaded adapters until it needs their place; twice the live ones is enough.
         "--max-cpu-loras", str(2 * adapters),
         "--worker-extension-cls", LORA_WORKER,
     ]  # fmt: skip
@@ -140,10 +140,11 @@ def _full() -> list[str]:
 
 def _cpu(model: ServedModel, config: Mapping[str, Any]) -> list[str]:
     argv = ["--enforce-eager", "--kv-cache-memory-bytes", str(cache_bytes(model, config))]
-    # Whole blocks are cached; the default of 128 tokens would find nothing in short conversations.
+    # Only whole blocks are cached. The default of 128 tokens would match nothing in short conversations.
     argv += ["--block-size", "32"]
-    # A prompt computed in parts kills vLLM's CPU engine where the request has a seed, as all of ours do: it
-    # would set back a generator that has no offset. So do turns computed anew after full weights were taken.
+    # vLLM's CPU engine dies if it computes a prompt in parts and the request has a seed, as all of ours do.
+    # It would set back a generator that has no offset. So do turns computed again after full weights were
+    # taken.
     argv += ["--no-enable-chunked-prefill"]
     if model.rollout.engine.tensor_parallel_size == 1:
         argv += ["--distributed-executor-backend", "uni"]
@@ -151,7 +152,7 @@ def _cpu(model: ServedModel, config: Mapping[str, Any]) -> list[str]:
 
 
 def cache_bytes(model: ServedModel, config: Mapping[str, Any]) -> int:
-    """Bytes of KV cache on a CPU: every episode in flight at full length, within bounds."""
+    """Bytes of KV cache on a CPU: room for every episode in flight at full length, within bounds."""
     heads = int(config["num_attention_heads"])
     head_size = int(config.get("head_dim") or int(config["hidden_size"]) // heads)
     kv_heads = int(config.get("num_key_value_heads") or heads)
@@ -163,42 +164,44 @@ def cache_bytes(model: ServedModel, config: Mapping[str, Any]) -> int:
 
 
 def environment(model: ServedModel, host: Host, parent: Mapping[str, str], key: str) -> dict[str, str]:
-    """Environment of the engine: what it may have of this process's, and vLLM's own switches.
+    """Environment of the engine: the variables that it may inherit, and vLLM's own switches.
 
-    Of the key that vLLM's port asks for, the digest alone.
+    Of the key of vLLM's port it has only the digest.
     """
     env = inherited(parent) | {
         "HOME": str(host.cache),
         "XDG_CACHE_HOME": str(host.cache / "xdg"),
-        # An image may bring a warm one: what vLLM learnt about each model class, which costs seconds to ask.
+        # An image may bring a warm cache of what vLLM learnt about each model class. To ask again costs
+        # seconds.
         "VLLM_CACHE_ROOT": parent.get("VLLM_CACHE_ROOT") or str(host.cache / "vllm"),
         "HF_HUB_OFFLINE": "1",
         "VLLM_NO_USAGE_STATS": "1",
         "DO_NOT_TRACK": "1",
         "PYTHONUNBUFFERED": "1",
-        # A process that dies of a signal says in which call (`deaths.py`).
+        # A process that dies of a signal names the call (`deaths.py`).
         "PYTHONFAULTHANDLER": "1",
-        # The tests run on the first model runner, the only one that a CPU has.
+        # The tests run on the first model runner, the only one that works on a CPU.
         "VLLM_USE_V2_MODEL_RUNNER": parent.get("VLLM_USE_V2_MODEL_RUNNER") or "0",
         ENV_DIGEST: digest(key),
-        # Pause, resume and weight updates: as every route, for who has the key.
+        # Pause, resume and weight updates. Like every route, they need the key.
         "VLLM_SERVER_DEV_MODE": "1",
         "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
     }
     if not host.accelerator:
         env |= {
             "OMP_NUM_THREADS": parent.get("OMP_NUM_THREADS") or str(threads(model, host)),
-            # Bound, every server of a node would sit on core 0.
+            # If bound, every server of a node would run on core 0.
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",
             "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-            # Otherwise the first request for log-probabilities compiles, or dies for want of a compiler.
+            # Otherwise the first request for log-probabilities compiles, or fails because there is no
+            # compiler.
             "TORCHDYNAMO_DISABLE": "1",
         }
     return env
 
 
 def threads(model: ServedModel, host: Host) -> int:
-    """Threads for the CPU's kernels: the container's limit where there is one, else the cores."""
+    """Threads for the CPU's kernels: the container's limit if it has one, else the cores."""
     limits = model.rollout.resources.limits if model.rollout.resources is not None else None
     quantity = (limits or {}).get("cpu")
     if quantity is None:

@@ -1,8 +1,8 @@
-"""vLLM's own figures for scrapers, on a port that answers nothing else.
+"""Serves vLLM's own metrics to scrapers, on a port that answers nothing else.
 
-vLLM's port has development endpoints that replace the weights, so only the job's coordinator is let in there.
-Scrapers are let in here instead: each GET of /metrics is asked of vLLM over loopback, and its answer is
-handed on as it came. No other path, method, query or header goes through.
+vLLM's port has development endpoints that replace the weights, so only the job's coordinator may use it.
+Scrapers use this port instead. Each GET of /metrics is forwarded to vLLM over loopback, and its answer is
+returned unchanged. No other path, method, query or header is forwarded.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from aiohttp import web
 from headway_rollout.engine import Engine, EngineRefused
 
 ANSWER_SECONDS: Final = 8.0
-"""Longest that a scrape waits; Prometheus gives up after 10 s unless told otherwise."""
+"""Longest that a scrape waits; Prometheus gives up after 10 s by default."""
 MOST_BYTES: Final = 16 << 20
-"""A hundred times what vLLM says at its start."""
+"""A hundred times the size of vLLM's metrics at its start."""
 
 
 def application(engine: Callable[[], Engine | None]) -> web.Application:

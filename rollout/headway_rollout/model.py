@@ -17,25 +17,25 @@ if TYPE_CHECKING:
     from headway_api.store import Store
 
 STORE_FAILURES: Final = (OSError, ClientError, BotoCoreError, Boto3Error)
-"""What reading from the artifact store may raise besides `NotFound`."""
+"""What a read from the artifact store may raise besides `NotFound`."""
 
 
 def fetch(model: Source, store: Store, cache: Path, field: str = base_model.FIELD) -> Path:
-    """Fetch the base model from the artifact store or the hub. `field` is the one that errors name.
+    """Fetch the base model from the artifact store or the hub. `field` is the field that errors name.
 
     Raises:
-        JobError: `ModelUnavailable` where nothing of use lies there, `ModelNotFetched` where the way to it
-            failed; both are retriable and name `field`.
+        JobError: `ModelUnavailable` if nothing usable lies there, `ModelNotFetched` if the transfer failed;
+            both are retriable and name `field`.
     """
     try:
-        with not_final():  # the preflight has seen that it is there
+        with not_final():  # the preflight has checked that it exists
             return base_model.fetch(model, store, cache, field=field)
     except STORE_FAILURES as error:
         raise JobError("ModelNotFetched", f"{model.base}: {error}", field=field, permanent=False) from error
 
 
 def read_config(folder: Path, field: str = base_model.FIELD) -> dict[str, Any]:
-    """The model's config.json; of a multimodal model, the part that describes its text model."""
+    """The model's config.json; for a multimodal model, the part that describes its text model."""
     path = folder / "config.json"
     try:
         config = base_model.read_config(path)

@@ -1,4 +1,4 @@
-"""The engine's processes: started in a group of their own, heard, and gone when the server is."""
+"""The engine's processes: started in a group of their own, read, and gone when the server is gone."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ log = logging.getLogger(__name__)
 
 KEPT_LINES: Final = 400
 DEATH_LINES: Final = 1000
-"""Kept besides from where a process of the engine dies: a dump of its threads."""
+"""Most lines kept in addition from the point where a process of the engine dies: a dump of its threads."""
 LONGEST_LINE: Final = 1 << 20
 GONE_SECONDS: Final = 10.0
-"""How long vLLM's front process may outlive EngineCore. It sees the death within 5 s and ends, but not before
-every answer is sent, and it waits for ever for EngineCore's answer to a call that moves weights."""
+"""How long vLLM's front process may outlive EngineCore. It notices the death within 5 s and ends, but only
+after every answer is sent. It waits forever for EngineCore's answer to a call that moves weights."""
 LAST_WORDS_SECONDS: Final = 5.0
 STOP_SECONDS: Final = 15.0
 """How long vLLM may take to end after SIGTERM before its group is killed."""
@@ -43,7 +43,7 @@ class Transcript:
         self._wanted = 0
 
     def add(self, line: str) -> None:
-        """One more line of output."""
+        """Add a line of output."""
         if self._wanted == 0 and deaths.begins(line):
             self._death, self._wanted = list(self._last), DEATH_LINES
             self._last.clear()
@@ -55,7 +55,7 @@ class Transcript:
 
     @property
     def lines(self) -> list[str]:
-        """What is kept, oldest first."""
+        """The lines that are kept, oldest first."""
         return [*self._death, *self._last]
 
 
@@ -63,7 +63,7 @@ class EngineProcess:
     """vLLM under its guard.
 
     Invariant: once `stop` has returned, or this process has died, no process of the engine's group is left.
-    The first is upheld by `_bury`, the second by `guard`.
+    `_bury` ensures the first, `guard` the second.
     """
 
     def __init__(
@@ -79,8 +79,8 @@ class EngineProcess:
 
     @classmethod
     async def start(cls, launch: Launch) -> EngineProcess:
-        """Start vLLM; returns at once, long before it answers."""
-        # Pipes of our own: `wait` on asyncio's would also wait for every process that inherited them.
+        """Start vLLM. It returns at once, long before vLLM answers."""
+        # Our own pipes: `wait` on asyncio's would also wait for every process that inherited them.
         read_output, write_output = os.pipe()
         read_lifeline, write_lifeline = os.pipe()
         process = await asyncio.create_subprocess_exec(
@@ -110,7 +110,7 @@ class EngineProcess:
 
     @property
     def pid(self) -> int:
-        """The guard's, which is also the number of the engine's process group."""
+        """The guard's process id, which is also the id of the engine's process group."""
         return self._process.pid
 
     @property
@@ -120,13 +120,13 @@ class EngineProcess:
 
     @property
     def running(self) -> bool:
-        """The engine's front process has not ended."""
+        """Whether the engine's front process is still running."""
         return self._process.returncode is None
 
     async def ended(self) -> int:
-        """Wait until the engine ends by itself: its exit code, or 128 + the signal that killed it.
+        """Wait until the engine ends by itself. Return its exit code, or 128 + the signal that killed it.
 
-        Does not return once `kill` was called: that exit code says nothing of the engine.
+        It does not return once `kill` was called: that exit code says nothing about the engine.
         """
         gone = asyncio.create_task(self._outlived())
         exited = asyncio.create_task(self._process.wait())
@@ -148,7 +148,7 @@ class EngineProcess:
         event(log, "the front process outlives EngineCore", logging.WARNING, seconds=GONE_SECONDS)
 
     async def stop(self) -> None:
-        """End the engine: politely, then by force."""
+        """End the engine: with SIGTERM, then by force."""
         if self.running:
             self._process.terminate()
             try:
@@ -158,13 +158,14 @@ class EngineProcess:
         await self._bury()
 
     async def kill(self) -> None:
-        """End the engine at once: no request in flight gets an answer any more. `lines` is complete then."""
+        """End the engine at once: no request in flight gets an answer any more. `lines` is complete
+        afterwards."""
         self._killed = True
         await self._bury()
 
     async def _bury(self) -> None:
-        """Kill what is left of the group, and hear out what it had written."""
-        # A group that is empty already is what is wanted.
+        """Kill what is left of the group, and read the rest of its output."""
+        # An empty group is what we want.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         await self._process.wait()

@@ -1,4 +1,4 @@
-"""In vLLM's worker: takes tensors out of the learner's memory (`headway_api.weights_direct`)."""
+"""In vLLM's worker: receives tensors from the learner's memory (`headway_api.weights_direct`)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from headway_api.weights_direct import (
 )
 
 BLOCKING: Final = "TORCH_NCCL_BLOCKING_WAIT"
-"""Set while an NCCL group is made, an operation that fails or takes too long raises in who waits for it. Else
+"""If set when an NCCL group is created, an operation that fails or times out raises in its caller. Otherwise
 the group's watchdog ends the whole process."""
 DTYPES: Final = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 
@@ -40,15 +40,14 @@ class Receiver:
         device: torch.device,
         step_seconds: float = STEP_SECONDS,
     ) -> None:
-        """Meet the learner; nothing travels yet.
+        """Meet the learner; no weights are sent yet.
 
         Args:
-            rank: of this worker, from 1: the learner is 0.
-            size: of the group, the learner included.
-            device: where the tensors are wanted.
-
+            rank: rank of this worker, from 1: the learner is 0.
+            size: size of the group, the learner included.
+            device: where the tensors are needed.
         Raises:
-            RuntimeError: it could not be met.
+            RuntimeError: the learner could not be met.
         """
         limit = timedelta(seconds=step_seconds)
         met = TCPStore(
@@ -59,7 +58,7 @@ class Receiver:
             timeout=timedelta(seconds=min(MEET_SECONDS, step_seconds)),
         )
         self._store = PrefixStore(place.key, met)
-        # What travels over gloo arrives on the CPU.
+        # gloo delivers to the CPU.
         self._device = device if place.transport == "nccl" else torch.device("cpu")
         self._group = _process_group(place.transport, self._store, rank, size, limit)
         self._rank = rank
@@ -69,7 +68,7 @@ class Receiver:
         """The tensors of `header`, one after the other as they arrive.
 
         Raises:
-            RuntimeError: the learner went or fell silent.
+            RuntimeError: the learner left or stopped responding.
         """
         if self._rank == 1:
             self._store.set(GO, "")
@@ -87,7 +86,7 @@ class Receiver:
 
 
 def _process_group(transport: Transport, store: Any, rank: int, size: int, limit: timedelta) -> Any:
-    """As the learner's own of this name, for the other ranks."""
+    """Like the learner's function of this name, for the other ranks."""
     if transport == "gloo":
         return dist.ProcessGroupGloo(store, rank, size, limit)
     options = dist.ProcessGroupNCCL.Options()

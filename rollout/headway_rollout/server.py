@@ -1,4 +1,5 @@
-"""The rollout server's life: agent up, model fetched, vLLM up, weights taken, until something ends."""
+"""The rollout server's life: start the agent, fetch the model, start vLLM, take weights, until something
+ends."""
 
 from __future__ import annotations
 
@@ -47,12 +48,13 @@ START_SECONDS: Final = 1800.0
 POLL_SECONDS: Final = 0.5
 ANY_ADDRESS: Final = "0.0.0.0"
 REPORT_SECONDS: Final = 3.0
-"""How long a server that failed still answers `GET /v1/weights` with the reason before it ends."""
+"""How long a failed server still answers `GET /v1/weights` with the reason before it ends."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Where the process listens and works; every one may be set by environment, for tests side by side."""
+    """Where the process listens and works. The environment may set each value, so that tests run side by
+    side."""
 
     address: str
     engine_port: int
@@ -62,7 +64,7 @@ class Settings:
 
     @classmethod
     def read(cls, environ: Mapping[str, str]) -> Settings:
-        """`HEADWAY_BIND_ADDRESS`, `HEADWAY_{ENGINE,WEIGHTS,METRICS}_PORT`, `HEADWAY_CACHE_DIR`."""
+        """Read `HEADWAY_BIND_ADDRESS`, `HEADWAY_{ENGINE,WEIGHTS,METRICS}_PORT` and `HEADWAY_CACHE_DIR`."""
         return cls(
             address=environ.get(names.ENV_BIND_ADDRESS, ANY_ADDRESS),
             engine_port=int(environ.get("HEADWAY_ENGINE_PORT", names.PORT_ENGINE)),
@@ -78,7 +80,7 @@ class Settings:
         return f"http://{host}:{self.engine_port}"
 
     def host(self) -> Host:
-        """What there is of the machine that the engine's command line depends on."""
+        """What the engine's command line needs to know about the machine."""
         return Host(
             accelerator=Path("/dev/nvidiactl").exists(),
             cores=len(os.sched_getaffinity(0)),
@@ -90,10 +92,10 @@ class Settings:
 
 
 class RolloutServer:
-    """The process: vLLM, and the agent that tells what it holds.
+    """The process: vLLM, and the agent that reports its weights.
 
     It ends, with the engine, on SIGTERM (normally), when the engine ends or hangs, and when weights could not
-    be verified (all retriable); a base model that vLLM cannot load ends it for good.
+    be verified (all retriable). A base model that vLLM cannot load ends it permanently.
     """
 
     def __init__(
@@ -134,7 +136,7 @@ class RolloutServer:
         """Serve until SIGTERM.
 
         Raises:
-            JobError: the process cannot go on.
+            JobError: the process cannot continue.
         """
         stopping = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -147,7 +149,7 @@ class RolloutServer:
             listening(shown, self._settings.metrics_port, host=host),
         ):
             try:
-                # The engine closes an idle connection after 5 s. A request that met the close would look like
+                # The engine closes an idle connection after 5 s. A request during the close would look like
                 # an engine that fails.
                 connector = aiohttp.TCPConnector(limit=0, force_close=True)
                 async with aiohttp.ClientSession(connector=connector) as http:
@@ -158,7 +160,7 @@ class RolloutServer:
         event(log, "stopped")
 
     async def _until(self, stopping: asyncio.Event, work: Coroutine[None, None, None]) -> None:
-        """Run `work`, which ends only by raising, until it does or SIGTERM comes."""
+        """Run `work` until it raises, its only way to end, or until SIGTERM."""
         serving, asked = asyncio.create_task(work), asyncio.create_task(stopping.wait())
         try:
             await asyncio.wait({serving, asked}, return_when=asyncio.FIRST_COMPLETED)
@@ -171,7 +173,7 @@ class RolloutServer:
 
     async def _serve(self, http: aiohttp.ClientSession) -> None:
         served, cache, started = self._served, self._settings.cache, time.monotonic()
-        # What a container that ran here before had fetched: its engine is gone, nobody will ask for it.
+        # Weights that an earlier container fetched: its engine is gone, so nobody will ask for them.
         await asyncio.to_thread(shutil.rmtree, cache / "weights", ignore_errors=True)
         store = await asyncio.to_thread(_open_store, served.output)
         folder = await asyncio.to_thread(model.fetch, served, store, cache, served.field)
@@ -215,14 +217,14 @@ class RolloutServer:
         return Slots(updater, served.adapters, reserved=POLICY if served.updates else None)
 
     async def _kill(self) -> str | None:
-        """End the engine: of which signal one of its processes had died before, or None."""
+        """End the engine. Return which signal had killed one of its processes before, or None."""
         assert self._process is not None, "weights are taken by an engine that was started"
         await self._process.kill()
         death = deaths.find(0, self._process.lines)
         return death.sentence if death is not None else None
 
     def _loader(self, slot: str, engine: Engine, folder: Path, http: aiohttp.ClientSession) -> Loader:
-        """How weights are taken into a slot.
+        """How weights are loaded into a slot.
 
         Raises:
             SlotRefused: this server has no such slot.

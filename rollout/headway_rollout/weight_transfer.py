@@ -1,16 +1,17 @@
 """Runs inside vLLM: a weight-transfer engine that reads a checkpoint from a folder, or from the learner.
 
-It knows vLLM's internals, as `cpu_lora` does and nothing else. `launch.py` names `WorkerExtension` as the
-worker extension, so every worker imports this module before it creates its transfer engine.
+Only this module and `cpu_lora` know vLLM's internals. `launch.py` names `WorkerExtension` as the worker
+extension, so every worker imports this module before it creates its transfer engine.
 
 vLLM's reload packs each layer's weights again as it loads them. One layer is never loaded: an output head
-tied to the embeddings. On a GPU it shares their storage and is right by itself; on a CPU its product runs
-on a packed copy that was made once, so the head would stay at the old weights while everything answers 200.
+tied to the embeddings. On a GPU the head shares their storage and needs nothing. On a CPU its product runs on
+a packed copy that was made once. So the head would keep the old weights while every request answers 200.
 `finish_weight_update` packs it again.
 
-Tensors are held against the digests that the learner gave them: each as it is handed to the model, and those
-that the model keeps as they are (which ones, the base model shows) also as they lie in it afterwards. So the
-engine's own process has seen that it holds this version, also in bfloat16, where a canary cannot tell.
+Each tensor is compared with the learner's digest as the model receives it. Some parameters remain unchanged
+in the model (the base model shows which); they are compared again in the model afterwards. So the engine's
+own process has checked that it holds this version. That works in bfloat16 too, where a canary cannot
+distinguish versions.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ from headway_rollout.receiver import Receiver
 from headway_rollout.worker import Worker
 
 BACKEND = "headway-folder"
-"""As `launch.TRANSFER_BACKEND` says; the two are held together by a test."""
+"""The same name as `launch.TRANSFER_BACKEND`; a test compares the two."""
 
 HASHED_AHEAD = 8
-"""Tensors that are hashed while those before them are loaded."""
+"""Tensors that are hashed while earlier ones are loaded."""
 HASHED_AHEAD_DIRECT = 2
-"""The same of tensors that arrive in the memory of the device."""
+"""The same for tensors that arrive in the device's memory."""
 
 
 class WrongTensor(Exception):
@@ -51,43 +52,43 @@ class WrongTensor(Exception):
 
 @dataclass
 class NoInit(WeightTransferInitInfo):
-    """Nobody has to be met before the first update."""
+    """No peer has to be met before the first update."""
 
 
 @dataclass
 class Folder(WeightTransferUpdateInfo):
-    """A checkpoint in Hugging Face layout, whole."""
+    """A whole checkpoint in Hugging Face layout."""
 
     folder: str
     files: list[str] = field(default_factory=list)
     digests: str | None = None
-    """File with the tensors' digests; without it they are taken as they are."""
+    """File with the tensors' digests; without it the tensors are not checked."""
     header: str | None = None
-    """File with the `DirectHeader` of what the learner that was met hands over, in the place of files."""
+    """File with the `DirectHeader` of what the learner sends, instead of files."""
 
 
 class FolderTransferEngine(WeightTransferEngine[NoInit, Folder]):
-    """Loads a folder's safetensors files, or what the learner hands over, into the live model."""
+    """Loads a folder's safetensors files, or what the learner sends, into the live model."""
 
     init_info_cls = NoInit
     update_info_cls = Folder
     _receiver: Receiver | None = None
-    """What was joined and has handed over nothing yet."""
+    """The learner that was joined and has sent nothing yet."""
     _expected: Mapping[str, str] = {}
-    """Digests of the tensors of the update under way."""
+    """Digests of the tensors of the current update."""
     _dtypes: Mapping[str, torch.dtype] = {}
-    """Number formats in which they were handed over."""
+    """Number formats in which they were received."""
     _kept: frozenset[str] | None = None
-    """Names under which the model holds a checkpoint's tensors as they are; None before the first update."""
+    """Names of parameters that the model holds exactly as in a checkpoint; None before the first update."""
 
     def init_transfer_engine(self, init_info: NoInit) -> None:
         """Nothing to set up."""
 
     def meet(self, host: str, place: DirectPlace) -> None:
-        """Meet the learner, together with the other workers of this engine; the model stays as it is.
+        """Meet the learner, together with the other workers of this engine; the model is unchanged.
 
         Raises:
-            RuntimeError: it, or one of the others, did not come.
+            RuntimeError: the learner, or another worker, did not come.
         """
         self._receiver = None
         self._receiver = Receiver(
@@ -99,7 +100,7 @@ class FolderTransferEngine(WeightTransferEngine[NoInit, Folder]):
         )
 
     def start_weight_update(self) -> None:
-        """Have every layer take checkpoint tensors again."""
+        """Make every layer accept checkpoint tensors again."""
         if self._kept is None:  # the model is still the base model
             self._kept = kept_as_they_are(self.model, Path(self.model_config.model))
         initialize_layerwise_reload(self.model)
@@ -138,7 +139,7 @@ class FolderTransferEngine(WeightTransferEngine[NoInit, Folder]):
         return verified(tensors, expected, dtypes, ahead)
 
     def finish_weight_update(self) -> None:
-        """Put the loaded weights where the kernels read them."""
+        """Move the loaded weights to where the kernels read them."""
         finalize_layerwise_reload(self.model, self.model_config)
         if current_platform.is_cpu():
             _pack_output_heads(self.model)
@@ -146,14 +147,14 @@ class FolderTransferEngine(WeightTransferEngine[NoInit, Folder]):
         check_held(self.model, kept, self._expected)
 
     def shutdown(self) -> None:
-        """Let go of a learner that was joined."""
+        """Release a learner that was joined."""
         self._receiver = None
 
 
 def _tensors(
     folder: Path, files: list[str], of: Collection[str] | None = None
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors of some files, or those named in `of`; one is read when it is asked for."""
+    """The tensors of some files, or those named in `of`; each is read only when it is needed."""
     for name in files:
         with safe_open(folder / name, framework="pt", device="cpu") as file:
             for key in file.keys():  # noqa: SIM118  safe_open is no mapping
@@ -167,7 +168,7 @@ def verified(
     dtypes: MutableMapping[str, torch.dtype],
     ahead_of_use: int = HASHED_AHEAD,
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """The same tensors, each once its digest is known to be right; some are hashed ahead of who takes them.
+    """The same tensors, each after its digest was checked; some are hashed ahead of use.
 
     `dtypes` is filled with the number format of each.
 
@@ -195,9 +196,9 @@ def verified(
 
 
 def kept_as_they_are(model: torch.nn.Module, base: Path) -> frozenset[str]:
-    """Parameters that are, bit for bit, what the checkpoint in `base` has under their name, in their format.
+    """Parameters that equal, bit for bit, the checkpoint's tensor of their name, in their own format.
 
-    Embeddings and norms as a rule, and on a GPU what is neither fused with others nor split over workers.
+    As a rule these are embeddings and norms, and on a GPU all that is neither fused nor split over workers.
     """
     held = dict(model.named_parameters())
     files = sorted(path.name for path in base.glob("*.safetensors"))
@@ -210,9 +211,10 @@ def _same(held: torch.Tensor, tensor: torch.Tensor) -> bool:
 
 
 def check_held(model: torch.nn.Module, kept: Mapping[str, torch.dtype], expected: Mapping[str, str]) -> None:
-    """Raises `WrongTensor` where a parameter that is kept as it is has another digest than the expected.
+    """Raise `WrongTensor` if a parameter that is kept unchanged does not have the expected digest.
 
-    `kept` says in which number format each was handed over: one that is held in another has other bytes.
+    `kept` has the number format in which each was received. A parameter held in another format has other
+    bytes, and is skipped.
     """
     parameters = dict(model.named_parameters())
     held = {name: parameters[name] for name, dtype in kept.items() if parameters[name].dtype == dtype}
@@ -228,7 +230,7 @@ def digest(tensor: torch.Tensor) -> str:
 
 
 def check(name: str, found: str, expected: Mapping[str, str]) -> None:
-    """Raises `WrongTensor` where a digest is not the expected one."""
+    """Raise `WrongTensor` if a digest is not the expected one."""
     if found != expected.get(name):
         raise WrongTensor(
             f"{WRONG_TENSOR}{name} has sha256 {found}; the learner published {expected.get(name)}"
@@ -242,15 +244,15 @@ def _pack_output_heads(model: torch.nn.Module) -> None:
 
 
 class WorkerExtension(Worker):
-    """What every worker can be asked for besides. Naming it makes the worker import this module."""
+    """Further calls that every worker answers. Naming this class makes the worker import this module."""
 
     weight_transfer_engine: FolderTransferEngine
 
     def meet_learner(self, host: str, place: str) -> str | None:
-        """Meet the learner at `place`, a `DirectPlace` in JSON; why that failed, or None.
+        """Meet the learner at `place`, a `DirectPlace` in JSON. Return why that failed, or None.
 
-        Said and not raised: after an error of one worker, vLLM takes the others' answers to that call for
-        answers to the next.
+        It returns the reason instead of raising. After one worker's error, vLLM mistakes the others' answers
+        to that call for answers to the next.
         """
         try:
             self.weight_transfer_engine.meet(host, DirectPlace.model_validate_json(place))

@@ -1,14 +1,14 @@
-"""Runs inside vLLM's workers: what each of them needs before its first step.
+"""Runs inside vLLM's workers: prepares each of them before its first step.
 
-`launch.py` names `Worker`, or a class made from it, as the worker extension. Every worker imports it before
-it loads the model.
+`launch.py` names `Worker`, or a subclass, as the worker extension. Every worker imports it before it loads
+the model.
 
 Linux lets a process use AMX tiles only after the process has asked for them. vLLM's attention on the CPU uses
-tiles for bfloat16 without asking, and the kernel ends the worker with SIGILL. The permission holds for the
-whole process, also for threads that run already.
+tiles for bfloat16 without asking, and the kernel ends the worker with SIGILL. The permission applies to the
+whole process, including threads that already run.
 
-tvm_ffi, which vLLM imports, replaces faulthandler's handler of SIGSEGV by its own. That one names no Python
-call, so faulthandler is put back.
+tvm_ffi, which vLLM imports, replaces faulthandler's handler of SIGSEGV with its own. That handler names no
+Python call, so this module restores faulthandler.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ class Worker:
 
 
 def ask_for_tiles() -> bool:
-    """Ask the kernel for AMX tiles; whether this process may use them. False where the processor has none."""
+    """Ask the kernel for AMX tiles. Return whether this process may use them: False if the processor has
+    none."""
     return torch.cpu._init_amx()
 
 
 def name_calls() -> None:
-    """Have a signal that kills this process name the Python call in which it came, on standard error."""
-    faulthandler.disable()  # enabling what is enabled already would leave the handlers of others
+    """Make a fatal signal print the Python call in which it came, on standard error."""
+    faulthandler.disable()  # a second enable alone would leave the handlers of others
     faulthandler.enable(sys.__stderr__ or 2)
 
 

@@ -1,4 +1,4 @@
-"""The proof that weights arrived: a fixed sequence scored by learner and engine alike."""
+"""The proof that weights arrived: learner and engine score the same fixed sequence."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 MOST_POSITIONS: Final = 32
-"""Positions of the sequence that are scored: each is a request of its own."""
+"""Most positions of the sequence that are scored; each is a request of its own."""
 
 
 def positions(count: int) -> list[int]:
@@ -18,7 +18,7 @@ def positions(count: int) -> list[int]:
 
 
 def difference(expected: Sequence[float], found: Sequence[float]) -> float:
-    """Mean absolute difference of two lists of log-probabilities; infinite where they cannot be compared."""
+    """Mean absolute difference of two lists of log-probabilities; infinite if they cannot be compared."""
     if not expected or len(expected) != len(found):
         return math.inf
     total = math.fsum(abs(a - b) for a, b in zip(expected, found, strict=True))

@@ -26,7 +26,7 @@ class Held:
 
 
 def after(held: PolicyVersion | None, links: Sequence[WeightsLink]) -> Sequence[WeightsLink] | None:
-    """The deltas to apply to the version held, in order; None where the last link is not built on it."""
+    """The deltas to apply to the version held, in order; None if the last link is not built on it."""
     for at, link in enumerate(links[:-1]):
         if link.version == held:
             return links[at + 1 :]
@@ -34,11 +34,11 @@ def after(held: PolicyVersion | None, links: Sequence[WeightsLink]) -> Sequence[
 
 
 def fetch(store: Store, manifest: WeightsManifest, folder: Path, held: Held | None) -> None:
-    """Fill `folder` with the whole model of `manifest`; what is held is read and stays as it is.
+    """Fill `folder` with the whole model of `manifest`; the held version is read and remains unchanged.
 
-    A delta is applied to the version held where its chain leads there, else to the full version that the
-    chain begins with. Where it does not fit what is held, that may be damaged: the full version decides.
-    Deltas are fetched first: where one of them cannot be had, all weights need not be fetched to find out.
+    A delta is applied to the version held if its chain leads there, else to the full version at the chain's
+    start. If it does not fit the version held, that may be damaged, so the full version is used instead.
+    Deltas are fetched first: if one is missing, all weights need not be fetched to find out.
 
     Raises:
         Corrupt: a file or a tensor differs from its digest, and no other way leads to this version.

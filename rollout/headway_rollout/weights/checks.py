@@ -1,5 +1,6 @@
-"""Are downloaded files what they must be? Asked before the engine is touched, because there a wrong shape is
-fatal, a missing tensor goes unnoticed and an empty list of files answers 200.
+"""Checks downloaded files before the engine is touched.
+
+In the engine a wrong shape is fatal, a missing tensor goes unnoticed, and an empty list of files answers 200.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ class Unusable(Exception):
 
 @dataclass(frozen=True)
 class TensorHeader:
-    """What a safetensors file says of one tensor."""
+    """What a safetensors file says about one tensor."""
 
     dtype: str
     shape: tuple[int, ...]
 
 
 def read_header(path: Path) -> dict[str, TensorHeader]:
-    """Names, dtypes and shapes in a safetensors file; the size of the file is held against them.
+    """Names, dtypes and shapes in a safetensors file, checked against the size of the file.
 
     Raises:
         Unusable: not a whole safetensors file.
@@ -43,7 +44,7 @@ def read_header(path: Path) -> dict[str, TensorHeader]:
 
 
 def read_headers(folder: Path, names: Iterable[str] | None = None) -> dict[str, TensorHeader]:
-    """All tensors of a folder's safetensors files, or of those named."""
+    """All tensors of a folder's safetensors files, or of the named files."""
     paths = sorted(folder.glob("*.safetensors")) if names is None else [folder / name for name in names]
     found: dict[str, TensorHeader] = {}
     for path in paths:
@@ -56,12 +57,13 @@ def read_headers(folder: Path, names: Iterable[str] | None = None) -> dict[str, 
 
 
 def check_manifest(manifest: WeightsManifest, kinds: Collection[str]) -> None:
-    """The manifest is of a kind that this job's servers take, and its file names stay inside their folder."""
+    """Check that this job's servers take the manifest's kind, and that its file names stay inside their
+    folder."""
     if manifest.kind not in kinds:
         raise Unusable(f"the manifest is of {manifest.kind} weights; this server takes {' and '.join(kinds)}")
     if manifest.canary is not None:
         _check_canary(manifest.canary)
-    if manifest.kind != "base":  # those are loaded already, so no file is read
+    if manifest.kind != "base":  # a base model is already loaded, so no file is read
         _check_files(manifest)
 
 
@@ -91,10 +93,10 @@ def tensor_files(files: Iterable[FileDigest]) -> list[str]:
 
 
 def check_full(expected: Mapping[str, TensorHeader], found: Mapping[str, TensorHeader]) -> None:
-    """A full checkpoint has the base model's tensors, each in its shape, in floating point.
+    """Check that a full checkpoint has the base model's tensors, each in its shape, in floating point.
 
     Raises:
-        Unusable: naming the first tensor at fault.
+        Unusable: names the first tensor at fault.
     """
     missing = sorted(expected.keys() - found.keys() - {TIED})
     unknown = sorted(found.keys() - expected.keys() - {TIED})
@@ -111,10 +113,10 @@ def check_full(expected: Mapping[str, TensorHeader], found: Mapping[str, TensorH
 
 
 def check_lora(config: Mapping[str, object], found: Mapping[str, TensorHeader], max_rank: int) -> None:
-    """An adapter has pairs of matrices of its own rank, no larger than the engine has room for.
+    """Check that an adapter has pairs of matrices of its own rank, which the engine has room for.
 
     Raises:
-        Unusable: naming the first thing at fault.
+        Unusable: names the first fault.
     """
     rank = config.get("r")
     if config.get("peft_type") != "LORA" or not isinstance(rank, int):

@@ -1,6 +1,6 @@
-"""A delta applied to the version it is built on, as `headway_api.weights_format` lays it out.
+"""Applies a delta to the version it is built on, in the format of `headway_api.weights_format`.
 
-Nothing here believes the result: each tensor is held against its digest before anyone may load it.
+The result is not trusted: each tensor is compared with its digest before anyone may load it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MOST_THREADS: Final = 8
 
 
 def decode(elements: Elements, data: bytes) -> None:
-    """Turn `elements` (flat, of one unsigned type) into what they are after the delta.
+    """Change `elements` (flat, of one unsigned type) as the delta says.
 
     Raises:
         ValueError: the data is not a delta of so many elements.
@@ -66,11 +66,11 @@ def _numbers(data: bytes, dtype: np.dtype[Any]) -> Elements:
 
 
 def apply(before: Path, delta: Path, digests: Path, after: Path) -> None:
-    """Write to `after` the safetensors file that `delta` makes of `before`.
+    """Write to `after` the safetensors file that results from `before` and `delta`.
 
     Raises:
-        Corrupt: a tensor is not what its digest says: one of the three files is not what it should be, or
-            the delta is not of this version.
+        Corrupt: a tensor does not match its digest: one of the three files is damaged, or the delta is not of
+            this version.
     """
     try:
         spans, changes = read_spans(before), read_spans(delta)

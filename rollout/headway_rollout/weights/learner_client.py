@@ -1,4 +1,4 @@
-"""The learner as a server sees it whose weights come out of its memory (`headway_api.weights_direct`)."""
+"""A server's client of the learner, if its weights come from memory (`headway_api.weights_direct`)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from headway_rollout.weights.checks import TensorHeader, Unusable, check_full
 from headway_wire.contents import content, start
 
 HEADER_FILE: Final = "header.json"
-"""In the folder of a version that the engine takes from the learner, in the place of its weights."""
+"""File in the folder of a version that the engine takes from the learner, instead of its weights."""
 ASK_SECONDS: Final = 30.0
 SHOWN_CHARACTERS: Final = 500
 """Most characters of a refusal that an error repeats."""
@@ -38,16 +38,16 @@ class LearnerClient:
     http: aiohttp.ClientSession
     key: str
     join: DirectJoin
-    """What this engine is."""
+    """The workers of this engine, as the learner needs to know them."""
 
     async def meet(
         self, source: DirectSource, folder: Path, engine: Engine, expected: Mapping[str, TensorHeader]
     ) -> None:
-        """Have the engine meet the learner, which then waits for it; `folder` gets the header.
+        """Make the engine meet the learner, which then waits for it; `folder` gets the header.
 
         Raises:
-            NotJoined: the learner is away, or offers other weights by now.
-            Unusable: what it offers is not what the manifest names, or not this model's weights.
+            NotJoined: the learner is away, or now offers other weights.
+            Unusable: its offer is not what the manifest names, or not this model's weights.
         """
         where = f"http://{source.host}:{source.port}"
         try:
@@ -64,7 +64,7 @@ class LearnerClient:
         except NoAnswer as error:
             raise NotJoined(f"the learner hands over nothing: {error}") from error
         await engine.join(source.host, place)
-        # By the header a folder is known to be one whose learner was joined.
+        # The header marks a folder whose learner was joined.
         await asyncio.to_thread(_write, folder, header)
 
     async def _call(self, method: str, url: str, body: Any = None) -> Any:
@@ -72,7 +72,7 @@ class LearnerClient:
         limit = aiohttp.ClientTimeout(total=ASK_SECONDS)
         # A redirect would carry the key to another host.
         options: dict[str, Any] = {"headers": headers, "timeout": limit, "allow_redirects": False}
-        options["auto_decompress"] = False  # what is compressed was not asked for, and is no JSON
+        options["auto_decompress"] = False  # a compressed answer was not asked for, and is no JSON
         try:
             async with self.http.request(method, url, json=body, **options) as response:
                 if response.status >= 300:

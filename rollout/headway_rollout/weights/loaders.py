@@ -1,4 +1,4 @@
-"""How the engine is made to take weights: as one more adapter, in place of all it holds, or not at all."""
+"""How weights are loaded into the engine: as one more adapter, instead of all it holds, or not at all."""
 
 from __future__ import annotations
 
@@ -33,41 +33,38 @@ log = logging.getLogger(__name__)
 
 
 class Loader(Protocol):
-    """One way of taking weights into one slot. `fetch` does not touch the engine; `load` does."""
+    """One way to load weights into one slot. `fetch` does not touch the engine; `load` does."""
 
     kinds: tuple[str, ...]
-    """Of manifests that it takes."""
+    """Kinds of manifests that it takes."""
 
     def holds(self, manifest: WeightsManifest) -> bool:
-        """Nothing need be fetched for it: the engine has the weights, or their files lie here still.
-
-        Raises `Unusable` where this version had other files."""
+        """Whether nothing need be fetched: the engine has the weights, or their files are still here. Raises
+        `Unusable` if this version had other files."""
 
     async def fetch(self, store: Store, manifest: WeightsManifest, folder: Path) -> None:
-        """Bring the files into `folder`, which is not there yet, or have the engine meet who has the weights.
-
-        Raises `Unusable` where they are not this model's, what `download_folder` raises, and `NotJoined`."""
+        """Download the files into `folder`, which does not exist yet, or make the engine meet the learner.
+        Raises `Unusable` if they are not this model's, what `download_folder` raises, and `NotJoined`."""
 
     async def load(self, manifest: WeightsManifest, folder: Path) -> None:
-        """Raises `EngineRefused`, after which the engine is not to be trusted with these weights."""
+        """Load the weights. Raises `EngineRefused`; afterwards these weights in the engine cannot be trusted."""
 
     def model(self, manifest: WeightsManifest) -> str:
         """Model name of requests for it."""
 
     async def tidy(self) -> None:
-        """After a verified load: let go of what is no longer needed."""
+        """After a verified load, release what is no longer needed."""
 
     async def drop(self, manifest: WeightsManifest) -> None:
-        """After a load that could not be verified, in an engine that goes on: have it forget these weights.
-
-        Raises `EngineRefused`."""
+        """After an unverified load in an engine that continues, make it forget these weights. Raises
+        `EngineRefused`."""
 
     async def release(self) -> bool:
-        """Let go of all that no request uses; whether that was the last of it. Raises `EngineRefused`."""
+        """Release all that no request uses. Return whether nothing is left. Raises `EngineRefused`."""
 
 
 class BaseLoader:
-    """The model that the engine loaded when it started: there is nothing to fetch or to load."""
+    """The model that the engine loaded when it started: there is nothing to fetch or load."""
 
     kinds: tuple[str, ...] = ("base",)
 
@@ -94,23 +91,23 @@ class BaseLoader:
 
 
 class LoraLoader:
-    """Adapters side by side, one name and one folder a version; or the base model that they are on."""
+    """Adapters side by side, each version with its own name and folder; or their base model."""
 
     kinds: tuple[str, ...] = ("lora", "base")
 
     def __init__(self, engine: Engine, max_rank: int, slot: str = POLICY, keep: int = KEEP_ADAPTERS) -> None:
-        """`keep` newest versions stay loaded, whether requests use them or not."""
+        """The `keep` newest versions stay loaded, whether or not requests use them."""
         self._engine = engine
         self._max_rank = max_rank
         self._slot = slot
         self._keep = keep
         self._adapters = Adapters()
         self._folders: dict[PolicyVersion, Path] = {}
-        """Of the adapters that are loaded or draining."""
+        """Folders of the adapters that are loaded or draining."""
         self._files: dict[PolicyVersion, list[FileDigest]] = {}
-        """What lies in them."""
+        """Files in these folders."""
         self._doubtful: set[PolicyVersion] = set()
-        """Those of which the engine did not say whether it has them: their folders stay."""
+        """Versions of which the engine did not say whether it has them: their folders stay."""
 
     def holds(self, manifest: WeightsManifest) -> bool:
         if manifest.kind == "base":
@@ -187,15 +184,15 @@ class LoraLoader:
 
 
 class FullLoader:
-    """Every weight replaced in place: the requests in flight wait, then go on under the new ones. Until then
-    it is the base model."""
+    """Replaces every weight in place: requests in flight wait, then continue under the new weights. Until the
+    first load the engine has the base model."""
 
     kinds: tuple[str, ...] = ("full", "delta", "direct", "base")
 
     def __init__(
         self, engine: Engine, expected: dict[str, TensorHeader], learner: LearnerClient | None = None
     ) -> None:
-        """`learner` hands over weights that a manifest says are in its memory."""
+        """`learner` sends weights that a manifest says are in its memory."""
         self._engine = engine
         self._expected = expected
         self._learner = learner
@@ -236,8 +233,8 @@ class FullLoader:
         else:
             digests = DIGESTS_FILE if (folder / DIGESTS_FILE).exists() else None
             await self._engine.update_weights(where, _model_files(manifest), digests, version)
-        # The canary is a request like any other and waits for this; until it has passed, the state says
-        # that the server is not ready, and a server that fails takes its requests in flight with it.
+        # The canary is a request like any other, so it needs this. Until it has passed, the state is not
+        # ready. A server that fails ends its requests in flight.
         await self._engine.resume()
         self._previous, self._held = self._held, Held(manifest.version, folder)
 
@@ -250,11 +247,11 @@ class FullLoader:
         self._previous = None
 
     async def drop(self, manifest: WeightsManifest) -> None:
-        """Never called: what could not be verified has replaced all else, and the engine ends."""
+        """Never called: an unverified load has replaced all other weights, so the engine ends."""
         raise AssertionError(f"{manifest.version} cannot be taken out of the engine again")
 
     async def release(self) -> bool:
-        """Nothing goes: the engine has no other weights."""
+        """Release nothing: the engine has no other weights."""
         return True
 
 

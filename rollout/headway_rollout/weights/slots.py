@@ -1,8 +1,8 @@
 """The slots of one engine: names under which it holds weights independently of one another.
 
-The policy that a job trains has the slot `policy`. Weights that are validated while it is trained, and each
-candidate of an evaluation, have a slot of their own. A slot begins with the first manifest that it is given,
-and ends once it was released and no request uses its weights.
+The policy that a job trains has the slot `policy`. Weights that are validated during training, and each
+candidate of an evaluation, have a slot of their own. A slot begins with its first manifest. It ends once it
+was released and no request uses its weights.
 """
 
 from __future__ import annotations
@@ -16,42 +16,42 @@ from headway_api.records import WeightsManifest, WeightsState
 from headway_rollout.weights.updater import NOTHING, WeightUpdater
 
 MOST_SLOTS: Final = 64
-"""Slots of one engine, those that hold the base model included."""
+"""Most slots of one engine, including those that hold the base model."""
 LOOK_SECONDS = 2.0
-"""Between two looks at whether requests still use what was released."""
+"""Seconds between two checks whether requests still use what was released."""
 
 Failed = asyncio.Future[JobError]
 
 
 class SlotRefused(Exception):
-    """The engine has no such slot, no place for one more, or does not let go of it."""
+    """The engine has no such slot, no room for one more, or does not release it."""
 
 
 class Slots:
-    """An updater for each slot, all of one engine."""
+    """An updater for each slot of one engine."""
 
     def __init__(
         self, updater: Callable[[str, Failed], WeightUpdater], adapters: int, reserved: str | None
     ) -> None:
-        """Slots of an engine.
+        """Create the slots of an engine.
 
         Args:
-            updater: makes the one of a slot.
+            updater: makes the updater of a slot.
             adapters: slots that may hold an adapter at the same time.
-            reserved: slot that is there from the start, and for which one of these places is kept.
+            reserved: slot that exists from the start, and for which one of these places is kept.
         """
         self.failed: Failed = asyncio.get_running_loop().create_future()
-        """Done when the engine is not to be trusted any more."""
+        """Done when the engine can no longer be trusted."""
         self._updater = updater
         self._adapters = adapters
         self._reserved = frozenset() if reserved is None else frozenset({reserved})
         self._updaters = {slot: updater(slot, self.failed) for slot in self._reserved}
         self._with_adapter: set[str] = set()
-        """Slots that were given an adapter, until they have ended."""
+        """Slots that were given an adapter and have not ended."""
         self._seen_off: dict[str, asyncio.Task[None]] = {}
 
     def state(self, slot: str) -> WeightsState:
-        """What a slot holds."""
+        """The weights that a slot holds."""
         updater = self._updaters.get(slot)
         return NOTHING if updater is None else updater.state
 
@@ -59,7 +59,7 @@ class Slots:
         """Make a slot hold `manifest`.
 
         Raises:
-            SlotRefused: there are as many slots as the engine has places for, or this one cannot be.
+            SlotRefused: the engine has no room for another slot, or cannot have this one.
         """
         taken = self._with_adapter | self._reserved | {slot}
         if manifest.kind == "lora" and len(taken) > self._adapters:
@@ -76,7 +76,7 @@ class Slots:
         return await self._updaters[slot].take(manifest)
 
     def release(self, slot: str) -> None:
-        """Let go of a slot, once no request uses its weights. One that does not exist is released already.
+        """Release a slot once no request uses its weights. A slot that does not exist is already released.
 
         Raises:
             SlotRefused: it is the reserved one.
@@ -102,6 +102,6 @@ class Slots:
             del self._seen_off[slot]
 
     def hung(self, why: str) -> None:
-        """The engine computes nothing any more."""
+        """Record that the engine hangs."""
         if not self.failed.done():
             self.failed.set_result(JobError("EngineHung", why, permanent=False))

@@ -1,19 +1,19 @@
-"""One manifest after another of one slot: fetch, check, load, prove; and what the server says it holds.
+"""Loads one manifest after another into one slot: fetch, check, load, prove; and reports the slot's state.
 
-Two kinds of failure are told apart by whether the engine was touched:
+There are two kinds of failure, depending on whether the engine was touched:
 
-* Files that cannot be had, differ from their digests or are not this model's weights are refused with the
-  engine as it was: the state keeps the version it had, says `error`, and the coordinator may post again. The
-  same goes for a learner that cannot be met, where weights come out of its memory.
-* From the moment the engine is asked to take weights, anything that goes wrong (a refusal, a deadline, a
-  canary outside its tolerance) means that nobody knows what the engine computes. The state is not ready for
-  good, the engine is killed at once so that no request in flight can finish on such weights, and the process
-  ends as retriable: Kubernetes starts it again with a clean engine, and the next manifest starts from there.
-  So does an engine that hangs, whoever finds it. Where it died of a signal, that is the reason given.
+* Files may be unavailable, differ from their digests, or not be this model's weights. These are refused, and
+the engine is unchanged. The state keeps its version and reports `error`, and the coordinator may post again.
+The same applies if weights come from a learner's memory and it cannot be met.
+* Once the engine was asked to take weights, any error (a refusal, a deadline, a canary outside its tolerance)
+means that nobody knows what it computes. The state is permanently not ready. The engine is killed at once, so
+that no request in flight can finish on such weights. The process ends as retriable: Kubernetes starts it
+again with a clean engine, which takes the next manifest. An engine that hangs is treated the same. If a
+signal killed it, the error names the signal.
 
-The second holds for the trained policy. An adapter of another slot touches nothing that the engine holds
-besides: where it cannot be verified, the engine is told to forget it, its slot is not ready, and the other
-slots go on.
+The second kind applies to the trained policy. An adapter of another slot does not affect what else the engine
+holds. If it cannot be verified, the engine is asked to forget it. Its slot is then not ready, and the other
+slots continue.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 UNTOUCHED: Final = (Unusable, Corrupt, NotFound, NotJoined, *STORE_FAILURES)
-"""Failures to get hold of usable files, or of the learner; the engine is as it was."""
+"""Failures to get usable files, or to meet the learner; the engine is unchanged."""
 
 
 class NotVerified(Exception):
@@ -51,25 +51,25 @@ class NotVerified(Exception):
 
 
 UNVERIFIED: Final = (Unusable, Corrupt, NotVerified, WrongWeights)
-"""Failures that say that these are not the weights the manifest describes."""
+"""Failures which mean that these are not the weights of the manifest."""
 
 
 def kind_of(error: Exception) -> LoadFailure:
-    """What the coordinator is told of a failure, in one word."""
+    """The kind of a failure, as the coordinator receives it."""
     return "VerificationFailed" if isinstance(error, UNVERIFIED) else "UpdateFailed"
 
 
 def said(error: Exception) -> str:
-    """A failure in its own words."""
+    """A failure as text."""
     return f"{type(error).__name__}: {error}"
 
 
 NOTHING: Final = WeightsState(version=None, ready=False)
-"""What a slot holds that was given nothing yet."""
+"""State of a slot that has received nothing yet."""
 
 
 def unverified(error: Exception, measured: float | None) -> WeightsState:
-    """After a load that was begun and not verified; `measured` is the canary's difference, where known."""
+    """State after a load that began and was not verified; `measured` is the canary's difference, if known."""
     finite = measured if measured is not None and measured != float("inf") else None
     return WeightsState(
         version=None, ready=False, error=said(error), reason=kind_of(error), canary_error=finite
@@ -77,20 +77,20 @@ def unverified(error: Exception, measured: float | None) -> WeightsState:
 
 
 def ended(error: JobError) -> WeightsState:
-    """Of an engine that is not to be trusted any more: whatever it is told to take, it does not take."""
+    """State of an engine that can no longer be trusted: it takes no weights."""
     why = f"{error.termination.reason}: {error}"
     return WeightsState(version=None, ready=False, error=why, reason="UpdateFailed")
 
 
 async def nothing_known() -> str | None:
-    """Of an engine whose process nobody watches."""
+    """The `kill` of an engine whose process nobody watches."""
     return None
 
 
 class WeightUpdater:
-    """Takes manifests one at a time and answers with what is true afterwards.
+    """Takes manifests one at a time and returns the state afterwards.
 
-    Invariant: `state.ready` implies that the canary of `state.version`, where it has one, passed on this very
+    Invariant: `state.ready` implies that the canary of `state.version`, if it has one, passed on this very
     engine.
     """
 
@@ -106,12 +106,12 @@ class WeightUpdater:
         final: bool = True,
         kill: Callable[[], Awaitable[str | None]] = nothing_known,
     ) -> None:
-        """An updater of one slot.
+        """Create the updater of one slot.
 
         Args:
             failed: the future of the whole engine.
-            final: what cannot be verified ends the engine.
-            kill: ends the engine and says of which signal it had died before, or None.
+            final: whether an unverified load ends the engine.
+            kill: ends the engine and returns which signal had killed it before, or None.
         """
         self._kill = kill
         self._engine = engine
@@ -124,27 +124,27 @@ class WeightUpdater:
         self._state = NOTHING
         self._leaving = False
         self.failed: asyncio.Future[JobError] = failed or asyncio.get_running_loop().create_future()
-        """Done when the engine is not to be trusted any more."""
+        """Done when the engine can no longer be trusted."""
 
     @property
     def state(self) -> WeightsState:
-        """What the slot holds at this moment."""
+        """The present state of the slot."""
         if self.failed.done() and (self._state.ready or self._state.error is None):
             return ended(self.failed.result())
         return self._state
 
     @property
     def leaving(self) -> bool:
-        """It was released, and has been given nothing since."""
+        """Whether it was released, and has received nothing since."""
         return self._leaving
 
     def release(self) -> None:
-        """From now on it holds nothing; `let_go` does the work."""
+        """Release the slot's weights; `let_go` does the work."""
         self._leaving = True
         self._settle(NOTHING)
 
     async def let_go(self) -> bool:
-        """Once `leaving`: let go of what no request uses by now; whether that was the last of it."""
+        """Once `leaving`, release what no request uses now. Return whether nothing is left."""
         async with self._one_at_a_time:
             if not self._leaving:
                 return False
@@ -156,7 +156,7 @@ class WeightUpdater:
                 return False
 
     async def take(self, manifest: WeightsManifest) -> WeightsState:
-        """Make the engine hold `manifest`; asking again for what it holds costs nothing."""
+        """Make the engine hold `manifest`. If it already does, that costs nothing."""
         self._leaving = False
         async with self._one_at_a_time:
             if self.failed.done() or (self._state.ready and self._state.version == manifest.version):
@@ -180,12 +180,12 @@ class WeightUpdater:
         return folder
 
     async def _fetch(self, manifest: WeightsManifest, folder: Path) -> None:
-        # A folder of this name is what an earlier try left: the engine never saw it.
+        # An earlier try left a folder of this name: the engine never saw it.
         await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
         try:
             await self._loader.fetch(self._store, manifest, folder)
         except UNTOUCHED:
-            # It may be as large as a model, and may never be asked for again.
+            # It may be as large as a model, and may never be needed again.
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
             raise
 
@@ -227,7 +227,7 @@ class WeightUpdater:
         self._settle(state)
 
     async def _fail_engine(self, manifest: WeightsManifest, error: Exception, state: WeightsState) -> None:
-        # The answer to this load names the signal too, so the engine's last words are read first.
+        # The answer to this load names the signal too, so read the engine's last output first.
         died = await self._kill() if isinstance(error, EngineRefused) else None
         if died is not None:
             why = f"{died}; it was taking weights {manifest.version}"
@@ -243,7 +243,8 @@ class WeightUpdater:
             self.failed.set_result(error)
 
     def _settle(self, state: WeightsState) -> None:
-        """It is so from now on; but what ended the engine stands, whatever a load that it broke off says."""
+        """Record the state, unless the engine has already failed: a load that the failure broke off must not
+        replace it."""
         if not self.failed.done():
             self._state = state
 
