@@ -47,5 +47,5 @@ class LoraWorker(Worker):
 
 
 if current_platform.is_cpu():
-    # The first is called for single tokens, the second within the product over whole prompts.
+    # One is called for single tokens, the other within the product over whole prompts.
     lora_ops.bgmv_shrink = punica_cpu.bgmv_shrink = skipping(lora_ops.bgmv_shrink)

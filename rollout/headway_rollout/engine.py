@@ -182,8 +182,7 @@ class Engine:
             raise NotJoined(f"a worker did not meet the learner: {shortened(str(failures[0]), 2000)}")
 
     async def take_joined(self, folder: str, header: str, version: str) -> None:
-        """Load the joined learner's weights into the paused engine; tokens sampled afterwards carry
-        `version`.
+        """Load the joined learner's weights into the paused engine; later tokens carry `version`.
 
         `header` is the file in `folder` that describes the weights; workers refuse others.
         """

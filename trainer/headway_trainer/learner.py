@@ -109,10 +109,10 @@ class Learner:
         return latest.report
 
     def train(self, batch: TrainingBatch, incarnation: int, before: Stopwatch) -> StepReport:
-        """Train one batch, publish its weights and record its step. Without a gradient the version still
-        advances.
+        """Train one batch, publish its weights and record its step.
 
-        `before` has the seconds since the last step was recorded.
+        The version advances even without a gradient. `before` has the seconds since the last step was
+        recorded.
 
         Raises:
             JobError: `InForceOutOfReach`: this learner cannot apply the settings that the batch needs.

@@ -39,15 +39,19 @@ class Loader(Protocol):
     """Kinds of manifests that it takes."""
 
     def holds(self, manifest: WeightsManifest) -> bool:
-        """Whether nothing need be fetched: the engine has the weights, or their files are still here. Raises
-        `Unusable` if this version had other files."""
+        """Whether nothing need be fetched: the engine has the weights, or their files are still here.
+
+        Raises `Unusable` if this version had other files.
+        """
 
     async def fetch(self, store: Store, manifest: WeightsManifest, folder: Path) -> None:
         """Download the files into `folder`, which does not exist yet, or make the engine meet the learner.
-        Raises `Unusable` if they are not this model's, what `download_folder` raises, and `NotJoined`."""
+
+        Raises `Unusable` if they are not this model's, what `download_folder` raises, and `NotJoined`.
+        """
 
     async def load(self, manifest: WeightsManifest, folder: Path) -> None:
-        """Load the weights. Raises `EngineRefused`; afterwards these weights in the engine cannot be trusted."""
+        """Load the weights. Raises `EngineRefused`; the engine's copy of them is then not to be trusted."""
 
     def model(self, manifest: WeightsManifest) -> str:
         """Model name of requests for it."""

@@ -3,13 +3,13 @@
 There are two kinds of failure, depending on whether the engine was touched:
 
 * Files may be unavailable, differ from their digests, or not be this model's weights. These are refused, and
-the engine is unchanged. The state keeps its version and reports `error`, and the coordinator may post again.
-The same applies if weights come from a learner's memory and it cannot be met.
-* Once the engine was asked to take weights, any error (a refusal, a deadline, a canary outside its tolerance)
-means that nobody knows what it computes. The state is permanently not ready. The engine is killed at once, so
-that no request in flight can finish on such weights. The process ends as retriable: Kubernetes starts it
-again with a clean engine, which takes the next manifest. An engine that hangs is treated the same. If a
-signal killed it, the error names the signal.
+  the engine is unchanged. The state keeps its version and reports `error`, and the coordinator may post
+  again. The same applies if weights come from a learner's memory and the learner cannot be met.
+* Once the engine was asked to take weights, an error means that nobody knows what it computes. Such an error
+  is a refusal, a deadline, or a canary outside its tolerance. The state is permanently not ready. The engine
+  is killed at once, so that no request in flight can finish on such weights. The process ends as retriable:
+  Kubernetes starts it again with a clean engine, which takes the next manifest. An engine that hangs is
+  treated the same. If a signal killed it, the error names the signal.
 
 The second kind applies to the trained policy. An adapter of another slot does not affect what else the engine
 holds. If it cannot be verified, the engine is asked to forget it. Its slot is then not ready, and the other
