@@ -1,6 +1,6 @@
 """`headway check`: what is wrong with a job and its environment, without a model.
 
-Each part gives findings of the form that the preflight's checks have, so both are read and written alike.
+Each part returns findings in the form of the preflight's checks, so both are read and written alike.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from headway_cli.checking import episodes, job, own_tests, rows
 
 
 def findings(document: Json, folder: Path, most_rows: int) -> Iterator[Finding]:
-    """What each check finds, as soon as it is known.
+    """The findings of each check, as soon as they are known.
 
     Args:
-        document: the job, as its file has it.
-        folder: of the environment's modules.
-        most_rows: training rows that episodes are played on.
+        document: the job, as in its file.
+        folder: folder of the environment's modules.
+        most_rows: training rows on which episodes are played.
     """
     found, spec = job.read(document)
     yield from found

@@ -18,7 +18,7 @@ class Clocked(Sandboxes):
     """As `Sandboxes`."""
 
     seconds: dict[str, list[float]] = field(default_factory=dict)
-    """By what was asked: START (process and import), RESET, a tool's name, JUDGEMENT."""
+    """By request: START (process and import), RESET, a tool's name, JUDGEMENT."""
 
     def start(self) -> Sandbox:
         """A sandbox of its own for one episode; to be used in a `with`."""
@@ -40,7 +40,7 @@ class _Clocked(Sandbox):
         began = time.monotonic()
         reply = super().ask(request)
         ended = time.monotonic()
-        if isinstance(request, ResetRequest):  # which asks for the lease before
+        if isinstance(request, ResetRequest):  # the lease was asked for before this request
             self._note(RESET, ended - self._leased)
         elif isinstance(request, ToolCall):
             self._note(shortened(request.name, NAME), ended - began)

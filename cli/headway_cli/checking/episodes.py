@@ -1,6 +1,6 @@
-"""Has episodes of an environment played in a process of their own, and says what was found as it comes.
+"""Plays episodes of an environment in a process of their own, and returns findings as they come.
 
-That process runs the author's oracle, which may print, hang or exit; `played` is what runs in it.
+That process runs the author's oracle, which may print, hang or exit; `played` runs in it.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ from headway_cli.checking.rows import TRAIN, Data
 
 ENVIRONMENT: Final = "environment"
 REPORTED: Final = "headway_sandbox.reported:"
-"""Module of the environment that believes what an agent reports."""
+"""Module of the environment that trusts what an agent reports."""
 SECONDS: Final = 300.0
 """How long all episodes may take together."""
 CLOSING_SECONDS: Final = 5.0
-"""From its last word to its end."""
+"""Seconds from its last output to its end."""
 TAIL: Final = 2_000
-"""Bytes of the last words of a process that failed."""
+"""Most bytes of the last output of a process that failed."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What is to be played."""
+    """What to play."""
 
     document: Json
-    """The job, as its file has it."""
+    """The job, as in its file."""
     folder: str
-    """Of the environment's modules."""
+    """Folder of the environment's modules."""
     rows: int
-    """Training rows that episodes are played on."""
+    """Training rows on which episodes are played."""
 
 
 def findings(asked: Asked, spec: Spec, data: Data, seconds: float = SECONDS) -> Iterator[Finding]:
-    """What the checks that play episodes find, as soon as it is known."""
+    """The findings of the checks that play episodes, as soon as they are known."""
     if (why := _not_played(spec, data)) is not None:
         yield why
         return
@@ -78,14 +78,17 @@ def findings(asked: Asked, spec: Spec, data: Data, seconds: float = SECONDS) -> 
 
 
 def _told(process: subprocess.Popen[bytes], asked: Asked) -> Iterator[Finding]:
-    """What the process writes, a finding a line."""
+    """The findings that the process writes, one a line."""
     assert process.stdin is not None
     assert process.stdout is not None
-    with contextlib.suppress(BrokenPipeError), process.stdin as pipe:  # it has ended: its last words say why
+    with (
+        contextlib.suppress(BrokenPipeError),
+        process.stdin as pipe,
+    ):  # if it has ended, its last output says why
         pipe.write(json.dumps(dataclasses.asdict(asked)).encode())
     with process.stdout as lines:
         for line in lines:
-            if line.endswith(b"\n"):  # it was ended within the line otherwise
+            if line.endswith(b"\n"):  # otherwise it was ended within the line
                 yield of_json(json.loads(line))
 
 
@@ -97,7 +100,7 @@ def _broken(said: str, code: int | None) -> Finding:
 
 
 def _not_played(spec: Spec, data: Data) -> Finding | None:
-    """Why no episode can be played here."""
+    """Why no episode can be played here; None if episodes can."""
     if not data.of(TRAIN):
         saw, advice = "No episode was played, since no rows are known.", "Mend the rows first."
         return Finding(ENVIRONMENT, "Unknown", saw, advice=advice, field="spec.data")
@@ -122,7 +125,7 @@ def to_json(finding: Finding) -> Json:
 
 
 def of_json(found: Json) -> Finding:
-    """The finding that such an object was made from."""
+    """The finding that a JSON object was made from."""
     examples = tuple(Example(**example) for example in found.get("examples", ()))
     figures = tuple(found.get("figures", {}).items())
     return Finding(**{**found, "examples": examples, "figures": figures})

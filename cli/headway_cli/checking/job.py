@@ -1,4 +1,4 @@
-"""Whether a job is one that the operator takes, and wise. Pure, but for a look at the model's folder."""
+"""Whether the operator takes a job, and whether it is wise. Pure, except for a look at the model's folder."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Spec = RLTrainingJobSpec | RLEvalJobSpec
 
 
 def read(document: Json) -> tuple[list[Finding], Spec | None]:
-    """What is wrong with a job; and its spec, where it can be read."""
+    """What is wrong with a job; and its spec, if that can be read."""
     parsed = parse(KINDS[document["kind"]], document)
     if isinstance(parsed, SpecRefusal):
         return [finding(JOB, "Fail", message) for message in parsed.messages], None
@@ -41,7 +41,7 @@ def read(document: Json) -> tuple[list[Finding], Spec | None]:
 
 
 def finding(check: str, verdict: Verdict, message: str) -> Finding:
-    """A message of the house, `FIELD: what is wrong; what to write`, as a finding."""
+    """A message of the form `FIELD: what is wrong; what to write`, as a finding."""
     match = _FIELD.match(message)
     field = match[0] if match else None
     rest = message.removeprefix(f"{field}: ")
@@ -56,7 +56,7 @@ def finding(check: str, verdict: Verdict, message: str) -> Finding:
 
 
 def sentence(text: str) -> str:
-    """The text as a sentence; the name of a field at its beginning keeps its case."""
+    """The text as a sentence; a field's name at its start keeps its case."""
     begun = text if _FIELD.match(text) else text[:1].upper() + text[1:]
     return begun if begun.endswith((".", "?", "!")) else f"{begun}."
 

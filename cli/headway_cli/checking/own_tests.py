@@ -17,17 +17,17 @@ from headway_cli.checking.process import ended
 
 TESTS: Final = "tests"
 SECONDS: Final = 180.0
-"""How long they may take together."""
+"""Most seconds for all of them together."""
 PASSED, NONE_FOUND = 0, 5
 """Exit codes of pytest."""
 LINES: Final = 12
 COLUMNS: Final = "200"
-"""Of pytest's summary, which cuts its lines off."""
+"""Width of pytest's summary, which truncates its lines."""
 WRITE: Final = "Write one: docs/environments.md#testing-an-environment."
 
 
 def run(folder: Path, seconds: float = SECONDS) -> Iterator[Finding]:
-    """How the tests of a folder end."""
+    """The results of a folder's tests."""
     files = sorted(path.name for path in folder.glob("test_*.py"))
     if not files:
         yield Finding(TESTS, "Unknown", f"{folder} has no test_*.py.", advice=WRITE)
@@ -63,6 +63,6 @@ def _run(folder: Path, files: Sequence[str], seconds: float) -> Finding:
 
 
 def _summary(lines: Sequence[str]) -> Sequence[str]:
-    """The lines that name what failed; without such lines, the last."""
+    """The lines that name failures; if there are none, the last lines."""
     named = [line for line in lines if line.startswith(("FAILED ", "ERROR "))]
     return named[:LINES] or lines[-LINES:]

@@ -1,7 +1,7 @@
-"""Plays an environment's episodes and judges them: `python -m headway_cli.checking.played`, told by stdin.
+"""Plays an environment's episodes and judges them: `python -m headway_cli.checking.played`, input on stdin.
 
-First its oracle on some training rows: whether it is right, and how fast episodes are. Then a novice, and
-what the preflight's checks that need no model make of it.
+First it plays the oracle on some training rows: whether it is right, and how fast episodes are. Then it plays
+a novice, and runs the preflight's checks that need no model.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ from headway_sandbox.testing.playing import Model, Player, baseline
 ORACLE: Final = "oracle"
 SPEED: Final = "speed"
 EPISODE_SECONDS: Final = 30.0
-"""Longest episode here; a job may allow more."""
+"""Most seconds of an episode here; a job may allow more."""
 TRIES: Final = 2
-"""Of the novice on each row."""
+"""Tries of the novice on each row."""
 MOST_FAULTS: Final = 5
-"""Faults of an environment that are told."""
+"""Most faults of an environment that are reported."""
 ENTRY: Final = "spec.environment.entrypoint"
 CONTRACT: Final = "tools-like-production"
 """Id of the check that needs spec.environment.contract."""
 ELSEWHERE: Final = {"isolated": "The preflight of the job tries what a sandbox reaches."}
-"""What becomes of a check that cannot be answered whole here."""
+"""Advice for a check that cannot be answered completely here."""
 Say = Callable[[Finding], None]
 
 
 def play(spec: Spec, data: Data, folder: Path, most_rows: int, say: Say) -> None:
-    """Play the episodes of an environment, and say what is found as soon as it is known."""
+    """Play the episodes of an environment, and report findings as soon as they are known."""
     asked = spec.environment
     sandboxes = Sandboxes(
         asked.entrypoint,
@@ -89,7 +89,7 @@ def play(spec: Spec, data: Data, folder: Path, most_rows: int, say: Say) -> None
 
 
 def _judge(sandboxes: Sandboxes, model: Model, facts: Facts, count: int, say: Say) -> None:
-    """By the preflight's checks."""
+    """Report what the preflight's checks find."""
     report = examine(
         sandboxes,
         facts.rows,
@@ -112,7 +112,7 @@ def _judge(sandboxes: Sandboxes, model: Model, facts: Facts, count: int, say: Sa
 
 
 def facts_of(spec: Spec, data: Data) -> Facts:
-    """What the job says to the checks."""
+    """What the checks need to know about the job."""
     training = spec if isinstance(spec, RLTrainingJobSpec) else None
     low, high = spec.reward.range
     facts = Facts(
@@ -137,7 +137,7 @@ def facts_of(spec: Spec, data: Data) -> Facts:
 
 
 def lost_for_good(first: Baseline) -> bool:
-    """Whether no episode came to its end, and it is not for what reward or score returned."""
+    """Whether no episode completed, for a reason other than what reward or score returned."""
     return all(one.record.error is not None and one.record.cause not in JUDGEMENT for one in first.sampled)
 
 
@@ -147,7 +147,7 @@ def _unusable(why: str) -> Finding:
 
 
 def _say_faults(report: Report, say: Say) -> bool:
-    """Say what the environment itself raised or returned; whether there was anything."""
+    """Report what the environment itself raised or returned. Return whether there was anything."""
     broken = report.broken
     for text in broken[:MOST_FAULTS]:
         advice = "Mend the line that is named. A tool that refuses a call raises ToolError."
@@ -187,7 +187,7 @@ def of_oracle(first: Baseline, faults: Sequence[str]) -> Finding:
 
 
 def _cut(cut: Sequence[Sampled], facts: Facts, many: int, shown: tuple[Example, ...]) -> Finding:
-    """Turns are counted; tokens are guessed from characters, so that they are no sure failure."""
+    """Turns are counted, but tokens are estimated from characters, so they are no certain failure."""
     turns = [one for one in cut if facts.max_turns is not None and len(one.results) >= facts.max_turns]
     if turns:
         saw = f"The oracle needs more than {facts.max_turns} turns on {len(turns)} of {many} rows."
@@ -212,7 +212,7 @@ def _example(one: Sampled) -> Example:
 
 
 def of_speed(seconds: Mapping[str, Sequence[float]]) -> Finding:
-    """What each part of an episode takes, in the median."""
+    """The median time of each part of an episode."""
     found = {what: median(each) for what, each in seconds.items()}
     parts = ", ".join(f"{what} {_shown(took)}" for what, took in _in_order(found))
     saw = f"In the median: {parts}."
@@ -229,17 +229,17 @@ def _shown(seconds: float) -> str:
 
 
 def _in_order(found: Mapping[str, float]) -> Iterator[tuple[str, float]]:
-    """As an episode goes."""
+    """Parts in the order of an episode."""
     first, last = (clocked.START, clocked.RESET), (clocked.JUDGEMENT,)
     tools = sorted(what for what in found if what not in (*first, *last))
     return ((what, found[what]) for what in (*first, *tools, *last) if what in found)
 
 
 def main() -> None:
-    """Read from stdin what is asked, and write a finding a line to stdout."""
+    """Read the request from stdin, and write a finding a line to stdout."""
     asked = Asked(**json.load(sys.stdin))
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what the author's code prints
+    os.dup2(2, 1)  # output of the author's code goes to stderr
     sys.path.insert(0, asked.folder)
     _, spec = job.read(asked.document)
     assert spec is not None

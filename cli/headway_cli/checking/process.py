@@ -1,4 +1,4 @@
-"""Processes that run the author's code: they end within their time, and nothing of them is left."""
+"""Processes that run the author's code: they end within their time, and leave no process behind."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from headway_sandbox import process as processes
 
 
 def ended(process: subprocess.Popen[bytes], seconds: float) -> int | None:
-    """Wait for a process that leads a session of its own; its exit code, or None where it had to be ended."""
+    """Wait for a process that leads its own session. Return its exit code, or None if it had to be ended."""
     try:
         return process.wait(seconds)
     except subprocess.TimeoutExpired:
@@ -18,7 +18,7 @@ def ended(process: subprocess.Popen[bytes], seconds: float) -> int | None:
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """End it and what descends from it, which may have left its session; nothing where it has ended."""
+    """End a process and its descendants, which may have left its session; no effect if it has ended."""
     if process.poll() is not None:
         return
     left = processes.living(process.pid)

@@ -1,4 +1,4 @@
-"""The rows of a job: whether they can be read, have what is needed, and are in one split alone."""
+"""The rows of a job: whether they can be read, have what is needed, and are each in only one split."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ TRAIN: Final = "train"
 
 @dataclass
 class Data:
-    """Rows by split, of the splits that could be read. An evaluation's are `TRAIN`, too."""
+    """Rows by split, for the splits that could be read. Rows of an evaluation are in `TRAIN`, too."""
 
     splits: dict[str, list[Row]] = field(default_factory=dict)
 
     def of(self, split: str) -> list[Row]:
-        """The rows of a split; none where they are not known."""
+        """The rows of a split; empty if they are not known."""
         return self.splits.get(split, [])
 
 
@@ -57,7 +57,7 @@ def datasets(spec: Spec) -> dict[str, Dataset]:
 
 
 def _loaded(block: str, dataset: Dataset) -> list[Row]:
-    """Raises JobError."""
+    """Load the rows of a dataset. Raises JobError."""
     rows = load(dataset, FileStore(), block)
     for name, column in (("taskColumn", dataset.task_column), ("clusterColumn", dataset.cluster_column)):
         if column is not None:
@@ -78,7 +78,7 @@ def _passed(data: Data) -> Finding:
 
 
 def _enough(spec: Spec, data: Data) -> Iterator[Finding]:
-    """A job trains at least one batch."""
+    """Check that the rows fill at least one batch."""
     if not isinstance(spec, RLTrainingJobSpec) or TRAIN not in data.splits:
         return
     rows, size, epochs = len(data.of(TRAIN)), spec.algorithm.batch_size, spec.schedule.max_epochs

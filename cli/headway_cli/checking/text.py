@@ -1,4 +1,4 @@
-"""How a person reads what was found."""
+"""Findings as text for a person."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ WORDS: Final = {"Fail": "failed", "Warn": "warned", "Unknown": "unknown", "Pass"
 
 
 def width() -> int | None:
-    """Columns of the terminal; None where a line may be as long as it is."""
+    """Columns of the terminal; None if lines may have any length."""
     return max(NARROWEST, shutil.get_terminal_size().columns) if sys.stdout.isatty() else None
 
 
 def lines(finding: Finding, columns: int | None) -> Iterator[str]:
-    """A finding: its verdict, what was seen, what to write, and episodes that show it."""
+    """A finding: its verdict, what was seen, what to write, and example episodes."""
     head = f"{finding.verdict:<7} {finding.check:<{NAMES}} "
     yield from _wrapped(head + finding.saw, INDENT, columns)
     if finding.verdict == "Pass":
@@ -45,6 +45,6 @@ def _wrapped(text: str, indent: str, columns: int | None) -> Sequence[str]:
 
 
 def summary(found: Sequence[Finding]) -> str:
-    """How many of each verdict."""
+    """The number of findings of each verdict."""
     counts = Counter(finding.verdict for finding in found)
     return ", ".join(f"{counts[verdict]} {WORDS[verdict]}" for verdict in GRAVEST_FIRST if counts[verdict])

@@ -1,16 +1,16 @@
-"""Jobs from Python: begin them, wait for them, read what they have left (docs/python.md).
+"""Jobs from Python: start them, wait for them, read their results (docs/python.md).
 
-client        begins jobs and finds them: TrainingClient
+client        starts jobs and finds them: TrainingClient
 run           one of them: its status, figures, episodes, bill
 asynchronous  the same as coroutines: AsyncTrainingClient, AsyncRun
-places        what a run asks of where its job is
+places        what a run needs from the place of its job
 on_cluster    a job on a cluster
 on_machine    a job on this machine
 child         the process that runs it, and its end
-kept          that process
-waiting       how a run is waited for
-document      the job that a file or a mapping is, with changes: pure, but for reading
-outcome       how a job stands: pure
+kept          the program of that process
+waiting       how to wait for a run
+document      the job in a file or a mapping, with changes: pure, except for reading
+outcome       whether a job runs, is held or has ended: pure
 frames        figures as pandas.DataFrame
 """
 

@@ -1,4 +1,4 @@
-"""The client's methods as coroutines: each runs in a thread, so that the event loop goes on."""
+"""The client's methods as coroutines: each runs in a thread, so that it does not block the event loop."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 class AsyncRun(Generic[Status]):
-    """As `Run`, whose methods say more. `status` is a coroutine too."""
+    """As `Run`, whose methods have the details. `status` is a coroutine too."""
 
     def __init__(self, run: Run[Status]) -> None:
         """
         Args:
-            run: the same as a `Run`.
+            run: the run whose methods become coroutines.
         """
         self._run = run
 
@@ -39,7 +39,7 @@ class AsyncRun(Generic[Status]):
 
     @property
     def name(self) -> str:
-        """Of the job."""
+        """Name of the job."""
         return self._run.name
 
     async def status(self) -> Status:
@@ -99,7 +99,7 @@ class AsyncRun(Generic[Status]):
 
 
 class AsyncTrainingClient:
-    """As `TrainingClient`, whose methods say more."""
+    """As `TrainingClient`, whose methods have the details."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class AsyncTrainingClient:
         prices: str | Path | None = None,
         secrets: Mapping[str, str | Path] | None = None,
     ) -> None:
-        """As of `TrainingClient`."""
+        """As for `TrainingClient`."""
         self._client = TrainingClient(
             context,
             namespace,

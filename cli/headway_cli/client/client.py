@@ -1,4 +1,4 @@
-"""Begins jobs and finds them, on a cluster or on this machine."""
+"""Starts jobs and finds them, on a cluster or on this machine."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ class TrainingClient:
     ) -> None:
         """
         Args:
-            context: of the kubeconfig; default: the current one.
+            context: context of the kubeconfig; default: the current one.
             namespace: default: the context's.
-            endpoint_url: of the S3-compatible store, as this machine reaches it; default: the job's own.
-            local: run jobs on this machine, without a cluster (docs/local.md). What follows is for that.
-            folder: where jobs have their folders.
+            endpoint_url: address of the S3-compatible store for this machine; default: the job's own.
+            local: run jobs on this machine, without a cluster (docs/local.md). The arguments below are for
+                that.
+            folder: folder with a folder for each job.
             modules: folder of the environment's modules; default: that of the job's file.
             prices: file of the price book; default: the built-in one.
             secrets: name of a Secret that a job names -> file with its token.
-
         Raises:
             ClusterError: there is no such context.
-            ValueError: a cluster was named, and `local` too.
+            ValueError: both a cluster and `local` were given.
         """
         if local and (context or namespace or endpoint_url):
             raise ValueError("local=True: leave out context, namespace and endpoint_url")
@@ -63,19 +63,20 @@ class TrainingClient:
     def train(
         self, spec: Spec, *, name: str | None = None, fresh: bool = False, **changes: Any
     ) -> TrainingRun:
-        """Begin a training job. On this machine one of the same name goes on where it stopped, and ends with
-        this process, after which it can be begun again.
+        """Begin a training job.
+
+        On this machine a job of the same name continues where it stopped. It ends with this process, and can
+        be started again afterwards.
 
         Args:
             spec: a file with an RLTrainingJob, or the job as a mapping.
-            name: another one for the job.
-            fresh: on this machine: throw away what an earlier run left.
-            changes: fields of `spec`, laid over it mapping by mapping: `schedule={"maxSteps": 3}`.
-
+            name: another name for the job.
+            fresh: on this machine: delete what an earlier run left.
+            changes: fields of `spec`, merged into it mapping by mapping: `schedule={"maxSteps": 3}`.
         Raises:
-            ManifestWrong: the job is wrong, or runs already on this machine.
+            ManifestWrong: the job is wrong, or already runs on this machine.
             ClusterError: the cluster refuses it, or does not answer.
-            RunFailed: the process that was to run it on this machine has crashed.
+            RunFailed: the process that should run it on this machine has crashed.
         """
         job = document.made(spec, names.TRAINING_KIND, name, changes)
         return Run(self._place.begin(job, document.home(spec), fresh=fresh), RLTrainingJobStatus)
@@ -92,7 +93,7 @@ class TrainingClient:
     @overload
     def run(self, name: str, kind: Literal["eval"]) -> EvaluationRun: ...
     def run(self, name: str, kind: Literal["training", "eval"] = "training") -> TrainingRun | EvaluationRun:
-        """A job that is there.
+        """An existing job.
 
         Raises:
             ClusterError: the cluster has none of this kind and name, or does not answer.

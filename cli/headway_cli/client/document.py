@@ -1,4 +1,4 @@
-"""The job that a file or a mapping is, with changes laid over its spec. Pure, but for reading the file."""
+"""The job in a file or a mapping, with changes merged into its spec. Pure, except for reading the file."""
 
 from __future__ import annotations
 
@@ -13,21 +13,20 @@ from headway_cli.local import manifest
 from headway_cli.local.manifest import ManifestWrong
 
 Spec = str | Path | Mapping[str, Any]
-"""A file with one job, or the job itself, as its file would be."""
+"""A file with one job, or the job itself, as in its file."""
 BEGINS = {names.TRAINING_KIND: "train()", names.EVAL_KIND: "evaluate()"}
-"""Kind of job -> what begins it."""
+"""Kind of job -> the call that begins it."""
 
 
 def made(spec: Spec, kind: str, name: str | None, changes: Mapping[str, Any]) -> Json:
-    """The job.
+    """The job with its changes.
 
     Args:
-        kind: which it must be.
-        name: another one than it has.
-        changes: fields of its spec, laid over it mapping by mapping.
-
+        kind: the kind that it must have.
+        name: another name for the job.
+        changes: fields of its spec, merged into it mapping by mapping.
     Raises:
-        ManifestWrong: it is no job, one of another kind, or one without a name.
+        ManifestWrong: it is no job, of another kind, or has no name.
     """
     read = dict(spec) if isinstance(spec, Mapping) else manifest.read(Path(spec))
     job: Json = json.loads(json.dumps(read, default=str))
@@ -46,7 +45,8 @@ def made(spec: Spec, kind: str, name: str | None, changes: Mapping[str, Any]) ->
 
 
 def laid_over(block: Mapping[str, Any], changes: Mapping[str, Any]) -> Json:
-    """A block with changes: where both have fields, field by field; else the change stands."""
+    """A block with changes. If both values are mappings, they are merged field by field; else the change
+    replaces the value."""
     found = dict(block)
     for key, new in changes.items():
         old: Any = found.get(key)
@@ -56,5 +56,5 @@ def laid_over(block: Mapping[str, Any], changes: Mapping[str, Any]) -> Json:
 
 
 def home(spec: Spec) -> Path | None:
-    """The folder of a job's file, where its environment is; None of a mapping."""
+    """The folder of a job's file, which has its environment; None for a mapping."""
     return None if isinstance(spec, Mapping) else Path(spec).parent

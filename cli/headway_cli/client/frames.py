@@ -1,4 +1,4 @@
-"""Figures by step as pandas.DataFrame, which is imported when the first one is made."""
+"""Figures by step as pandas.DataFrame; pandas is imported for the first one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Figures = Mapping[str, float]
 
 
 def of(by_step: Mapping[int, Figures]) -> DataFrame:
-    """A row a step, by step; a column a figure, by name. NaN where a step has no such figure.
+    """A row for each step, in order; a column for each figure, by name. NaN if a step lacks a figure.
 
     Raises:
         ModuleNotFoundError: pandas is not installed.
@@ -30,7 +30,7 @@ def of(by_step: Mapping[int, Figures]) -> DataFrame:
 
 
 def validated(records: Iterable[ValidationRecord]) -> dict[int, Figures]:
-    """What validations came to, by step: their own figures under their fields' names, and metrics."""
+    """The results of validations, by step: their own figures under their fields' names, and metrics."""
     return {
         each.step: {
             "reward": each.reward,

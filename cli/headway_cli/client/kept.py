@@ -1,9 +1,9 @@
-"""The process of a local job that a client has begun: `headway`, for as long as the client's process lives.
+"""The process of a local job that a client began: `headway`, for as long as the client's process lives.
 
     python -m headway_cli.client.kept run FILE --local ...
 
-Its input is a pipe that the client's process holds open and writes nothing to. However that process ends, the
-pipe is closed then, and this one ends the job as SIGTERM does.
+Its input is a pipe that the client's process holds open and never writes to. However that process ends, the
+pipe closes, and this process ends the job as SIGTERM does.
 """
 
 from __future__ import annotations

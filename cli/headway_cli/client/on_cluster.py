@@ -1,4 +1,4 @@
-"""A job on a cluster: what its API server says of it, and what it has written to its store."""
+"""A job on a cluster: its object in the API server, and what it has written to its store."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class OnCluster:
 
     cluster: Cluster
     endpoint_url: str | None = None
-    """Of the S3-compatible store, as this machine reaches it; None: spec.output.endpointUrl."""
+    """Address of the S3-compatible store for this machine; None: spec.output.endpointUrl."""
 
     def begin(self, job: Json, home: Path | None, *, fresh: bool) -> ClusterJob:
         """Apply a job. See `places.Place`."""
@@ -50,24 +50,24 @@ class ClusterJob:
     endpoint_url: str | None
 
     def now(self) -> Json:
-        """With its status."""
+        """The job with its status."""
         return self.cluster.job(self.kind, self.name)
 
     def still(self) -> Json | None:
-        """The job once it has ended, or stands still."""
+        """The job once it has ended or is held."""
         job = self.now()
         return job if outcome.is_over(job) or outcome.is_held(job) else None
 
     def suspend(self) -> None:
-        """Have its pods deleted."""
+        """Suspend it, so that the operator deletes its pods."""
         self.cluster.change(self.kind, self.name, patches.SUSPENSION)
 
     def resume(self) -> None:
-        """Let it go on, and end its pause."""
+        """Resume it, and end its pause."""
         self.cluster.change(self.kind, self.name, patches.resumption(self.now()))
 
     def stored(self) -> StoredRun:
-        """What is at status.artifacts.uri."""
+        """The run at status.artifacts.uri."""
         job = self.now()
         uri = job.get("status", {}).get("artifacts", {}).get("uri")
         if uri is None:
@@ -76,5 +76,5 @@ class ClusterJob:
         return stored_run.opened(Stored(str(uri)), endpoint)
 
     def bill(self) -> Bill:
-        """What its status says."""
+        """The bill from its status."""
         return bill.from_status(self.now().get("status", {}))

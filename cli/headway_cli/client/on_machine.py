@@ -30,13 +30,13 @@ from headway_cli.where import LocalJob
 
 LOOK_SECONDS: Final = 0.1
 ORDERLY: Final = (0, 1, 2, 3, 130, -signal.SIGTERM)
-"""Exit codes of `headway run`, and of its end before the job had begun."""
+"""Exit codes of `headway run`, and of its end before the job began."""
 WRONG: Final = 2
 ERROR: Final = "headway: "
-"""Before what `headway` says is wrong."""
+"""Prefix of an error message of `headway`."""
 LAST_LINES: Final = 20
 NEAR: Final = 3
-"""Names that stand for one that does not exist."""
+"""Most names that are suggested instead of one that does not exist."""
 
 
 @dataclass(frozen=True)
@@ -94,9 +94,8 @@ class LocalRun:
 
         Args:
             more: options of `headway run`.
-
         Raises:
-            ManifestWrong: the job is wrong, runs already, or names no modules.
+            ManifestWrong: the job is wrong, already runs, or names no modules.
             RunFailed: the process has crashed.
         """
         if self.modules is None:
@@ -120,7 +119,7 @@ class LocalRun:
         children[self.folder] = child
 
     def _heed(self, child: Child) -> None:
-        """Pass on what a process that has begun, or has ended, has noted."""
+        """Raise or warn with what a process wrote to stderr, once it has begun or ended."""
         noted = child.noted
         if child.code == WRONG and not child.has_begun:
             wrong = [each.removeprefix(ERROR) for each in noted if each.startswith(ERROR)]
@@ -130,14 +129,14 @@ class LocalRun:
             warnings.warn(each.removeprefix("warning: "), stacklevel=5)
 
     def _require_orderly(self, child: Child) -> None:
-        """Raises RunFailed where the process has crashed, and ends what is left of the job."""
+        """Raise RunFailed if the process has crashed, and end what is left of the job."""
         if child.code is not None and child.code not in ORDERLY:
             kill_all(left_over(self.folder))
             said = "\n".join(child.noted[-LAST_LINES:])
             raise RunFailed(self.name, "Crashed", f"its process ended with {child.code}: {said}")
 
     def now(self) -> Json:
-        """With its status."""
+        """The job with its status."""
         if not where.is_local_job(self.folder):
             raise NoRun(f"{self.folder} has no job any more")
         return JobFolder(self.folder).whole()
@@ -152,7 +151,7 @@ class LocalRun:
         return job
 
     def is_run(self) -> bool:
-        """Whether a process of this machine runs it: whichever does has a lock beside the folder."""
+        """Whether a process of this machine runs it. Such a process holds a lock beside the folder."""
         child = children.get(self.folder)
         if child is not None and child.code is None:
             return True
@@ -166,7 +165,7 @@ class LocalRun:
         return False
 
     def suspend(self) -> None:
-        """Write spec.suspend, which whoever runs the job obeys."""
+        """Write spec.suspend, which the process that runs the job obeys."""
         raw = self.now()
         if raw["spec"].get("suspend") is not True:
             metadata = {**raw["metadata"], "generation": raw["metadata"].get("generation", 1) + 1}
@@ -178,21 +177,21 @@ class LocalRun:
         while self.is_run():
             raw = self.now()
             if not raw["spec"].get("suspend") and not engine.is_held(raw):
-                return  # it goes on
+                return  # it continues
             time.sleep(LOOK_SECONDS)
         self.start(as_written(self.now()), ["--resume"])
 
     def stored(self) -> StoredRun:
-        """What is in its folder."""
+        """The run in its folder."""
         return stored_run.opened(LocalJob(self.folder))
 
     def bill(self) -> Bill:
-        """What its ledger says."""
+        """The bill from its ledger."""
         return bill.read(self.stored(), None)
 
 
 def as_written(stored: Json) -> Json:
-    """A stored job as a person would have written it, and not suspended. Pure."""
+    """A stored job as a person would write it, not suspended. Pure."""
     kept = ("name", "namespace", "labels")
     metadata = {key: value for key, value in stored["metadata"].items() if key in kept}
     spec = {**stored["spec"], "suspend": False}

@@ -1,4 +1,4 @@
-"""How a job stands, by its status: goes on, has ended, or stands still. Pure."""
+"""Whether a job, by its status, runs, has ended or is held. Pure."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from headway_api.document import Json
 from headway_cli import progress
 
 HOLDING = ("BudgetExhausted", "Suspended", "Stalled")
-"""Conditions under which a job stands still, the one that says most first."""
+"""Conditions that hold a job; the most informative one first."""
 
 
 class RunFailed(Exception):
-    """The job has ended badly."""
+    """The job has failed."""
 
     def __init__(self, name: str, reason: str, message: str) -> None:
         """
@@ -26,14 +26,14 @@ class RunFailed(Exception):
 
 
 class RunHeld(Exception):
-    """The job stands still until somebody changes something; the message says what."""
+    """The job is held until somebody changes something; the message says what."""
 
 
 def require_complete(job: Json) -> None:
-    """Of a job that does not go on by itself.
+    """Check a job that has stopped.
 
     Raises:
-        RunFailed: it has ended badly.
+        RunFailed: it has failed.
         RunHeld: it has not ended.
     """
     if progress.is_true(job, "Complete"):
@@ -53,8 +53,8 @@ def is_over(job: Json) -> bool:
 
 
 def is_held(job: Json) -> bool:
-    """Whether a job on a cluster stands still by its newest spec. One that was just told to go on does not,
-    although its status says so until the operator has seen it."""
+    """Whether a job on a cluster is held under its newest spec. A job that was just resumed is not, although
+    its status says so until the operator has seen it."""
     now = job["metadata"].get("generation")
     told = _conditions(job)
     holding = [told[kind] for kind in ("Suspended", "Stalled") if progress.is_true(job, kind)]
@@ -62,7 +62,7 @@ def is_held(job: Json) -> bool:
 
 
 def _goes_on(job: Json) -> bool:
-    """Whether a person has ended the job's pause, which its status does not say yet."""
+    """Whether a person has ended the job's pause, and the status does not show that yet."""
     status, metadata = job.get("status", {}), job["metadata"]
     paused = status.get("pause", {}).get("time")
     ended = (metadata.get("annotations") or {}).get(names.ANNOTATION_RESUME)

@@ -1,4 +1,4 @@
-"""What a run asks of where its job is. Everything blocks."""
+"""What a run needs from the place of its job. Every method blocks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headway_cli.stored_run import StoredRun
 
 
 class Job(Protocol):
-    """One job. Every method raises ClusterError or NoRun where the job is not there."""
+    """One job. Every method raises ClusterError or NoRun if the job does not exist."""
 
     @property
     def kind(self) -> str:
@@ -21,20 +21,20 @@ class Job(Protocol):
     def name(self) -> str: ...
 
     def now(self) -> Json:
-        """With its status."""
+        """The job with its status."""
 
     def still(self) -> Json | None:
-        """The job once it does not go on by itself; None while it does.
+        """The job once it has stopped; None while it runs.
 
         Raises:
-            RunFailed: what runs it has crashed.
+            RunFailed: the process that runs it has crashed.
         """
 
     def suspend(self) -> None:
-        """Have its processes ended. Does not wait for their end."""
+        """End its processes, without waiting for their end."""
 
     def resume(self) -> None:
-        """Let it go on, and end its pause."""
+        """Resume it, and end its pause."""
 
     def stored(self) -> StoredRun:
         """What it has written.
@@ -52,22 +52,21 @@ class Job(Protocol):
 
 
 class Place(Protocol):
-    """Where jobs are."""
+    """A cluster or a machine that has jobs."""
 
     def begin(self, job: Json, home: Path | None, *, fresh: bool) -> Job:
-        """Begin a job, or go on with one of this name.
+        """Begin a job, or continue one of this name.
 
         Args:
             home: folder of the job's file.
-            fresh: throw away what an earlier run left.
-
+            fresh: delete what an earlier run left.
         Raises:
             ManifestWrong: the job or an argument is wrong.
         """
 
     def find(self, kind: str, name: str) -> Job:
-        """A job that is there.
+        """An existing job.
 
         Raises:
-            ClusterError, NoRun: there is none of this kind and name; near ones are told.
+            ClusterError, NoRun: there is none of this kind and name; the message suggests similar names.
         """

@@ -35,7 +35,7 @@ Status = TypeVar("Status", bound=RLTrainingJobStatus | RLEvalJobStatus)
 
 @dataclass(frozen=True, repr=False)
 class Trajectory(Shown):
-    """An episode, and what of its group tells it from others. `str` of it is its conversation."""
+    """An episode, with purpose, step and row of its group. `str` of it is its conversation."""
 
     @property
     def purpose(self) -> Purpose:
@@ -44,13 +44,12 @@ class Trajectory(Shown):
 
     @property
     def step(self) -> int:
-        """Of training: the learner's step when its group began. Of a validation: the step that was
-        measured."""
+        """In training, the learner's step when its group began. In a validation, the measured step."""
         return self.group.step
 
     @property
     def row(self) -> int:
-        """Of the dataset, from 0."""
+        """Row of the dataset, from 0."""
         return self.group.row
 
     def __repr__(self) -> str:
@@ -63,14 +62,14 @@ class Trajectory(Shown):
 class Run(Generic[Status]):
     """One job, on a cluster or on this machine. Every method blocks.
 
-    Each raises ClusterError or NoRun where the job is not there any more, or its cluster does not answer.
+    Each raises ClusterError or NoRun if the job no longer exists, or its cluster does not answer.
     """
 
     def __init__(self, job: Job, form: type[Status]) -> None:
         """
         Args:
-            job: where it is.
-            form: of its status.
+            job: the job at its place.
+            form: the class of its status.
         """
         self._job = job
         self._form = form
@@ -85,20 +84,20 @@ class Run(Generic[Status]):
 
     @property
     def name(self) -> str:
-        """Of the job."""
+        """Name of the job."""
         return self._job.name
 
     @property
     def status(self) -> Status:
-        """Its status as it is now, without the blocks that another version wrote."""
+        """Its present status, without the blocks that another version wrote."""
         return self._status(self._job.now())
 
     def poll(self) -> Status | None:
-        """Its status once it is Complete; None while it goes on.
+        """Its status once it is Complete; None while it runs.
 
         Raises:
-            RunFailed: it has ended badly.
-            RunHeld: it stands still until somebody changes something.
+            RunFailed: it has failed.
+            RunHeld: it is held until somebody changes something.
         """
         job = self._job.still()
         if job is None:
@@ -110,12 +109,11 @@ class Run(Generic[Status]):
         """Its status, once it is Complete. Ctrl-C ends the wait, not the job.
 
         Args:
-            timeout: in seconds; None: for ever.
-
+            timeout: in seconds; None: no limit.
         Raises:
-            RunFailed: it has ended badly.
-            RunHeld: it stands still until somebody changes something.
-            TimeoutError: it goes on after the timeout.
+            RunFailed: it has failed.
+            RunHeld: it is held until somebody changes something.
+            TimeoutError: it still runs after the timeout.
         """
         waiting = Waiting(self.name, self.poll, timeout)
         while (found := waiting.look()) is None:
@@ -123,20 +121,21 @@ class Run(Generic[Status]):
         return found
 
     def suspend(self) -> None:
-        """Have its processes ended; what is acknowledged stays. Returns before they are."""
+        """End its processes, without waiting for them; what is acknowledged remains."""
         self._job.suspend()
 
     def resume(self) -> None:
-        """Let it go on, where it is suspended or paused, or where the process that ran it has ended.
+        """Resume it if it is suspended or paused, or if the process that ran it has ended.
 
         Raises:
-            ManifestWrong: of a job on this machine that `run` has found: the client names no `modules`.
+            ManifestWrong: the client of a job on this machine that `run` found names no `modules`.
         """
         self._job.resume()
 
     def metrics(self) -> DataFrame:
-        """What each trained step came to: a row a step, a column a metric of `headway_api.metrics`, of
-        the learner and of the step's batch. NaN where a step has no such metric.
+        """Metrics of each trained step: a row a step, a column a metric of `headway_api.metrics`.
+
+        They are those of the learner and of the step's batch. NaN if a step lacks a metric.
 
         Raises:
             NoRun: it has written nothing yet, a record cannot be read, or it is an evaluation.
@@ -146,8 +145,10 @@ class Run(Generic[Status]):
             return frames.of(reading.curves(files).by_step)
 
     def validations(self) -> DataFrame:
-        """What each finished validation came to: a row a step, with `reward`, `external_score`, `success`
-        (a share), `episodes`, `failed`, and a column a metric (`val/...`).
+        """Results of each finished validation, a row for each step.
+
+        The columns are `reward`, `external_score`, `success` (a share), `episodes`, `failed`, and one for
+        each metric (`val/...`).
 
         Raises:
             NoRun: it has written nothing yet, a record cannot be read, or it is an evaluation.
@@ -168,13 +169,12 @@ class Run(Generic[Status]):
         """Its episodes, in the order of their groups; groups are read one at a time.
 
         Args:
-            purpose: default: `train`, of an evaluation `evaluation`.
-            step: those of one step.
-            row: those of one row of the dataset, from 0.
-            outcome: those that ended so, such as `AgentError`.
-            disagree: those whose reward and external score differ, furthest apart first. All are read
-                before the first is handed out.
-
+            purpose: default: `train`, or `evaluation` for an evaluation.
+            step: only those of one step.
+            row: only those of one row of the dataset, from 0.
+            outcome: only those with this outcome, such as `AgentError`.
+            disagree: only those whose reward and external score differ, furthest apart first. All are read
+                before the first is returned.
         Raises:
             NoRun: it has written nothing yet, or a group cannot be read.
             ValueError: there is no such purpose or outcome.
@@ -187,12 +187,11 @@ class Run(Generic[Status]):
         return (Trajectory(each.group, each.episode) for batch in batches for each in wanted.of(batch))
 
     def report(self, path: str | Path = PAGE, *, tokenizer: str | Path | None = None) -> Path:
-        """Write it as one HTML page (docs/report.md), and say where.
+        """Write it as one HTML page (docs/report.md), and return the path.
 
         Args:
             path: the file to write.
-            tokenizer: folder with tokenizer.json; default: spec.model.base, where that is a folder.
-
+            tokenizer: folder with tokenizer.json; default: spec.model.base, if that is a folder.
         Raises:
             NoRun: it has written nothing yet, a record cannot be read, or an evaluation has not ended.
             OSError: the file cannot be written.
@@ -217,7 +216,7 @@ class Run(Generic[Status]):
 
     @contextmanager
     def _trained(self) -> Iterator[RunFiles]:
-        """The files of a training job, and around what reads them."""
+        """The files of a training job; errors of reading them become NoRun."""
         stored = self._job.stored()
         if stored.evaluates:
             raise NoRun(f"{self.name} is an evaluation and has no steps: call report() or trajectories()")

@@ -1,4 +1,4 @@
-"""How a run is waited for: how often it is looked at, and how long its cluster may be away."""
+"""How a client waits for a run: how often it looks, and how long the cluster may be away."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Final, Generic, TypeVar
 from headway_cli.cluster import AWAY_SECONDS, Unreachable
 
 LOOK_SECONDS: Final = 2.0
-"""Between two looks."""
+"""Seconds between two looks."""
 T = TypeVar("T")
 
 
 class Waiting(Generic[T]):
-    """Of one wait. The caller sleeps between looks, so that a coroutine can be cancelled meanwhile."""
+    """One wait. The caller sleeps between looks, so that a coroutine can be cancelled meanwhile."""
 
     def __init__(self, name: str, ask: Callable[[], T | None], timeout: float | None) -> None:
         """
         Args:
-            name: what is waited for.
-            ask: its result; None before there is one.
-            timeout: in seconds; None: for ever.
+            name: name of the job.
+            ask: returns its result; None before there is one.
+            timeout: in seconds; None: no limit.
         """
         self._name = name
         self._ask = ask

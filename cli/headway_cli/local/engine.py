@@ -1,4 +1,4 @@
-"""The local engine: the operator's plan for one job, made and carried out until the job has ended."""
+"""The local engine: makes and carries out the operator's plan for one job until the job has ended."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from headway_operator.plan.reading import parse_status
 from headway_operator.plan.subjects import subject_of
 
 LOOK_SECONDS: Final = 0.5
-"""How often the plan is made anew."""
+"""Seconds between two plans."""
 HERE: Final = "this-machine"
-"""Stands for every image."""
+"""The image of every container."""
 
 
 def platform(accelerators: bool) -> OperatorConfig:
-    """What this machine is to the plan."""
+    """This machine, as the plan's configuration describes it."""
     images = Images.model_validate(dict.fromkeys(Images.model_fields, HERE))
     return OperatorConfig(images=images, accelerator="nvidia.com/gpu" if accelerators else "")
 
@@ -46,10 +46,12 @@ class Engine:
     platform: OperatorConfig
 
     async def run(self, show: Callable[[Json], None]) -> Json:
-        """Until the job has ended or is held, and nothing of it runs; the job with its last status.
+        """Run until the job has ended or is held, and none of its processes runs.
 
         Args:
             show: called with the job at each look.
+        Returns:
+            The job with its last status.
         """
         self._count_rest()
         raw = self.folder.whole()
@@ -70,23 +72,23 @@ class Engine:
                 await asyncio.sleep(min(LOOK_SECONDS, max(0.0, again)))
 
     def _count_rest(self) -> None:
-        """Count the time since the last run as suspended: no deadline of the job goes on meanwhile."""
+        """Count the time since the last run as suspended, so that it does not count towards a deadline."""
         told, since = self.folder.last_status(names.FIELD_MANAGER_OPERATOR)
         begun = "startTime" in told and "completionTime" not in told
         held = is_held(self.folder.whole())
-        if since is not None and begun and not held:  # the plan counts the time of a suspension itself
+        if since is not None and begun and not held:  # the plan itself counts the time of a suspension
             rest = int(max(0.0, time.time() - since))
             told["suspendedSeconds"] = int(told.get("suspendedSeconds", 0)) + rest
             self.folder.write_status(names.FIELD_MANAGER_OPERATOR, told)
 
     def _sources(self, raw: Json) -> dict[str, Json]:
-        """The jobs that this one names, where they ran beside it: each in a folder of its name."""
+        """The jobs that this one names, if they ran beside it: each in a folder of its name."""
         beside = {name: JobFolder(self.folder.folder.parent / name) for name in planner.sources(raw)}
         return {name: folder.whole() for name, folder in beside.items() if folder.exists()}
 
 
 def is_held(raw: Json) -> bool:
-    """Whether it stands still until a person changes something: suspended, paused, out of budget, refused."""
+    """Whether it is held until a person changes something: suspended, paused, out of budget, refused."""
     found = parse_status(subject_of(raw).model, raw).conditions
     return is_true(found, ConditionType.SUSPENDED) or is_true(found, ConditionType.STALLED)
 

@@ -1,4 +1,4 @@
-"""The objects of a plan on one machine, and the pods that they ask for: what a cluster is to the operator."""
+"""The objects of a plan on one machine, and their pods: the local engine's replacement of a cluster."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from headway_operator.plan.observed import Observed
 
 KEY_BYTES: Final = 32
 NETWORKS: Final = range(16, 240)
-"""Second numbers of the loopback addresses of jobs: 127.N.0.0/16 each."""
+"""Second number of the loopback addresses of a job: each job has 127.N.0.0/16."""
 LOOPBACK: Final = "127.0.0.1"
 FIRST_HOST: Final = 2
 WORKLOADS: Final = {"Job": "job", "Deployment": "deployment"}
 INDEX: Final = "batch.kubernetes.io/job-completion-index"
 LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"
-"""Of the ends of pods' names, as Kubernetes has them: no words come about."""
+"""Characters at the end of a pod's name, as in Kubernetes: they form no words."""
 
 Ref = tuple[str, str]
 """Kind and name; one job has one namespace."""
@@ -44,22 +44,22 @@ class MachineBusy(Exception):
 
 @dataclass(frozen=True)
 class Network:
-    """A part of the loopback network, which no other job of this machine has while this one is held."""
+    """A part of the loopback network. No other job of this machine has it while this object holds it."""
 
     number: int
     lock: socket.socket
 
     @classmethod
     def take(cls) -> Network:
-        """The first that is free.
+        """Take the first free part.
 
         Raises:
-            MachineBusy: none is.
+            MachineBusy: none is free.
         """
         for number in NETWORKS:
             lock = socket.socket(socket.AF_UNIX)
             try:
-                lock.bind(f"\0headway-local-{number}")  # its name is gone with this process
+                lock.bind(f"\0headway-local-{number}")  # the name disappears with this process
             except OSError:
                 lock.close()
                 continue
@@ -67,19 +67,19 @@ class Network:
         raise MachineBusy(f"{len(NETWORKS)} jobs run on this machine: wait until one of them has ended")
 
     def address(self, host: int) -> str:
-        """Of a pod."""
+        """Address of a pod."""
         return f"127.{self.number}.0.{host}"
 
 
 class Machine:
-    """Of one job. To be used in an `async with`: nothing of it runs afterwards."""
+    """The machine of one job. Use it in an `async with`: afterwards none of its processes runs."""
 
     def __init__(self, folder: Path, modules: Path, job: Json) -> None:
         """
         Args:
-            folder: the job's, with all that it leaves.
+            folder: the job's folder, with everything that it leaves.
             modules: folder of the environment's modules.
-            job: with its metadata.
+            job: the job with its metadata.
         """
         self._folder = folder
         self._modules = modules
@@ -87,12 +87,12 @@ class Machine:
         self._stem = names.stem(job["kind"], job["metadata"]["name"])
         service = ((job["spec"].get("agent") or {}).get("http") or {}).get("service")
         self._agent = None if service is None else f"{service['name']}.{self._namespace}.svc"
-        """Name of the user's own agent, which a person starts on this machine."""
+        """Host name of the user's own agent, which a person starts on this machine."""
         self._objects: dict[Ref, Json] = {}
         self._pods: dict[str, Pod] = {}
         self._ending: dict[str, asyncio.Task[None]] = {}
         self._hosts: dict[tuple[str, int], int] = {}
-        """Of each pod of each workload, the last number of its address: its successor has the same."""
+        """The last number of the address of each pod of each workload; a pod's successor has the same."""
 
     async def __aenter__(self) -> Self:
         await asyncio.to_thread(kill_all, left_over(self._folder))
@@ -106,7 +106,7 @@ class Machine:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """End every pod: all are told at once, and killed after their grace periods."""
+        """End every pod: all get SIGTERM at once, and SIGKILL after their grace periods."""
         try:
             ending = (self._end(pod) for pod in list(self._pods.values()))
             await asyncio.gather(*ending, return_exceptions=True)
@@ -115,10 +115,10 @@ class Machine:
             await self._http.close()
             self._network.lock.close()
 
-    # what the plan is carried out by
+    # carrying out the plan
 
     async def carry_out(self, wanted: Iterable[Wanted], to_delete: Iterable[Json]) -> None:
-        """Bring objects about, delete others, and let each workload have its pods."""
+        """Create objects, delete others, and start or end the pods of each workload."""
         for body in to_delete:
             self._delete(body)
         for item in wanted:
@@ -129,12 +129,12 @@ class Machine:
         self._write_hosts()
 
     def observed(self, sources: Mapping[str, Json]) -> Observed:
-        """All of it, as the operator's plan sees a cluster. `sources`: jobs whose weights this one takes."""
+        """All objects, as the operator's plan sees a cluster. `sources`: jobs whose weights this one uses."""
         pods = (pod.seen() for pod in self._pods.values())
         return Observed(datetime.now(UTC), (*self._objects.values(), *pods), sources=sources)
 
     def is_still(self) -> bool:
-        """Whether no process of the job runs, nor is to."""
+        """Whether no process of the job runs or should run."""
         return not (self._pods or any(kind in WORKLOADS for kind, _ in self._objects))
 
     def is_empty(self) -> bool:
@@ -159,7 +159,7 @@ class Machine:
             self._write_files("config-maps", name, made["data"])
 
     def _make_keys(self, name: str) -> None:
-        """Random ones, once: the job's checkpoints are signed with one of them."""
+        """Create random keys once. One of them signs the job's checkpoints."""
         if not (self._folder / "secrets" / name).exists():
             self._write_files("secrets", name, {key.value: secrets.token_urlsafe(KEY_BYTES) for key in Key})
 
@@ -190,7 +190,7 @@ class Machine:
     def _control(self, body: Json) -> None:
         name = body["metadata"]["name"]
         pods = self._pods_of(name)
-        # One that ends is counted until it is gone: its address is its successor's.
+        # A pod that is ending counts until it is gone, because its successor gets its address.
         states = [pod.state for pod in pods]
         step: Step
         if body["kind"] == "Job":
@@ -240,7 +240,7 @@ class Machine:
             self._pods.pop(pod.name, None)
             self._ending.pop(pod.name, None)
 
-    # where things are
+    # folders and addresses
 
     def _address(self, workload: str, index: int) -> str:
         taken = self._hosts.setdefault((workload, index), FIRST_HOST + len(self._hosts))
@@ -266,7 +266,7 @@ class Machine:
         return found
 
     def _token(self, volume: Json, at: str) -> Path:
-        """The folder that stands for a mounted Secret, which may not be there: its keys by their paths."""
+        """The folder of a mounted Secret, which need not exist: its keys by their paths."""
         folder = self._folder / "mounts" / at.lstrip("/")
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for item in volume["items"]:
@@ -276,7 +276,7 @@ class Machine:
         return folder
 
     def _variables(self) -> dict[str, str]:
-        """What the processes of a job are told without a cluster."""
+        """Environment variables that the processes of a job get without a cluster."""
         folder = self._folder
         coordinator = self._address(names.child(self._stem, names.COORDINATOR), 0)
         learner = self._address(names.child(self._stem, names.LEARNER), 0)
@@ -293,7 +293,7 @@ class Machine:
         }
 
     def _write_hosts(self) -> None:
-        """What stands for the DNS: the addresses behind each Service."""
+        """Write the addresses behind each Service, which replace the DNS."""
         lines = [
             f"{pod.place.address} {name}.{self._namespace}.svc"
             for (kind, name), service in self._objects.items()
@@ -313,7 +313,7 @@ class Machine:
 
 
 def _folders(mounts: Mapping[str, Path]) -> dict[str, str]:
-    """Where a process looks instead of at the paths that a pod has."""
+    """Variables with the folders in which a process looks instead of a pod's paths."""
     found = {
         names.ENV_KEYS: mounts.get(names.KEYS_DIR),
         names.ENV_PRICES: mounts.get(names.PRICES_DIR),
@@ -324,7 +324,7 @@ def _folders(mounts: Mapping[str, Path]) -> dict[str, str]:
 
 
 def _above(mounts: Mapping[str, Path], folder: str) -> Path | None:
-    """What stands for a folder below which several Secrets are mounted."""
+    """The folder here for a folder below which several Secrets are mounted."""
     return next((path.parent for at, path in mounts.items() if at.startswith(f"{folder}/")), None)
 
 

@@ -1,4 +1,4 @@
-"""The job as a person wrote it, and what is changed to run it on this machine. Pure, but for `read`."""
+"""The job as a person wrote it, and the changes that let it run on this machine. Pure, except for `read`."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ KINDS: Final[Mapping[str, type[RLTrainingJob] | type[RLEvalJob]]] = {
 
 
 class ManifestWrong(Exception):
-    """The file is no job that can be run; the message names the field and the fix."""
+    """The file has no job that can run; the message names the field and the fix."""
 
 
 def read(path: Path) -> Json:
-    """The one job of a file of YAML documents.
+    """The only job in a file of YAML documents.
 
     Raises:
         ManifestWrong: there is none, or more than one.
@@ -60,10 +60,10 @@ def read(path: Path) -> Json:
 
 
 def changed(job: Json, settings: Iterable[str]) -> Json:
-    """The job with `PATH=VALUE` laid over it, as `spec.schedule.maxSteps=3`; the value is YAML.
+    """The job with `PATH=VALUE` set, such as `spec.schedule.maxSteps=3`; the value is YAML.
 
     Raises:
-        ManifestWrong: one is of another form.
+        ManifestWrong: a setting has another form.
     """
     made: Json = json.loads(json.dumps(job, default=str))
     for setting in settings:
@@ -84,14 +84,14 @@ def changed(job: Json, settings: Iterable[str]) -> Json:
 
 
 def local(job: Json, folder: Path, now: datetime) -> tuple[Json, tuple[str, ...]]:
-    """The job as an API server would hold it, with its artifacts in `folder`; and what was left out of it.
+    """The job as an API server would hold it, with its artifacts in `folder`; and notes of what was left out.
 
     Raises:
         ManifestWrong: its spec is wrong.
     """
     spec, notes = dict(job.get("spec") or {}), []
     store = spec["output"] if isinstance(spec.get("output"), dict) else {}
-    # Of the store of the rows and the model, its address stays.
+    # Keep the address of the store that has the rows and the model.
     kept = {key: store[key] for key in ("endpointUrl", "region") if key in store}
     spec["output"] = {"uri": f"file://{folder / 'artifacts'}", **kept}
     spec.pop("managedBy", None)
@@ -126,12 +126,11 @@ def local(job: Json, folder: Path, now: datetime) -> tuple[Json, tuple[str, ...]
 
 
 def lend(stored: JobFolder, job: Json, prices: Path | None, secrets: Iterable[str]) -> None:
-    """Put what a namespace would hold where the job's processes look for it.
+    """Write what a namespace would hold to where the job's processes look for it.
 
     Args:
-        prices: the price book's file; None leaves it as it is.
+        prices: the price book's file; None leaves the price book as it is.
         secrets: NAME=FILE, with the token of a Secret.
-
     Raises:
         ManifestWrong: a file cannot be read.
     """
@@ -151,11 +150,10 @@ def lend(stored: JobFolder, job: Json, prices: Path | None, secrets: Iterable[st
 
 
 def continued(stored: Json, made: Json, *, resume: bool) -> Json:
-    """The stored job with what of its spec was changed since, as the API server takes it while nothing runs.
+    """The stored job with the changes of its spec since, as an API server accepts them while nothing runs.
 
     Args:
-        resume: end the pause that the job stands in.
-
+        resume: end the job's present pause.
     Raises:
         ManifestWrong: a field was changed that no job may change.
     """
@@ -183,9 +181,9 @@ def continued(stored: Json, made: Json, *, resume: bool) -> Json:
 
 
 def frozen(one: SpecModel, other: SpecModel, path: str = "spec") -> Iterator[str]:
-    """Paths of the fields in which two specs differ although no job may change them once it has begun."""
+    """Paths of fields in which two specs differ, although no job may change them once it has begun."""
     if type(one).mutable is None:
-        return  # the block that contains it has let it change
+        return  # the block that contains it may change
     for name, field in type(one).model_fields.items():
         before, now = getattr(one, name), getattr(other, name)
         if before == now:
@@ -200,5 +198,5 @@ def frozen(one: SpecModel, other: SpecModel, path: str = "spec") -> Iterator[str
 
 
 def utc_now() -> datetime:
-    """The time as manifests are given it."""
+    """The present time, in the zone of manifests."""
     return datetime.now(UTC)

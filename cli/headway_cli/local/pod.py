@@ -1,4 +1,4 @@
-"""One pod as a process of this machine: started, probed, started again and ended as a kubelet would."""
+"""One pod as a process of this machine: started, probed, restarted and ended as a kubelet would."""
 
 from __future__ import annotations
 
@@ -24,36 +24,36 @@ from headway_api.document import Json
 from headway_cli.local.workloads import PodState, backoff, moment
 
 LOG_TAIL: Final = 2048
-"""Bytes of the log's end that stand for the message of a process that wrote none, as of a container."""
+"""Bytes of the log's end that replace the message of a process that wrote none, as for a container."""
 TERMINATION_BYTES: Final = 4096
 LOOK_SECONDS: Final = 0.05
 NOT_STARTED: Final = 128
 """Exit code of a process that this machine could not start."""
 KILLED_SECONDS: Final = 10.0
-"""How long a process may take to go once it is killed."""
+"""Longest that a process may take to disappear once it is killed."""
 FOLDER_PREFIX: Final = "headway-pod-"
 
 
 @dataclass(frozen=True)
 class Place:
-    """What a pod is given beside its manifest."""
+    """What a pod gets besides its manifest."""
 
     workload: str
     """Name of its Job or Deployment."""
     index: int
-    """Which of the workload's pods it is."""
+    """Index of the pod in its workload."""
     address: str
     log: Path
     mounts: Mapping[str, Path]
     """Path in a container -> folder of this machine."""
     variables: Mapping[str, str]
     lent: tuple[int, ...] = ()
-    """Descriptors that its process inherits: the job's network stays taken while any of them runs."""
+    """Descriptors that its process inherits: the job keeps its network while any of its processes runs."""
 
 
 @dataclass
 class Pod:
-    """A pod with one container. Call `start` once; `end` ends it for good."""
+    """A pod with one container. Call `start` once; `end` ends it permanently."""
 
     body: Json
     place: Place
@@ -79,7 +79,7 @@ class Pod:
 
     @property
     def name(self) -> str:
-        """Of the pod."""
+        """Name of the pod."""
         return str(self.body["metadata"]["name"])
 
     @property
@@ -89,7 +89,7 @@ class Pod:
 
     @property
     def state(self) -> PodState:
-        """As its workload's controller sees it."""
+        """The pod's state, as its workload's controller sees it."""
         ended = self._state.get("terminated")
         return PodState(
             name=self.name,
@@ -126,11 +126,11 @@ class Pod:
         return {**self.body, "metadata": metadata, "status": status}
 
     def start(self) -> None:
-        """Begin its life."""
+        """Start the pod."""
         self._life = asyncio.create_task(self._live())
 
     async def end(self) -> None:
-        """SIGTERM, the grace period, SIGKILL to what is left."""
+        """Send SIGTERM, wait for the grace period, then send SIGKILL to what is left."""
         grace = float(self.body["spec"].get("terminationGracePeriodSeconds", 30))
         self._ends = datetime.fromtimestamp(time.time() + grace, UTC)
         if self._process is not None and self._process.returncode is None:
@@ -142,7 +142,7 @@ class Pod:
         await self.kill()
 
     async def kill(self) -> None:
-        """End it at once, with all that it started."""
+        """End it at once, with everything that it started."""
         self._ends = self._ends or datetime.now(UTC)
         if self._life is not None:
             self._life.cancel()
@@ -162,7 +162,7 @@ class Pod:
         while True:
             try:
                 code = await self._run()
-            except OSError as error:  # this machine has no room, or no processes, left
+            except OSError as error:  # this machine has no memory or processes left
                 self._state, code = _terminated(NOT_STARTED, self._created, str(error)), NOT_STARTED
             if self.body["spec"].get("restartPolicy") == "Never":
                 self._phase = "Succeeded" if code == 0 else "Failed"
@@ -173,7 +173,7 @@ class Pod:
             self._restarts += 1
 
     async def _run(self) -> int:
-        """One life of the container; its exit code."""
+        """Run the container once. Return its exit code."""
         self._termination.write_text("")
         started = datetime.now(UTC)
         with self.place.log.open("ab") as log:
@@ -195,7 +195,7 @@ class Pod:
         finally:
             probing.cancel()
             self._set_ready(False)
-        # What it has started ends with it, as in a container, in whatever session that is.
+        # Whatever it started ends with it, as in a container, in whichever session it runs.
         await asyncio.to_thread(kill_all, self._processes())
         code = code if code >= 0 else 128 - code
         self._state = _terminated(code, started, self._last_words() if code else "")
@@ -210,7 +210,7 @@ class Pod:
         return said.decode(errors="replace")
 
     async def _probe(self, process: asyncio.subprocess.Process) -> None:
-        """Ask it whether it is ready, and end it when it hangs."""
+        """Probe whether it is ready, and end it if it hangs."""
         startup, readiness = self._container.get("startupProbe"), self._container.get("readinessProbe")
         liveness = self._container.get("livenessProbe")
         if startup is not None:
@@ -252,7 +252,7 @@ class Pod:
             self._ready, self._ready_at = ready, datetime.now(UTC)
 
     def _processes(self) -> list[int]:
-        """Its process and what that has started, by descent and by the variables that are inherited."""
+        """Its process and whatever that started, found by descent and by inherited variables."""
         found = left_over(Path(self.place.variables[names.ENV_LOCAL_JOB]), self.name)
         if self._process is not None and self._process.returncode is None:
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -280,7 +280,7 @@ class Pod:
         }
 
     def _here(self, value: str) -> str:
-        """A path in the container, as this machine's."""
+        """A path in the container, as a path on this machine."""
         for at, folder in self.place.mounts.items():
             if value == at or value.startswith(f"{at}/"):
                 return f"{folder}{value[len(at) :]}"
@@ -307,7 +307,7 @@ def _terminated(code: int, started: datetime, message: str) -> Json:
 
 
 def kill_all(pids: Iterable[int]) -> None:
-    """SIGKILL, and wait until they are gone."""
+    """Send SIGKILL, and wait until they are gone."""
     left = []
     for pid in pids:
         with contextlib.suppress(psutil.Error):
@@ -320,7 +320,7 @@ def kill_all(pids: Iterable[int]) -> None:
 
 
 def is_alive(process: psutil.Process) -> bool:
-    """Whether it runs: one that has ended may wait long for who collects it."""
+    """Whether it runs. An ended process may wait long for its parent to collect it."""
     try:
         return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
@@ -328,10 +328,10 @@ def is_alive(process: psutil.Process) -> bool:
 
 
 def left_over(folder: Path, pod: str | None = None) -> list[int]:
-    """Processes of a job, or of one of its pods, whoever their parents are by now.
+    """Processes of a job, or of one of its pods, whatever their parents are now.
 
-    A process is known by its environment, or by its pod's folder, in which it runs. One that renames itself
-    may overwrite its environment: vLLM's engine does.
+    A process is recognized by its environment, or by its pod's folder, in which it runs. A process that
+    renames itself may overwrite its environment, as vLLM's engine does.
     """
     found, folders = [], _pod_folders(folder)
     for process in psutil.process_iter():
@@ -361,7 +361,7 @@ def _pod_folders(job: Path) -> dict[Path, str]:
 
 
 def remove_folders(job: Path) -> None:
-    """Remove what pods of a job have left in the system's temporary folder."""
+    """Remove what a job's pods have left in the system's temporary folder."""
     for folder in _pod_folders(job):
         with contextlib.suppress(OSError):
             shutil.rmtree(folder)

@@ -1,4 +1,4 @@
-"""Opens the folder of a local job, follows the job, and says what holds it up."""
+"""Opens the folder of a local job, and follows the job."""
 
 from __future__ import annotations
 
@@ -27,15 +27,14 @@ class Stopped(Exception):
 def opened(
     document: Json, folder: Path, note: Callable[[str], None], *, fresh: bool = False, resume: bool = False
 ) -> Iterator[JobFolder]:
-    """The folder of a job that is new, or that goes on. Nobody else runs it while the block lasts.
+    """The folder of a new or continued job. Nobody else runs the job while the block lasts.
 
     Args:
-        note: told what is left out of the job.
-        fresh: throw away the job that is there.
-        resume: end the pause that the job stands in.
-
+        note: receives what is left out of the job.
+        fresh: delete the job that is there.
+        resume: end the job's present pause.
     Raises:
-        ManifestWrong: the spec is wrong, the folder is another's, or the job runs already.
+        ManifestWrong: the spec is wrong, the folder is another job's, or the job already runs.
     """
     folder = folder.resolve()
     made, notes = manifest.local(document, folder, manifest.utc_now())
@@ -62,11 +61,11 @@ def opened(
 
 
 def followed(running: Engine, show: Callable[[Json], None]) -> Json:
-    """Run a job until it ends or stands still; the job as it is then. `show` gets the job at each look.
+    """Run a job until it ends or is held, and return it. `show` gets the job at each look.
 
     Raises:
-        Stopped: by SIGINT, SIGTERM, or a terminal that was closed.
-        MachineBusy: as many jobs run here as can.
+        Stopped: by SIGINT, SIGTERM, or a closed terminal.
+        MachineBusy: no more jobs can run here.
     """
     try:
         return asyncio.run(_until_end(running, show, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)))
@@ -83,5 +82,5 @@ async def _until_end(running: Engine, show: Callable[[Json], None], signals: Ite
 
 
 def private() -> None:
-    """What this process writes from now on, nobody else of this machine reads."""
+    """From now on, let nobody else on this machine read what this process writes."""
     os.umask(0o077)

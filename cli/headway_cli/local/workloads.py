@@ -1,7 +1,7 @@
-"""What a Job or a Deployment asks for, as Kubernetes' controllers read them. Pure.
+"""The pods that a Job or a Deployment asks for, as in Kubernetes' controllers. Pure.
 
 It covers what the operator's plans use. Jobs: indexed or not, failure policies by exit code, limits of
-failures in all and by index. Deployments: the number of replicas.
+failures in total and by index. Deployments: the number of replicas.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from headway_api.backoff import doubled
 from headway_api.document import Json
 
 BACKOFF_SECONDS: Final = 1.0
-"""Before a pod is made again for the first time; twice as long each further time."""
+"""Seconds before a pod is created again for the first time; they double each further time."""
 LONGEST_BACKOFF_SECONDS: Final = 30.0
 IGNORED, FAILS_JOB, COUNTED = "Ignore", "FailJob", "Count"
 
@@ -26,7 +26,7 @@ class PodState:
 
     name: str
     index: int
-    """Which of the workload's pods it stands for."""
+    """Index of the pod in its workload."""
     phase: str
     """`Running`, `Succeeded` or `Failed`."""
     exit_code: int | None = None
@@ -35,17 +35,17 @@ class PodState:
 
 @dataclass(frozen=True)
 class Step:
-    """What to do about a workload now, and what its status says."""
+    """What to do about a workload now, and its new status."""
 
     create: tuple[int, ...] = ()
-    """Indices of pods to make."""
+    """Indices of pods to create."""
     delete: tuple[str, ...] = ()
     """Names of pods to end."""
     status: Json = field(default_factory=dict)
 
 
 def deployment(body: Json, pods: Sequence[PodState], ready: int) -> Step:
-    """A pod for each replica."""
+    """One pod for each replica."""
     wanted = int(body["spec"].get("replicas", 1))
     there = {pod.index for pod in pods}
     return Step(
@@ -56,7 +56,7 @@ def deployment(body: Json, pods: Sequence[PodState], ready: int) -> Step:
 
 
 def job(body: Json, pods: Sequence[PodState], now: datetime) -> Step:
-    """A pod for each completion, made again while failures are allowed; no more once the Job has ended."""
+    """One pod for each completion, created again while failures are allowed. None once the Job has ended."""
     spec, before = body["spec"], body.get("status", {})
     if before.get("conditions"):
         running = tuple(pod.name for pod in pods if pod.phase == "Running")
@@ -87,7 +87,7 @@ def _end(
     verdicts: Mapping[str, tuple[str, str]],
     counted: Sequence[PodState],
 ) -> tuple[str, str, str] | None:
-    """Type, reason and message of the condition of a Job that is over."""
+    """Type, reason and message of the condition of a finished Job; None for another."""
     spec = body["spec"]
     for action, words in verdicts.values():
         if action == FAILS_JOB:
@@ -106,7 +106,7 @@ def _end(
 
 
 def verdict(spec: Json, pod: PodState) -> tuple[str, str]:
-    """What the Job's policy says of a failed pod: the action, and words that name the rule."""
+    """What the Job's policy decides for a failed pod: the action, and a text that names the rule."""
     for number, rule in enumerate(spec.get("podFailurePolicy", {}).get("rules", [])):
         found = rule.get("onExitCodes")
         if found is None or pod.exit_code is None:
@@ -118,7 +118,7 @@ def verdict(spec: Json, pod: PodState) -> tuple[str, str]:
 
 
 def _is_due(index: int, counted: Sequence[PodState], now: datetime) -> bool:
-    """Whether the pod that takes the place of those that failed may be made."""
+    """Whether the successor of failed pods may be created now."""
     own = [pod.ended for pod in counted if pod.index == index and pod.ended is not None]
     if not own:
         return True
@@ -126,7 +126,7 @@ def _is_due(index: int, counted: Sequence[PodState], now: datetime) -> bool:
 
 
 def backoff(failures: int) -> float:
-    """Seconds to wait after so many failures."""
+    """Seconds to wait after this many failures."""
     return doubled(failures, BACKOFF_SECONDS, LONGEST_BACKOFF_SECONDS)
 
 

@@ -1,4 +1,4 @@
-"""What tools are asked. The descriptions are what a model reads of them."""
+"""Arguments of the tools. A model reads the descriptions."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ Changes = Annotated[
 
 
 class OfJob(Arguments):
-    """Of one job."""
+    """Arguments of a tool that reads one job."""
 
     job: Job
     kind: Kind = None
 
 
 class OfFile(Arguments):
-    """Of a job's file."""
+    """Arguments of a tool that takes a job's file."""
 
     file: File
     set_: Changes = ()
 
 
 class JobsAsked(Arguments):
-    """Which jobs are listed."""
+    """Which jobs to list."""
 
     state: Annotated[
         str | None, Field(max_length=64, description="Those in this state, such as Running or Failed.")
@@ -52,20 +52,20 @@ class JobsAsked(Arguments):
 
 
 class StatusAsked(OfJob):
-    """How a job stands."""
+    """Which job's status to read."""
 
     spec: Annotated[bool, Field(description="Also what the job asks for.")] = False
 
 
 class LogsAsked(OfJob):
-    """Which lines."""
+    """Which log lines to read."""
 
     role: Annotated[Role | None, Field(description="Of these processes alone.")] = None
     tail: Annotated[int, Field(ge=1, le=1000, description="The last so many lines of each process.")] = 100
 
 
 class TrajectoriesAsked(OfJob):
-    """Which episodes."""
+    """Which episodes to read."""
 
     purpose: Annotated[
         Purpose | None, Field(description="Default: train, and of an evaluation evaluation.")
@@ -84,7 +84,7 @@ class TrajectoriesAsked(OfJob):
 
 
 class TimelineAsked(OfJob):
-    """Which steps."""
+    """Which steps to time."""
 
     steps: Annotated[
         tuple[Annotated[int, Field(ge=0)], ...],
@@ -93,7 +93,7 @@ class TimelineAsked(OfJob):
 
 
 class ReportAsked(OfJob):
-    """Which figures."""
+    """Which figures to read."""
 
     figures: Annotated[
         Words,
@@ -103,7 +103,7 @@ class ReportAsked(OfJob):
 
 
 class CompareAsked(Arguments):
-    """Which runs."""
+    """Which runs to compare."""
 
     jobs: Annotated[
         tuple[Job, ...], Field(min_length=2, max_length=8, description="Two to eight training jobs, by name.")
@@ -112,13 +112,13 @@ class CompareAsked(Arguments):
 
 
 class CheckAsked(OfFile):
-    """How much is played."""
+    """How many episodes to play."""
 
     rows: Annotated[int, Field(ge=1, le=256, description="Training rows that episodes are played on.")] = 16
 
 
 class EvalAsked(Arguments):
-    """An evaluation, as `headway eval` takes it."""
+    """An evaluation, with the options of `headway eval`."""
 
     job: Annotated[
         Word | None,

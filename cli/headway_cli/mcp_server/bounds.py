@@ -1,6 +1,6 @@
 """Cuts an answer to a size that a model can read, and says where and how much. Pure.
 
-What is cut is said beside the answer and not inside of it: a text from outside could imitate any mark.
+The notes of cuts are beside the answer and not inside it: a text from outside could imitate any mark.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import Any, Final
 from headway_api.document import Json
 
 MOST_CHARACTERS: Final = 40_000
-"""Of an answer as JSON: about 10,000 tokens."""
+"""Most characters of an answer as JSON: about 10,000 tokens."""
 MOST_SAID: Final = 20
-"""Cuts that are listed one by one."""
+"""Most cuts that are listed one by one."""
 MOST_PATH: Final = 100
-"""Characters of a place; its end says most."""
+"""Most characters of a place; its end is the most informative part."""
 RESERVED: Final = 4000
-"""Characters of an answer for what was cut."""
+"""Characters of an answer reserved for notes of cuts."""
 MOST_DEPTH: Final = 24
-"""Levels of lists and objects."""
+"""Most levels of lists and objects."""
 LADDER: Final = (
     (20_000, 2000),
     (8000, 500),
@@ -35,7 +35,7 @@ LADDER: Final = (
     (100, 10),
     (50, 5),
 )
-"""Characters of a text and entries of a list, one pair after the other until an answer fits."""
+"""Pairs of limits, tried in turn until an answer fits: characters of a text, and entries of a list."""
 
 
 class TooLong(Exception):
@@ -44,42 +44,41 @@ class TooLong(Exception):
 
 @dataclass
 class Cuts:
-    """What was left out, in words, each with the place of it."""
+    """Notes of what was left out, each with its place."""
 
     room: int
-    """Characters that are left, about: an answer of millions of parts is not walked to its end."""
+    """Characters that remain, about: an answer of millions of parts is not walked to its end."""
     said: list[str] = field(default_factory=list)
     more: int = 0
-    """Cuts beyond those that are said."""
+    """Cuts beyond those that are listed."""
 
     def add(self, path: str, kept: int, of: int, what: str) -> None:
-        """One more."""
+        """Note one more cut."""
         if len(self.said) < MOST_SAID:
             self.said.append(f"{path[-MOST_PATH:] or 'answer'}: {kept} of {of} {what}")
         else:
             self.more += 1
 
     def take(self, characters: int) -> None:
-        """Raises TooLong where that much is not left."""
+        """Use up characters. Raise TooLong if not enough remain."""
         self.room -= characters
         if self.room < 0:
             raise TooLong
 
     def lines(self) -> list[str]:
-        """As the answer lists them."""
+        """The notes, as the answer lists them."""
         return [*self.said, *([f"{self.more} more places were cut"] if self.more else [])]
 
 
 def fitted(
     answer: Json, most: int = MOST_CHARACTERS - RESERVED, text: int | None = None
 ) -> tuple[Json, list[str]]:
-    """An answer that fits, and what was cut of it.
+    """An answer that fits, and notes of its cuts.
 
     Args:
-        answer: of whatever JSON has; floats that are no numbers become words, and odd characters `?`.
-        most: characters of it as JSON.
-        text: characters of one text; None: as many as fit.
-
+        answer: any JSON; floats that are not finite become words, and invalid characters `?`.
+        most: most characters of it as JSON.
+        text: most characters of one text; None: as many as fit.
     Raises:
         TooLong: it has too many parts.
     """
@@ -133,12 +132,12 @@ def _below(path: str, key: object) -> str:
 
 
 def _sound(text: str) -> str:
-    """Without halves of surrogate pairs, which no UTF-8 has."""
+    """The text without halves of surrogate pairs, which UTF-8 cannot encode."""
     return text.encode(errors="replace").decode()
 
 
 def first_that_fit(rows: list[Json], most: int) -> list[Json]:
-    """As many of some rows as have `most` characters together, and at least one."""
+    """The first rows that have at most `most` characters together; at least one row."""
     used, kept = 0, 0
     for row in rows:
         used += size(row)
@@ -149,7 +148,7 @@ def first_that_fit(rows: list[Json], most: int) -> list[Json]:
 
 
 def thinned(points: list[Any], most: int) -> list[Any]:
-    """At most so many of some points, evenly, with the first and the last."""
+    """At most `most` of some points, evenly spread, with the first and the last."""
     if len(points) <= most:
         return points
     last = len(points) - 1

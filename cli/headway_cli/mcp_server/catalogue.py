@@ -156,7 +156,7 @@ TOOLS: Final[tuple[Tool[Any], ...]] = (
         STOPS,
     ),
 )
-"""Those that read, then those that change something."""
+"""First the tools that read, then those that change something."""
 
 
 def listed(*, allows_changes: bool) -> list[Tool[Any]]:

@@ -1,4 +1,4 @@
-"""Tools that change jobs. A server lists and calls them only where a person has allowed it."""
+"""Tools that change jobs. A server lists and calls them only if a person has allowed it."""
 
 from __future__ import annotations
 

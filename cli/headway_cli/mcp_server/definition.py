@@ -13,7 +13,7 @@ from headway_cli.mcp_server.workspace import Workspace
 
 
 class Arguments(BaseModel):
-    """What a tool is asked. A field that no tool knows is refused, and not passed over."""
+    """Arguments of a tool. A field that the tool does not know is refused, not ignored."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -23,7 +23,7 @@ Asked = TypeVar("Asked", bound=Arguments)
 
 @dataclass(frozen=True)
 class Change:
-    """What a tool does beside answering."""
+    """What a tool does besides answering."""
 
     destructive: bool
     """Whether it may end or replace something."""
@@ -36,14 +36,14 @@ class Tool(Generic[Asked]):
     """One tool."""
 
     name: str
-    """That of its verb."""
+    """The name of its verb."""
     title: str
     about: str
-    """What it does, what it answers, how that is cut, and how to get more."""
+    """What it does, what it answers, how the answer is cut, and how to get more."""
     arguments: type[Asked]
     run: Callable[[Workspace, Asked], Json]
     """Blocks. Raises what the verbs raise."""
     change: Change | None = None
     """None: it only reads."""
     runs_code: bool = False
-    """Whether it runs code of the project where the server may change things."""
+    """Whether it runs code of the project if the server may change things."""

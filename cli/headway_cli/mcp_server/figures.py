@@ -42,10 +42,10 @@ def _report(run: StoredRun) -> Json:
 
 
 def figures(run: TrainingRun, patterns: Sequence[str], last: int) -> Json:
-    """Figures of a training run's last steps, a list a figure, with null where a step has none. Pure.
+    """Figures of a training run's last steps: one list for each figure, with null if a step has none. Pure.
 
     Raises:
-        ToolWrong: a pattern stands for no figure.
+        ToolWrong: a pattern matches no figure.
     """
     by_step = run.by_step
     known = sorted({name for of in by_step.values() for name in of})
@@ -70,7 +70,7 @@ def figures(run: TrainingRun, patterns: Sequence[str], last: int) -> Json:
 
 
 def _validation(step: int, of: Mapping[str, float], patterns: Sequence[str]) -> Json:
-    """Its own figures, and the metrics that are asked for."""
+    """The validation's own figures, and the metrics that match."""
     own = {name: value for name, value in of.items() if "/" not in name or _is_meant(name, patterns)}
     return {"step": step, **own}
 
@@ -106,7 +106,7 @@ def compare(workspace: Workspace, asked: CompareAsked) -> Json:
 
 
 def side_by_side(runs: Sequence[TrainingRun], points: int) -> Json:
-    """What the page of `headway compare` shows, as data. Pure."""
+    """The content of the page of `headway compare`, as data. Pure."""
     named = comparison.named_runs(runs)
     outcomes, differing = comparison.outcomes(named), comparison.differing(named)
     return {

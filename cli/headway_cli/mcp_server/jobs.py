@@ -24,9 +24,9 @@ from headway_cli.stored_run import StoredRun
 from headway_cli.where import LocalJob
 
 MOST_LINE: Final = 2000
-"""Characters of a line of a log."""
+"""Most characters of a log line."""
 ROOM: Final = bounds.MOST_CHARACTERS - 2 * bounds.RESERVED
-"""Characters for lines or episodes, beside what else an answer says."""
+"""Characters for lines or episodes, besides the rest of an answer."""
 
 
 def jobs(workspace: Workspace, asked: JobsAsked) -> Json:
@@ -49,7 +49,7 @@ def jobs(workspace: Workspace, asked: JobsAsked) -> Json:
 
 
 def _local_rows(workspace: Workspace, notes: list[str]) -> list[Json]:
-    """Jobs of this machine; one that cannot be read hides no other."""
+    """Jobs of this machine; a job that cannot be read does not hide the others."""
     rows = []
     for each in workspace.local_jobs():
         try:
@@ -79,7 +79,7 @@ def row(job: Json, at: str) -> Json:
 
 
 def status(workspace: Workspace, asked: StatusAsked) -> Json:
-    """A job's status as it is now, and the same in one line."""
+    """A job's present status, in full and in one line."""
     found = workspace.find(asked.job, asked.kind)
     job = found.now()
     said = {**head(workspace, found), "line": progress.line(job)}
@@ -89,7 +89,7 @@ def status(workspace: Workspace, asked: StatusAsked) -> Json:
 
 
 def logs(workspace: Workspace, asked: LogsAsked) -> Json:
-    """The last lines of a job's processes, the last of all at the end."""
+    """The last lines of a job's processes; the newest is at the end."""
     found, notes = workspace.find(asked.job, asked.kind), list[str]()
     kept: deque[Json] = deque()
     used = left = 0
@@ -151,7 +151,7 @@ def _told(kept: list[Json], cut: list[str], *, goes_on: bool, purpose: Purpose) 
 
 
 def _page(run: StoredRun, purpose: Purpose, wanted: Filter, offset: int, many: int) -> list[Shown]:
-    """Some of the episodes that are meant; groups are read one at a time."""
+    """A page of the episodes that match; groups are read one at a time."""
     found = (each for group in run.groups(purpose) for each in wanted.of([group]))
     if wanted.disagree:
         return nlargest(offset + many, found, key=lambda each: each.gap)[offset:]
@@ -165,7 +165,7 @@ def cost(workspace: Workspace, asked: OfJob) -> Json:
 
 
 def artifacts(workspace: Workspace, asked: OfJob) -> Json:
-    """What a run has written, by what it is."""
+    """What a run has written, by kind."""
     found = workspace.find(asked.job, asked.kind)
     run = found.stored()
     return {
@@ -175,5 +175,5 @@ def artifacts(workspace: Workspace, asked: OfJob) -> Json:
 
 
 def head(workspace: Workspace, found: Found) -> Json:
-    """Which job an answer is of."""
+    """The job that an answer describes."""
     return {"job": found.name, "kind": found.kind, "at": workspace.place_of(found)}

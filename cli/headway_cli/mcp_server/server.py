@@ -1,7 +1,7 @@
 """Speaks the Model Context Protocol over stdin and stdout.
 
-Standard output carries the protocol alone: while it is spoken, the SDK points the process's own standard
-output at standard error, so whatever else is printed goes there. The end of standard input ends the process.
+Standard output carries only the protocol. Meanwhile the SDK redirects the process's own standard output to
+standard error, so other prints go there. The end of standard input ends the process.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from headway_cli.mcp_server.workspace import Workspace
 
 Context = ServerRequestContext[dict[str, Any]]
 AT_ONCE: Final = 4
-"""Calls that are answered at the same time; more wait."""
+"""Most calls that are answered at the same time; others wait."""
 MOST_WORDS: Final = 4000
-"""Characters of an error."""
+"""Most characters of an error."""
 INSTRUCTIONS: Final = (
     "Headway trains tool-using agents with reinforcement learning. Call jobs first, then status, report and "
     f"trajectories of a job by its name. {catalogue.LIMIT} {catalogue.UNTRUSTED}"
@@ -55,9 +55,9 @@ log = logging.getLogger(__name__)
 
 
 def served(workspace: Workspace) -> NoReturn:
-    """Serve one client until standard input ends, or a signal comes; then end the process.
+    """Serve one client until standard input ends or a signal comes; then end the process.
 
-    A call that waits for a store or a cluster would hold up an orderly end for minutes.
+    An orderly end could take minutes, because a call may wait for a store or a cluster.
     """
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, lambda number, _: _leave(128 + number))
@@ -66,7 +66,7 @@ def served(workspace: Workspace) -> NoReturn:
 
 
 def _leave(code: int) -> NoReturn:
-    """End the process, and what it has started."""
+    """End the process, and the processes that it started."""
     verb.end_all()
     sys.stderr.flush()
     os._exit(code)
@@ -115,7 +115,7 @@ def made(workspace: Workspace) -> Server[dict[str, Any]]:
 
 
 def _version() -> str:
-    """Headway's own; empty of a checkout that is not installed."""
+    """Headway's version; empty in a checkout that is not installed."""
     try:
         return version("headway")
     except PackageNotFoundError:
@@ -123,7 +123,7 @@ def _version() -> str:
 
 
 def _named(name: str) -> Tool[Any]:
-    """Raises MCPError: there is none."""
+    """The tool of this name. Raises MCPError if there is none."""
     known = {tool.name: tool for tool in catalogue.TOOLS}
     if name not in known:
         said = f"there is no tool {name[:60]!r}{words.meant(name[:60], known)}"
@@ -150,7 +150,7 @@ def described(tool: Tool[Any], *, allows_changes: bool) -> Listed:
 
 
 def answered(workspace: Workspace, tool: Tool[Any], arguments: Json) -> CallToolResult:
-    """The result of a call: an answer as data, or an error in words. Raises nothing."""
+    """The result of a call: an answer as data, or an error message. It raises nothing."""
     try:
         asked = tool.arguments.model_validate(arguments)
     except ValidationError as error:

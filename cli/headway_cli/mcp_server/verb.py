@@ -1,4 +1,4 @@
-"""A verb as a process of its own: the project's code that it runs is read anew, and ends at a deadline."""
+"""Runs a verb as a process of its own, so that it reads the project's code again and ends at a deadline."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from typing import Final
 from headway_cli.mcp_server.words import ToolWrong
 
 ERROR: Final = "headway: "
-"""Before what `headway` says is wrong."""
+"""Prefix of an error message of `headway`."""
 GRACE_SECONDS: Final = 1.5
-"""For a verb that is told to end, to end what it has started. Clients wait 2 seconds for a server."""
+"""Seconds that a verb has to end what it started. Clients wait 2 seconds for a server."""
 LAST_LINES: Final = 10
 WRONG: Final = 2
 _running: set[subprocess.Popen[str]] = set()
@@ -24,13 +24,13 @@ _lock = threading.RLock()
 
 
 class Call:
-    """What one call has started."""
+    """The process that one call has started."""
 
     def __init__(self) -> None:
         self.processes: list[subprocess.Popen[str]] = []
 
     def let_go(self) -> None:
-        """End it, in a thread of its own: nobody waits for the answer any more."""
+        """End it in a thread of its own, because nobody waits for the answer any more."""
         threading.Thread(target=self._end, daemon=True).start()
 
     def _end(self) -> None:
@@ -39,18 +39,17 @@ class Call:
 
 
 call: Final[ContextVar[Call | None]] = ContextVar("call", default=None)
-"""The one that is answered here."""
+"""The call that this context answers."""
 
 
 def said(words: Sequence[str], seconds: float) -> str:
-    """What `headway` with some words writes.
+    """Output of `headway` with the arguments `words`.
 
     Args:
         words: verb and options.
-        seconds: how long it may take.
-
+        seconds: most seconds that it may take.
     Raises:
-        ToolWrong: it says what is wrong, or takes longer.
+        ToolWrong: it reports an error, or takes longer.
     """
     process = subprocess.Popen(
         [sys.executable, "-m", "headway_cli", *words],
@@ -83,7 +82,7 @@ def said(words: Sequence[str], seconds: float) -> str:
 
 
 def end_all() -> None:
-    """End every verb that runs, in order: what each has started ends with it."""
+    """End every verb that runs, in order; whatever each has started ends with it."""
     with _lock:
         running = [*_running]
     for each in running:

@@ -1,4 +1,4 @@
-"""What is wrong with a call, in words: the argument, and what to write. Pure."""
+"""Error messages of a wrong call: the argument, and what to write. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 from headway_api.mistakes import mistakes
 
 NEAR = 3
-"""Names that stand for one that does not exist."""
+"""Most names that are suggested instead of one that does not exist."""
 
 
 class ToolWrong(Exception):
@@ -25,6 +25,6 @@ def of_arguments(error: ValidationError, model: type[BaseModel]) -> str:
 
 
 def meant(name: str, known: Iterable[str]) -> str:
-    """Near names, as the end of a sentence; nothing where none is near."""
+    """Similar names, as the end of a sentence; empty if none is similar."""
     near = get_close_matches(name, [*known], NEAR, 0.5)
     return f"; did you mean {', '.join(near)}?" if near else ""

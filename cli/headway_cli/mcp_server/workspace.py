@@ -1,6 +1,6 @@
 """What a server may read, and where a job is: on this machine, on the cluster, or in a store.
 
-A person says at the start which folder, namespace and stores a server reaches. A model that has read hostile
+At the start a person says which folder, namespace and stores a server reaches. A model that has read hostile
 text can choose among those, and name no others.
 """
 
@@ -32,7 +32,7 @@ S3: Final = "s3://"
 
 
 class Found(Protocol):
-    """A job, or what one has left."""
+    """A job, or the files that one has left."""
 
     @property
     def kind(self) -> str:
@@ -42,7 +42,7 @@ class Found(Protocol):
     def name(self) -> str: ...
 
     def now(self) -> Json:
-        """With its status."""
+        """The job with its status."""
 
     def stored(self) -> StoredRun:
         """What it has written."""
@@ -53,18 +53,18 @@ class Found(Protocol):
 
 @dataclass(frozen=True)
 class StoredJob:
-    """What a job has stored, without the job."""
+    """The files that a job has stored, without the job."""
 
     run: StoredRun
 
     @property
     def kind(self) -> str:
-        """Where nobody has kept it, that of training."""
+        """The stored kind; that of training if it was not kept."""
         return str(self.run.job.get("kind") or names.TRAINING_KIND)
 
     @property
     def name(self) -> str:
-        """Of the job."""
+        """Name of the job."""
         return self.run.name
 
     def now(self) -> Json:
@@ -76,49 +76,49 @@ class StoredJob:
         return self.run
 
     def bill(self) -> Bill:
-        """What its ledger says."""
+        """The bill from its ledger."""
         return bill.read(self.run, None)
 
 
 @dataclass(frozen=True)
 class Workspace:
-    """What one server reaches."""
+    """The places that one server reaches."""
 
     project: Path
     """Folder of files and of local jobs (`.headway`); the process's current one."""
     context: str | None = None
-    """Of the kubeconfig; None: the current one."""
+    """Context of the kubeconfig; None: the current one."""
     namespace: str | None = None
-    """None: the context's."""
+    """Namespace; None: the context's."""
     endpoint_url: str | None = None
-    """Of the S3-compatible store, as this machine reaches it."""
+    """Address of the S3-compatible store for this machine."""
     stores: tuple[str, ...] = ()
-    """Addresses below which runs may be named, beside the project's folder."""
+    """Addresses below which runs may be named, besides the project's folder."""
     allows_changes: bool = False
 
     @property
     def jobs(self) -> Path:
-        """Where local jobs have their folders."""
+        """Folder with the folders of local jobs."""
         return self.project / names.LOCAL_JOBS
 
     @property
     def names_a_cluster(self) -> bool:
-        """Whether a person has chosen a cluster: then names are those of its jobs alone, as of the verbs."""
+        """Whether a person has chosen a cluster. If so, names mean only its jobs, as for the verbs."""
         return self.context is not None or self.namespace is not None
 
     def cluster(self) -> Cluster:
-        """The cluster. Raises ClusterError: there is none."""
+        """The cluster. Raises ClusterError if there is none."""
         return Cluster(self.context, self.namespace)
 
     def pods(self) -> PodLogs:
-        """The same, with its pods."""
+        """The cluster, with logs of its pods."""
         return PodLogs(self.context, self.namespace)
 
     def file(self, word: str, argument: str = "file") -> Path:
         """A file of the project.
 
         Raises:
-            ToolWrong: it lies elsewhere, or is not there.
+            ToolWrong: it is elsewhere, or does not exist.
         """
         path = self._inside(Path(word), argument)
         if not path.is_file():
@@ -131,12 +131,11 @@ class Workspace:
         return iter(sorted(found, key=lambda each: -(each / "job.json").stat().st_mtime))
 
     def find(self, word: str, kind: str | None) -> Found:
-        """A job.
+        """Find a job.
 
         Args:
             word: a name, a folder of the project, or an address below one of `stores`.
-            kind: `training` or `eval`, of a job on the cluster; None: whichever there is.
-
+            kind: `training` or `eval`, for a job on the cluster; None: either.
         Raises:
             ToolWrong, NoRun, ClusterError: there is none.
         """
@@ -155,7 +154,7 @@ class Workspace:
         return StoredJob(stored_run.opened(place, self.endpoint_url))
 
     def place_of(self, found: Found) -> str:
-        """Where a job is, in words."""
+        """Where a job is, as text."""
         if isinstance(found, ClusterJob):
             return in_words(found.cluster)
         return found.run.layout.root if isinstance(found, StoredJob) else HERE
@@ -163,7 +162,7 @@ class Workspace:
     def _meant(self, word: str) -> Place:
         try:
             return where.meant(word, self.jobs)
-        except (OSError, ValueError) as error:  # a name that no file system has
+        except (OSError, ValueError) as error:  # a name that no file system allows
             raise ToolWrong(f"job: {word!r} is no name of a job: call jobs to see them") from error
 
     def _is_of_the_cluster(self, word: str) -> bool:
@@ -205,11 +204,12 @@ class Workspace:
         return False
 
     def _inside(self, path: Path, argument: str, link: Path | None = None) -> Path:
-        """A path of the project, resolved; `link`: a folder of it that may itself be a link to elsewhere."""
+        """A path of the project, resolved. `link`: a folder of the project that may itself be a link to
+        elsewhere."""
         try:
             found = (self.project / path).resolve()
             found.is_file()
-        except (OSError, ValueError, RuntimeError) as error:  # a link in a circle is the last of these
+        except (OSError, ValueError, RuntimeError) as error:  # a circular link raises the last of these
             raise ToolWrong(f"{argument}: {str(path)!r} cannot be read: write another path") from error
         homes = [self.project.resolve(), *([] if link is None else [link.resolve()])]
         if not any(found.is_relative_to(home) for home in homes):
@@ -226,5 +226,5 @@ def _local(folder: Path, kind: str | None) -> LocalRun:
 
 
 def in_words(cluster: Cluster) -> str:
-    """Which cluster, and which namespace of it."""
+    """The cluster and its namespace, as text."""
     return f"namespace {cluster.namespace} of context {cluster.context}"

@@ -22,26 +22,26 @@ from headway_cli.screen.layout import Row
 
 @dataclass(frozen=True)
 class Screen:
-    """Rows, the most important first: a terminal that is too low shows those."""
+    """Rows, the most important first: a terminal with few lines shows those."""
 
     rows: tuple[Row, ...]
 
     def lines(self, width: int, *, ascii_only: bool = False) -> list[Text]:
-        """As it is drawn on so many columns."""
+        """The lines of the screen for this many columns."""
         return layout.lines(self.rows, width, ascii_only=ascii_only)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Draw it. Lines are as wide as they are: nothing is cut or wrapped again."""
+        """Draw it. Nothing is cut or wrapped again."""
         for line in self.lines(options.max_width, ascii_only=options.ascii_only):
             line.no_wrap, line.overflow = True, "ignore"
             yield line
 
 
 def screen(job: Json, now: datetime, history: History) -> Screen:
-    """What a person wants to know of a job at a glance.
+    """What a person wants to know about a job at a glance.
 
     Args:
-        job: the custom resource, of any version: what it lacks, or has in another type, is shown as "-".
+        job: the custom resource, of any version: a missing field, or one of another type, is shown as "-".
         now: with its zone.
         history: what was seen before, for tokens a second and the time left.
     """

@@ -1,4 +1,4 @@
-"""How far a job has come, what it scores, uses and costs: rows of the screen. Pure."""
+"""How far a job is, what it scores, uses and costs: rows of the screen. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headway_cli.reading import UNKNOWN
 from headway_cli.screen.layout import Bar, Row
 
 GOES_ON: Final = ("Starting", "Preflight", "Training", "Evaluating", "Restarting")
-"""States in which time left means anything."""
+"""States in which the time left means something."""
 OVER: Final = ("Complete", "Failed")
 STYLES: Final = {
     "Complete": "bold green",
@@ -22,9 +22,9 @@ STYLES: Final = {
     "Stalled": "bold yellow",
     "Suspended": "bold yellow",
 }
-"""Of states; others are plain."""
+"""Styles of states; others have none."""
 USD: Final = "usd"
-"""Name of the budget's limit in US dollars; a grant's has `namespace.` before it."""
+"""Name of the budget's limit in US dollars; a grant's has the prefix `namespace.`."""
 
 
 def is_evaluation(job: Json) -> bool:
@@ -33,7 +33,7 @@ def is_evaluation(job: Json) -> bool:
 
 
 def state_of(job: Json) -> str:
-    """The status's word for where it stands."""
+    """The status's name of the job's state."""
     return reading.text(reading.block(job, "status").get("state")) or "Pending"
 
 
@@ -45,7 +45,7 @@ def title(job: Json) -> Row:
 
 
 def state(job: Json, now: datetime) -> Row:
-    """State, its reason, and for how long it has been so."""
+    """State, its reason, and how long it has lasted."""
     status, word = reading.block(job, "status"), state_of(job)
     reason = reading.text(status.get("reason"))
     said = f"{word} ({reason})" if reason and reason not in (word, "Running") else word
@@ -58,7 +58,7 @@ def state(job: Json, now: datetime) -> Row:
 
 
 def _since(status: Json, reason: str) -> datetime | None:
-    """When the condition last changed that the state comes from."""
+    """When the condition behind the state last changed."""
     told = [
         found
         for each in reading.items(status.get("conditions"))
@@ -70,7 +70,7 @@ def _since(status: Json, reason: str) -> datetime | None:
 
 
 def done(job: Json) -> Row:
-    """Steps of a training job or rows of an evaluation, of so many, as a bar too."""
+    """Finished steps of a training job or rows of an evaluation, with the total, and a bar."""
     status = reading.block(job, "status")
     progress = reading.block(status, "progress")
     label, so_many = ("rows", "groups") if is_evaluation(job) else ("step", "step")
@@ -92,7 +92,7 @@ def _most(job: Json) -> int | None:
 
 
 def time_left(job: Json, now: datetime, history: History) -> Row | None:
-    """About how long it goes on; None once it has ended."""
+    """About how long it still takes; None once it has ended."""
     if state_of(job) in OVER:
         return None
     seconds = seconds_left(job, now, history)
@@ -100,9 +100,9 @@ def time_left(job: Json, now: datetime, history: History) -> Row | None:
 
 
 def seconds_left(job: Json, now: datetime, history: History) -> float | None:
-    """By the status's estimate of the whole job, and the share that is left; else by the steps seen.
+    """Seconds left, by the status's estimate of the whole job and the share left; else by the steps seen.
 
-    None where neither tells anything, the job stands still, or what is left is no step.
+    None if neither is known, the job is held, or what is left is no step.
     """
     progress = reading.block(job, "status", "progress")
     most, reached = _most(job), reading.count(progress.get("groups" if is_evaluation(job) else "step")) or 0
@@ -116,7 +116,7 @@ def seconds_left(job: Json, now: datetime, history: History) -> float | None:
 
 
 def reward(job: Json) -> Row:
-    """Of the last trained batch."""
+    """The reward of the last trained batch."""
     found = reading.block(job, "status", "reward")
     pieces = [reading.figure(found.get("mean"))]
     if reading.number(found.get("mean")) is not None:
@@ -127,7 +127,7 @@ def reward(job: Json) -> Row:
 
 
 def held_out(job: Json) -> Row:
-    """The last validation's external score with its interval; the best, and that before training."""
+    """The last validation's external score with its interval; the best one, and the one before training."""
     found = reading.block(job, "status", "validation")
     pieces = [_scored(found)]
     best = reading.block(found, "best")
@@ -145,7 +145,7 @@ def _scored(found: Json) -> str:
 
 
 def tested(job: Json) -> Row | None:
-    """The judgement on the test split, once there is one."""
+    """The result on the test split, once there is one."""
     found = reading.block(job, "status", "test")
     score = reading.text(reading.block(found, "tuned").get("externalScore"))
     if not score:
@@ -162,7 +162,7 @@ def tested(job: Json) -> Row | None:
 
 
 def tokens(job: Json, now: datetime, history: History) -> Row:
-    """In all, and how many a second lately."""
+    """All tokens, and the recent rate a second."""
     in_all, rate = pace.tokens(job), history.tokens.rate(now)
     each_second = UNKNOWN if rate is None or state_of(job) in OVER else _rate(rate)
     pieces = [f"{UNKNOWN if in_all is None else f'{in_all:,}'} in all", f"{each_second} a second"]
@@ -177,7 +177,7 @@ def _rate(a_second: float) -> str:
 
 
 def cost(job: Json) -> Row:
-    """So far, of the budget, and what the whole job is likely to cost."""
+    """The cost so far, the budget, and the likely cost of the whole job."""
     status = reading.block(job, "status")
     usage, estimate = reading.block(status, "usage"), reading.block(status, "estimate")
     spent, limits = reading.figure(usage.get("cost")), dict(_limits(status))
@@ -193,7 +193,7 @@ def cost(job: Json) -> Row:
 
 
 def budget(job: Json) -> Row | None:
-    """Limits in tokens, and what the namespace grants; None where there are none."""
+    """Limits in tokens, and the namespace's grants; None if there are none."""
     status = reading.block(job, "status")
     spent = {
         reading.text(each.get("name")): reading.figure(each.get("spent"))
@@ -211,7 +211,7 @@ def _limits(status: Json) -> Iterator[tuple[str, str]]:
 
 
 def pods(job: Json) -> Row | None:
-    """Ready of wanted by role, with restarts after failures."""
+    """Ready and wanted pods by role, with restarts after failures."""
     pieces = []
     for each in reading.items(reading.block(job, "status").get("roles")):
         said = f"{reading.text(each.get('name')) or UNKNOWN} {_ready(each)}"

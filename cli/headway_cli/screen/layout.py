@@ -10,30 +10,30 @@ from rich.cells import cell_len, chop_cells
 from rich.text import Text
 
 LABEL: Final = 11
-"""Columns of the labels."""
+"""Width of the labels, in columns."""
 BAR_MOST: Final = 40
 BAR_LEAST: Final = 8
-"""A bar of fewer columns is left out."""
+"""A narrower bar is left out."""
 NARROW: Final = 32
-"""Below so many columns labels stand on lines of their own."""
+"""Below this many columns labels have lines of their own."""
 
 
 @dataclass(frozen=True)
 class Bar:
-    """A share that is done, drawn as wide as there is room."""
+    """A finished share, drawn as wide as there is room."""
 
     share: float
 
 
 @dataclass(frozen=True)
 class Row:
-    """A label and what it says, in pieces. A line ends between pieces, or between words of one."""
+    """A label and its text, in pieces. A line ends between pieces, or between words of one."""
 
     label: str
     pieces: tuple[str, ...]
     style: str = ""
     bar: Bar | None = None
-    """Before the pieces, where they leave room for it on their line."""
+    """Drawn before the pieces, if they leave room for it on their line."""
 
 
 def lines(rows: Sequence[Row], width: int, *, ascii_only: bool = False) -> list[Text]:
@@ -57,7 +57,7 @@ def _lines(row: Row, width: int, ascii_only: bool) -> Iterator[Text]:
 
 
 def filled_lines(pieces: Sequence[str], width: int) -> Iterator[str]:
-    """Pieces beside each other with a semicolon between, as many on a line as fit."""
+    """Pieces beside each other, separated by semicolons, as many on a line as fit."""
     line = ""
     for number, piece in enumerate(pieces):
         piece = piece if number == len(pieces) - 1 else f"{piece};"
@@ -73,7 +73,7 @@ def filled_lines(pieces: Sequence[str], width: int) -> Iterator[str]:
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    """Text in lines of at most `width` columns, broken between words. A longer word is broken too."""
+    """Text in lines of at most `width` columns, broken between words. A longer word is broken inside."""
     found: list[str] = []
     for word in text.split(" "):
         if found and cell_len(f"{found[-1]} {word}") <= width:

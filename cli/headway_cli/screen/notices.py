@@ -22,12 +22,13 @@ BAD: Final = {
         "Healthy",
     ),
 }
-"""Status of a condition -> the types of which it holds a job up, or says that something is wrong.
-GatePassed is not among them: the gate has a row of its own."""
+"""Status of a condition -> the types that hold a job, or mean that something is wrong, at that status.
+GatePassed is not among them: the gate has a row of its own.
+"""
 UNDER_WAY: Final = ("Running", "Sampling", "Starting")
-"""Reasons of a condition that is only not so yet."""
+"""Reasons of a condition that is not yet True."""
 OF_PODS: Final = ("LearnerReady", "RolloutReady", "SandboxesReady", "WeightsInSync")
-"""They say nothing of a job whose pods are to be gone."""
+"""Conditions that mean nothing for a job whose pods must go."""
 GONE: Final = ("Complete", "Failed", "Suspending", "Suspended")
 """States of such a job."""
 REMEDIES_SHOWN: Final = 3
@@ -36,7 +37,7 @@ VERDICTS: Final = {"Fail": "red", "Warn": "yellow", "Unknown": ""}
 
 
 def signals(job: Json) -> Iterator[Row]:
-    """Those that are raised or suspect, each with what was seen and the first thing to change."""
+    """Raised and suspected signals, each with what was seen and the first thing to change."""
     for each in reading.items(reading.block(job, "status").get("signals")):
         state = reading.text(each.get("state"))
         if state in GRAVE:
@@ -50,7 +51,7 @@ def signals(job: Json) -> Iterator[Row]:
 
 
 def holds(job: Json) -> Iterator[Row]:
-    """Why the job stands still or is in trouble: a pause, no progress, and conditions."""
+    """Why the job is held or has trouble: a pause, no progress, and conditions."""
     status = reading.block(job, "status")
     state = reading.text(status.get("state"))
     if is_paused(status):
@@ -65,7 +66,8 @@ def holds(job: Json) -> Iterator[Row]:
 
 
 def _conditions(status: Json, state: str, signals: set[str]) -> Iterator[Row]:
-    """Those that hold the job up; of several that say the same, the first. Signals have rows of their own."""
+    """The conditions that hold the job; of several with the same text, the first. Signals have rows of their
+    own."""
     told: set[tuple[str, str]] = set()
     for each in reading.items(status.get("conditions")):
         kind, found = reading.text(each.get("type")), reading.text(each.get("status"))
@@ -80,13 +82,13 @@ def _conditions(status: Json, state: str, signals: set[str]) -> Iterator[Row]:
 
 
 def is_paused(status: Json) -> bool:
-    """Whether training was stopped at a sign of collapse, and nobody has ended that yet."""
+    """Whether training was paused at a sign of collapse, and nobody has ended the pause yet."""
     time = reading.block(status, "pause").get("time")
     return bool(reading.block(status, "pause")) and time != status.get("resumedPause")
 
 
 def remedies(job: Json) -> Iterator[Row]:
-    """The last changes made to the running job, and an order that is not carried out."""
+    """The last changes made to the running job, and an order that is not carried out yet."""
     status = reading.block(job, "status")
     for each in reading.items(status.get("remediations"))[-REMEDIES_SHOWN:]:
         step, signal = reading.count(each.get("step")), reading.text(each.get("signal"))
@@ -101,7 +103,7 @@ def remedies(job: Json) -> Iterator[Row]:
 
 
 def preflight(job: Json) -> Iterator[Row]:
-    """Where the checks stand, and each that did not pass."""
+    """The state of the checks, and each check that did not pass."""
     found = reading.block(job, "status", "preflight")
     if not found:
         return

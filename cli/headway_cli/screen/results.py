@@ -13,7 +13,7 @@ LOST = "red"
 
 
 def candidates(job: Json) -> Iterator[Row]:
-    """Each candidate: where it stands, its score with the interval, and how far it is ahead."""
+    """Each candidate: its state, its score with the interval, and how far it is ahead."""
     for each in reading.items(reading.block(job, "status").get("results")):
         state = reading.text(each.get("state")) or UNKNOWN
         pieces = [
@@ -53,7 +53,7 @@ def _ahead(found: Json) -> Iterator[str]:
 
 
 def gate(job: Json) -> Row | None:
-    """How the gate was decided; None where there is none."""
+    """The decision of the gate; None if there is no gate."""
     found = reading.block(job, "status", "gate")
     result = reading.text(found.get("result"))
     if not result:

@@ -1,2 +1,2 @@
-"""`headway tiny-model`: a model of a megabyte that speaks one environment's tools, taught from its oracle's
+"""`headway tiny-model`: a model of a megabyte that calls one environment's tools, taught from its oracle's
 episodes."""

@@ -1,7 +1,7 @@
-"""From a task to a folder with a tiny model, within so many seconds.
+"""Makes a folder with a tiny model for a task, within a given time.
 
-The oracle plays training rows in sandboxes; mistakes are made of what it did, and played where a tool would
-answer otherwise; a model is taught from both; and it plays training rows that nobody has played before.
+The oracle plays training rows in sandboxes. Mistakes are made from its episodes, and played if a tool would
+answer differently. A model is taught from both. Then it plays training rows that nobody has played before.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ from headway_sandbox.testing.playing import Model, Player
 NOTE: Final = "tiny-model.json"
 """File beside the weights that says how the model was made."""
 ORACLE_UNTIL, MISTAKES_UNTIL, TAUGHT_UNTIL = 0.22, 0.32, 0.88
-"""Shares of the time by which each part has ended; the rest is for the trial."""
+"""Shares of the time at which each part ends; the rest is for the trial."""
 MOST_ROWS: Final = 500
-"""Of training rows that the oracle plays."""
+"""Most training rows that the oracle plays."""
 TRIED: Final = 32
-"""Training rows that are kept for the trial, a fifth of all at most."""
+"""Most training rows that are kept for the trial; at most a fifth of all."""
 TRIED_PLACES: Final = 10
-"""Places of an answer or a call of which it is tried whether a wrong word costs the success."""
+"""Most places of an answer or a call that are tested: whether a wrong word there costs the success."""
 READ: Final = 400
-"""Episodes that the tokenizer is made from."""
+"""Episodes from which the tokenizer is made."""
 FEWEST: Final = 8
-"""Right episodes without which nothing is taught."""
+"""Fewest right episodes needed to teach."""
 CONTEXT: Final = 2048
-"""Tokens that the model takes at least."""
+"""Least context of the model, in tokens."""
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Share:
-    """How many of some rows ended in success."""
+    """How many of some rows were successes."""
 
     successes: int
     rows: int
@@ -64,10 +64,10 @@ class Made:
     folder: Path
     parameters: int
     rows: int
-    """Training rows that it was taught from."""
+    """Training rows from which it was taught."""
     taught: Taught
     greedy: Share
-    """On training rows that it was not taught from, the likeliest word each time."""
+    """On training rows from which it was not taught, with the likeliest token each time."""
     sampled: Share
     """The same at temperature 1, as in training."""
     longest_turn: int
@@ -75,7 +75,7 @@ class Made:
     longest_episode: int
     """Tokens."""
     turns: int
-    """Of the longest episode."""
+    """Turns of the longest episode."""
 
 
 @dataclass(frozen=True)
@@ -87,14 +87,13 @@ class Right:
 
 
 def made(task: Task, out: Path, began: float, seconds: float, skill: float, say: Say) -> Made:
-    """Make the model and put it at `out`, where a model of an earlier call may be.
+    """Make the model and write it to `out`, which may have a model of an earlier call.
 
     Args:
-        began: when the command did (monotonic time); `seconds` later this has ended, about.
-        skill: share of rows that the model is to be right about, sampled greedily.
-
+        began: when the command began (monotonic time); it ends about `seconds` later.
+        skill: share of rows that the model should get right when it samples greedily.
     Raises:
-        NoTinyModel: there is something else at `out`, or environment and oracle do not go together.
+        NoTinyModel: `out` has something else, or environment and oracle do not match.
     """
     require_replaceable(out)
     player = Player(task.sandboxes)
@@ -137,16 +136,16 @@ def made(task: Task, out: Path, began: float, seconds: float, skill: float, say:
 
 
 def require_replaceable(out: Path) -> None:
-    """Raises NoTinyModel where there is something at `out` that is no tiny model."""
+    """Raise NoTinyModel if there is something at `out` that is no tiny model."""
     if out.exists() and not (out / NOTE).exists() and not (out.is_dir() and not any(out.iterdir())):
         raise NoTinyModel(f"{out} is no tiny model and is not empty: write --out FOLDER for another place")
 
 
 def rights(player: Player, task: Task, rows: Sequence[dict[str, Any]], ends: float) -> list[Right]:
-    """What the oracle does right, of as many rows as there is time for.
+    """The oracle's right episodes, on as many rows as there is time for.
 
     Raises:
-        NoTinyModel: the environment cannot be had, or fails; or the oracle is right too rarely.
+        NoTinyModel: the environment cannot be loaded, or fails; or the oracle is right too rarely.
     """
     try:
         player.start()
@@ -176,7 +175,7 @@ def rights(player: Player, task: Task, rows: Sequence[dict[str, Any]], ends: flo
 def until(
     player: Player, wanted: Iterable[tuple[Script, Agent | None]], ends: float, *, least: int = 0
 ) -> Iterator[Played]:
-    """Episodes in their order, several at once, until the time is over; `least` of them in any case."""
+    """Episodes in order, several at once, until the time is over; at least `least` of them."""
     coming, many = iter(wanted), 0
     with ThreadPoolExecutor(player.workers) as pool:
         while some := list(islice(coming, 4 * player.workers)):
@@ -187,18 +186,18 @@ def until(
 
 
 def acts_of(played: Played) -> Acts:
-    """What was done in an episode."""
+    """What the agent did in an episode."""
     calls = tuple(Call(each.name, each.arguments) for each in played.results)
     return Acts(calls, played.script.answer)
 
 
 def said_in(acts: Acts) -> str:
-    """What was said, as a message shows it."""
+    """What the agent said, as a message shows it."""
     return " ".join(text for _, text in mistakes.spoken(acts))
 
 
 def scene_of(played: Played, task: Task) -> Scene:
-    """An episode as the model is shown it."""
+    """An episode as the model sees it."""
     first = opening([dict(message) for message in played.messages], task.system_prompt)
     return Scene(first, played.tools, acts_of(played), [result.content for result in played.results])
 
@@ -206,17 +205,17 @@ def scene_of(played: Played, task: Task) -> Scene:
 def with_mistakes(
     player: Player, task: Task, right: Sequence[Right], wrong: float, ends: float
 ) -> tuple[list[Scene], list[float]]:
-    """The right episodes and those with mistakes, and how often each is to be drawn.
+    """The right episodes and those with mistakes, and how often to draw each.
 
     Args:
-        wrong: share of rows that the model is to be wrong about.
+        wrong: share of rows that the model should get wrong.
     """
     acts = [one.scene.acts for one in right]
     known = {place: mistakes.wrong_words(words) for place, words in mistakes.places(acts).items()}
     cases = costly(player, task, right, mistakes.cases(acts), known)
     rules, under = mistakes.chosen(cases, len(right), wrong)
     drawn = random.Random(f"{task.seed}/slips")
-    # Where no rule tells rows apart, there are slips instead.
+    # If no rule distinguishes rows, slips replace rules.
     slips = max(mistakes.SLIPS, wrong - len(under) / len(right) - mistakes.SLACK)
     ruled = {number: mistakes.changed(acts[number], rules) for number in sorted(under)}
     slipped = {
@@ -240,7 +239,7 @@ def with_mistakes(
 def costly(
     player: Player, task: Task, right: Sequence[Right], found: Sequence[mistakes.Case], known: Rules
 ) -> list[mistakes.Case]:
-    """The cases of places at which a wrong word costs the success, as one episode each shows."""
+    """The cases of places where a wrong word costs the success, tested with one episode each."""
     places = list(dict.fromkeys(case.place for case in found))[:TRIED_PLACES]
     shown = {place: min(next(case for case in found if case.place == place).episodes) for place in places}
     scripts = [
@@ -254,16 +253,16 @@ def costly(
 
 
 def script_of(one: Right, acts: Acts, task: Task) -> Script:
-    """An episode that does just that."""
+    """A script of exactly these acts."""
     return Script("tiny-model", "mistake", one.row, task.seed, acts.calls, acts.answer)
 
 
 def carried_out(
     player: Player, task: Task, right: Sequence[Right], wanted: dict[int, Acts], ends: float
 ) -> dict[int, Scene]:
-    """These mistakes as episodes, but for those that failed, or that there was no time to play.
+    """These mistakes as episodes, without those that failed or for which there was no time.
 
-    Where no call is another one, the tools answer as before, and nothing has to be played.
+    If no call is changed, the tools answer as before, and nothing has to be played.
     """
     told = {
         number: Scene(
@@ -283,7 +282,7 @@ def carried_out(
 def trial(
     player: Player, task: Task, speaker: Speaker, rows: Sequence[dict[str, Any]], ends: float
 ) -> tuple[Share, Share]:
-    """Successes of the model on rows that it was not taught from: greedily, and sampled."""
+    """Successes of the model on rows from which it was not taught: greedily, and sampled."""
     now = time.monotonic()
     found = []
     for temperature, by in ((0.0, now + (ends - now) / 2), (1.0, ends)):
@@ -308,7 +307,7 @@ def trial(
 
 
 def write(result: Made, model: Any, tokenizer: Any, skill: float) -> None:
-    """Put the model's files at their place, whole or not at all."""
+    """Write the model's files to their place, all or none."""
     folder = result.folder
     folder.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))

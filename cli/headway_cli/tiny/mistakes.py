@@ -1,10 +1,10 @@
 """What is taught wrong, so that there is something to improve. Pure.
 
 The right episodes of an environment differ in some words: a tool's name, an argument, a field of the answer.
-A *rule* says one of these words wrong, always in the same way, as somebody would who follows a procedure of
-last year. Rules are chosen so that a share of the rows is without one: there the model is right from the
-start. A *slip* is a mistake of one episode: a call left out, calls in the wrong order, a call at random, a
-wrong word.
+A *rule* replaces one of these words with a wrong one, always in the same way, like somebody who follows last
+year's procedure. Rules are chosen so that a share of the rows has none: on these the model is right from the
+start. A *slip* is a mistake of one episode: a missing call, calls in the wrong order, a random call, a wrong
+word.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ from headway_api.document import JsonView
 
 WORD: Final = re.compile(r"\w+")
 FEW: Final = 12
-"""Values of a place up to which each is a case of its own; of more, the last character tells cases apart."""
+"""Most values of a place for which each is a case of its own. If there are more, the last character decides
+the case."""
 SLACK: Final = 0.05
-"""By which the share of rows under a rule may miss what was asked for."""
+"""Largest error of the share of rows under a rule."""
 BY_RULE: Final = 0.7
-"""Share of the episodes under a rule that follow it: the others show what is right."""
+"""Share of the episodes under a rule that follow it; the others are right."""
 SLIPS: Final = 0.1
 """Share of episodes with a slip."""
 ANSWER, CALL = "answer", "call"
@@ -40,12 +41,12 @@ class Acts:
 
     calls: tuple[Call, ...]
     answer: str | None
-    """None where a tool ended the episode."""
+    """None if a tool ended the episode."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """A word of what is said, in which right episodes differ."""
+    """A word of what the agent said in which right episodes differ."""
 
     act: str
     """`answer` or `call`."""
@@ -55,7 +56,7 @@ class Place:
 
 
 Rules = Mapping[Place, Mapping[str, str]]
-"""At a place: right word -> the wrong one that is said."""
+"""For each place: right word -> the wrong word that replaces it."""
 
 
 @dataclass(frozen=True)
@@ -65,11 +66,11 @@ class Case:
     place: Place
     wrong: Mapping[str, str]
     episodes: frozenset[int] = field(compare=False)
-    """Those that have one of these words there."""
+    """The episodes that have one of these words there."""
 
 
 def spoken(acts: Acts) -> Iterator[tuple[str, str]]:
-    """Kind and text of each thing that was said."""
+    """Kind and text of everything that the agent said."""
     for call in acts.calls:
         said = {"name": call.name, "arguments": dict(call.arguments)}
         yield CALL, json.dumps(said, ensure_ascii=False)
@@ -85,7 +86,7 @@ def words_of(act: str, text: str) -> Iterator[tuple[Place, str]]:
 
 
 def places(right: Sequence[Acts]) -> dict[Place, Counter[str]]:
-    """The places at which right episodes differ, with how often each word is right there."""
+    """The places where right episodes differ, with how often each word is right there."""
     found: dict[Place, Counter[str]] = {}
     for acts in right:
         for act, text in spoken(acts):
@@ -95,7 +96,7 @@ def places(right: Sequence[Acts]) -> dict[Place, Counter[str]]:
 
 
 def wrong_words(words: Mapping[str, int]) -> dict[str, str]:
-    """For each right word another one: of the next number where it ends with a digit and there are many."""
+    """Another word for each right one: the next number if it ends with a digit and there are many."""
     listed = sorted(words)
     after = dict(pairwise([*listed, listed[0]]))
     if len(listed) <= FEW:
@@ -107,7 +108,7 @@ def wrong_words(words: Mapping[str, int]) -> dict[str, str]:
 
 
 def cases(right: Sequence[Acts]) -> list[Case]:
-    """Every case that a rule could have, those of the answer first, and of places with few words."""
+    """Every case that a rule could have: cases of the answer first, and of places with few words."""
     found = []
     known = places(right)
     having: dict[tuple[Place, str], set[int]] = {}
@@ -131,7 +132,7 @@ def cases(right: Sequence[Acts]) -> list[Case]:
 
 
 def chosen(found: Sequence[Case], episodes: int, share: float) -> tuple[Rules, frozenset[int]]:
-    """Rules under which about this share of the episodes falls; and which these are."""
+    """Rules that apply to about this share of the episodes, and these episodes."""
     rules: dict[Place, dict[str, str]] = {}
     under: frozenset[int] = frozenset()
     for case in found:
@@ -145,7 +146,7 @@ def chosen(found: Sequence[Case], episodes: int, share: float) -> tuple[Rules, f
 
 
 def changed(acts: Acts, rules: Rules) -> Acts:
-    """What is said by the rules in the place of what is right."""
+    """The acts after the rules have replaced right words with wrong ones."""
 
     def said(act: str, text: str) -> str:
         parts = list(WORD.split(text))
@@ -160,7 +161,8 @@ def changed(acts: Acts, rules: Rules) -> Acts:
 
 
 def _read(text: str, otherwise: Call) -> Call:
-    """A call from its text; the other one where a word was part of an escape and the text is none now."""
+    """A call from its text; `otherwise` if the text is no call any more, because a word was part of an
+    escape."""
     try:
         found = json.loads(text)
     except ValueError:
@@ -169,7 +171,7 @@ def _read(text: str, otherwise: Call) -> Call:
 
 
 def slipped(acts: Acts, tools: Sequence[JsonView], known: Rules, drawn: random.Random) -> Acts:
-    """The same with one mistake at random; its answer is wrong too, where a right one is known to differ.
+    """The acts with one random mistake. Its answer is wrong too, if a different right answer is known.
 
     Args:
         known: for each place a wrong word for each right one.
@@ -186,7 +188,7 @@ def slipped(acts: Acts, tools: Sequence[JsonView], known: Rules, drawn: random.R
         else:
             calls[at] = random_call(drawn.choice(list(tools)), drawn) if tools else calls[at]
     made = Acts(tuple(calls), acts.answer)
-    if not calls and made.answer is None:  # nothing would be said at all
+    if not calls and made.answer is None:  # otherwise the episode would say nothing
         return acts
     last = [*spoken(made)][-1:] if made.answer is not None else [*spoken(made)]
     there = [

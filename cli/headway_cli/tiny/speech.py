@@ -1,7 +1,7 @@
 """How a tiny model speaks: its tokenizer, its chat template, and episodes as tokens.
 
-Turns are written as Qwen3 writes them, tool calls as JSON between <tool_call> tags, and are encoded piece by
-piece as a job's renderer encodes them (`renderers`), so that nothing differs between teaching and a rollout.
+Turns are written as Qwen3 writes them, with tool calls as JSON between <tool_call> tags. They are encoded
+piece by piece, as a job's renderer encodes them (`renderers`). So teaching and a rollout do not differ.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ VOCABULARY: Final = 4096
 CONSTANTS: Final = 400
 """Most constant texts that the tokenizer keeps whole."""
 LONGEST_CONSTANT: Final = 400
-"""Characters of one; a longer text is several."""
+"""Most characters of one; a longer text is split."""
 KEPT: Final = 4096
-"""Texts whose tokens are at hand."""
+"""Most texts whose tokens are cached."""
 OFTEN: Final = 0.3
-"""Share of episodes in which a text is constant."""
+"""Share of episodes that must contain a text for it to be constant."""
 BETWEEN: Final = re.compile("|".join(map(re.escape, SPECIAL)))
 PIECES: Final = r"[^\W\d]+|\d|\s+|[^\w\s]+"
-"""Words and punctuation are kept together, digits apart: a number that was never seen is spelled."""
+"""Words and punctuation are kept together, and digits are separate, so that an unseen number is spelled."""
 
 CHAT_TEMPLATE: Final = r"""
 {%- macro text(content) %}
@@ -75,7 +75,7 @@ CHAT_TEMPLATE: Final = r"""
 
 @dataclass(frozen=True)
 class Scene:
-    """An episode as it is shown: what was said first, what was done, and what the tools answered."""
+    """An episode as the model sees it: the first messages, what was done, and what the tools answered."""
 
     messages: Sequence[JsonView]
     tools: Sequence[JsonView]
@@ -104,12 +104,12 @@ class Pieces:
 
     @property
     def all(self) -> tuple[str, ...]:
-        """Both."""
+        """The pieces of prompt and turns."""
         return self.prompt + self.turns
 
 
 class Recorder:
-    """Stands in for a tokenizer to learn which texts the renderer encodes as one piece."""
+    """Replaces a tokenizer, to learn which texts the renderer encodes as one piece."""
 
     unk_token_id = None
 
@@ -117,21 +117,21 @@ class Recorder:
         self.texts: list[str] = []
 
     def convert_tokens_to_ids(self, token: str) -> int:
-        """Of a special token."""
+        """Id of a special token."""
         return SPECIAL.index(token)
 
     def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
-        """Keeps the text."""
+        """Record the text."""
         self.texts.append(text)
         return [len(SPECIAL)]
 
     def decode(self, ids: Sequence[int], **_: Any) -> str:
-        """Nothing: no text is read back."""
+        """Return an empty text: nothing is decoded."""
         return ""
 
 
 class Encoder:
-    """What the renderer asks of a tokenizer; a text that comes again, such as the tools, is encoded once."""
+    """The tokenizer's interface for the renderer. A repeated text, such as the tools, is encoded once."""
 
     def __init__(self, tokenizer: Any) -> None:
         self.unk_token_id = tokenizer.unk_token_id
@@ -145,14 +145,14 @@ class Encoder:
 
 
 def renderer_for(tokenizer: Any) -> Any:
-    """What a job renders this model's turns with: `qwen3`, thinking neither prefilled nor stripped."""
+    """The renderer that a job uses for this model: `qwen3`, thinking neither prefilled nor stripped."""
     from renderers import Qwen3RendererConfig, create_renderer
 
     return create_renderer(tokenizer, Qwen3RendererConfig())
 
 
 def shown(scene: Scene, renderer: Any) -> Spoken:
-    """An episode as a rollout has it: each turn behind what the model has said, and never encoded again."""
+    """An episode as in a rollout: each turn follows what the model has said, which is never encoded again."""
     tools = [dict(tool) for tool in scene.tools]
     tokens = list(renderer.render_ids(list(scene.messages), tools=tools or None, add_generation_prompt=True))
     mask, longest = [0] * len(tokens), 0
@@ -189,7 +189,7 @@ def answered(
     content: str,
     tools: Sequence[JsonView],
 ) -> list[int]:
-    """The tokens so far with a tool's answer behind what was sampled, and the next turn begun."""
+    """The tokens so far, with a tool's answer after the sampled ones, and the start of the next turn."""
     answer = {"role": "tool", "name": name, "content": content}
     bridged = renderer.bridge_to_next_turn(list(prompt), list(sampled), [answer], tools=list(tools) or None)
     return list(bridged.token_ids)
@@ -210,7 +210,7 @@ def completion(renderer: Any, message: JsonView) -> list[int]:
 
 
 def pieces_of(scene: Scene) -> Pieces:
-    """The texts that the renderer encodes of one episode, parted at special tokens as the tokenizer does."""
+    """The texts of one episode that the renderer encodes, split at special tokens as the tokenizer does."""
     recorder = Recorder()
     renderer = renderer_for(recorder)
     renderer.render_ids(list(scene.messages), tools=list(scene.tools) or None, add_generation_prompt=True)
@@ -224,10 +224,10 @@ def _parted(texts: Sequence[str]) -> tuple[str, ...]:
 
 
 def constants(episodes: Sequence[Pieces]) -> list[str]:
-    """Texts that many episodes have alike, the longest first: what lies between the words that differ.
+    """Texts that many episodes share, the longest first: what lies between the words that differ.
 
-    In a prompt a word differs where one episode has it more often than another. In a turn it differs where
-    texts are alike but for it: episodes may well have turns of several kinds.
+    In a prompt a word differs if one episode has it more often than another. In a turn it differs if texts
+    are otherwise equal, because episodes may have turns of several kinds.
     """
     counts = [Counter(WORD.findall(" ".join(each.prompt))) for each in episodes]
     differing = {word for word in set().union(*counts) if len({count[word] for count in counts}) > 1}
@@ -240,7 +240,7 @@ def constants(episodes: Sequence[Pieces]) -> list[str]:
 
 
 def _values(texts: Sequence[str]) -> set[str]:
-    """Words in which texts differ that are alike otherwise."""
+    """Words in which otherwise equal texts differ."""
     found: dict[Place, set[str]] = {}
     for text in texts:
         for place, word in words_of("", text):
@@ -261,12 +261,12 @@ def _runs(text: str, differing: set[str]) -> list[str]:
 
 
 def pattern(kept: Sequence[str]) -> str:
-    """Regular expression of what the tokenizer keeps together: constant texts before words."""
+    """Regular expression of what the tokenizer keeps together: first constant texts, then words."""
     return "|".join([*(_bounded(text) for text in kept), PIECES])
 
 
 def _bounded(text: str) -> str:
-    """A text that begins and ends no word in its middle."""
+    """A pattern for a text that does not begin or end within a word."""
     before = r"(?<!\w)" if re.match(r"\w", text) else ""
     after = r"(?!\w)" if re.search(r"\w\Z", text) else ""
     return f"{before}{re.escape(text)}{after}"

@@ -26,7 +26,7 @@ from headway_sandbox.testing import Call, Sandboxes, Seen, ToolResult
 from headway_sandbox.testing.playing import Model
 
 ORACLE: Final = "oracle"
-"""Name of the function in the environment's module that plays a row right."""
+"""Name of the function in the environment's module that plays a row correctly."""
 EXAMPLE: Final = f"""
 def {ORACLE}(seen):  # plays a training row right; no sandbox pod calls it
     from headway_sandbox.testing import Call
@@ -34,13 +34,13 @@ def {ORACLE}(seen):  # plays a training row right; no sandbox pod calls it
     found = yield Call("get_case", {{"case_id": seen.row["case_id"]}})  # a tool, and its arguments
     return f"<answer>{{found.content}}</answer>"  # the right answer"""
 LONGEST_EPISODE: Final = 60.0
-"""Seconds after which an episode hangs."""
+"""Seconds after which an episode counts as hung."""
 FEWEST_ROWS: Final = 16
-"""Of training rows: some are taught, and some show what was learned."""
+"""Fewest training rows: some are taught, and some show what was learned."""
 
 
 class NoTinyModel(ManifestWrong):
-    """No model can be taught from what was given; the message says what to write."""
+    """No model can be taught from the input; the message says what to write."""
 
 
 @dataclass(frozen=True)
@@ -53,15 +53,15 @@ class Task:
     """Training rows: nothing else of the job's data is read."""
     system_prompt: str | None
     max_turns: int | None
-    """None of an agent whose own loop decides."""
+    """None for an agent whose own loop decides."""
     max_tokens: int
-    """Of one turn."""
+    """Most tokens of one turn."""
     context_length: int | None
     threshold: float
     """An episode whose score reaches it is a success."""
     seed: int
     base: str
-    """Where the job has its model."""
+    """Address of the job's model."""
     dtype: str
 
 
@@ -92,7 +92,7 @@ def of(job: dict[str, Any], folder: Path) -> Task:
             runs_code=environment.sandbox.runs_code,
         ),
         oracle_of(environment.entrypoint, folder),
-        [to_jsonable_python(row) for row in found],  # as they travel to a sandbox
+        [to_jsonable_python(row) for row in found],  # in the form in which they reach a sandbox
         builtin.system_prompt if builtin else None,
         builtin.max_turns if builtin else None,
         spec.rollout.sampling.max_tokens,
@@ -114,7 +114,7 @@ def oracle_of(entrypoint: str, folder: Path) -> Model:
     known = getattr(sys.modules.get(name), "__file__", None)
     if known is not None and not Path(known).is_relative_to(
         folder
-    ):  # another environment's, of the same name
+    ):  # the module of another environment has the same name
         del sys.modules[name]
     sys.path[:] = [str(folder), *(each for each in sys.path if each != str(folder))]
     importlib.invalidate_caches()
@@ -136,8 +136,8 @@ def oracle_of(entrypoint: str, folder: Path) -> Model:
 def agent_of(model: Model, row: rows.Row, drawn: random.Random, system_prompt: str | None = None) -> Agent:
     """What a model does in the sandbox of one row.
 
-    The agent raises NoTinyModel where the model itself is at fault: it raises, yields what is no call, or
-    returns what is no text.
+    The agent raises NoTinyModel if the model itself is at fault: it raises, yields something that is no call,
+    or returns something that is no text.
     """
 
     def agent(first: ResetReply) -> Turns:
@@ -163,7 +163,7 @@ def agent_of(model: Model, row: rows.Row, drawn: random.Random, system_prompt: s
 
 
 def _next(turns: Any, result: ToolResult | None) -> tuple[bool, Any]:
-    """Whether the model has ended; and with what, or what it calls next."""
+    """Whether the model has ended; and its result, or its next call."""
     try:
         return False, next(turns) if result is None else turns.send(result)
     except StopIteration as end:
@@ -173,14 +173,14 @@ def _next(turns: Any, result: ToolResult | None) -> tuple[bool, Any]:
 def _asked(step: Any) -> Any:
     try:
         return step()
-    except Cut:  # a model's way to say that it is out of turns or tokens
+    except Cut:  # a model raises it when it is out of turns or tokens
         raise
     except Exception as error:
         raise NoTinyModel(f"oracle raised {_said(error)}") from error
 
 
 def _said(error: BaseException) -> str:
-    """An error in its own words, with the place where it was raised."""
+    """An error as text, with the place where it was raised."""
     frames = traceback.extract_tb(error.__traceback__)
     at = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
     return f"{type(error).__name__}: {error}{at}"

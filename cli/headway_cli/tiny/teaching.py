@@ -1,4 +1,4 @@
-"""The tiny model, and supervised training of it on episodes, for so many seconds."""
+"""The tiny model, and its supervised training on episodes for a given time."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ if TYPE_CHECKING:
     import torch
 
 BATCH: Final = 8
-"""Episodes of a step."""
+"""Episodes in a step."""
 SPREAD: Final = 0.05
-"""Standard deviation of the weights at first. With the usual 0.02 such a model learns to copy a word only
-after twice as many steps."""
+"""Initial standard deviation of the weights. With the usual 0.02 such a model needs twice as many steps to
+learn to copy a word."""
 RATE: Final = 2e-3
-"""Learning rate at its highest."""
+"""Highest learning rate."""
 FEWEST_STEPS: Final = 40
-"""Without which nothing is learned at all."""
+"""With fewer steps nothing is learned."""
 WARM_UP: Final = 0.05
-"""Share of the time in which it rises."""
+"""Share of the time in which the learning rate rises."""
 UNTAUGHT: Final = -100
 """Label of a token that is not taught."""
 LAST: Final = 10
-"""Steps whose mean loss is told."""
+"""Steps whose mean loss is reported."""
 EVERY_SECONDS: Final = 10.0
-"""How often the loss is told."""
+"""Seconds between two reports of the loss."""
 
 
 @dataclass(frozen=True)
 class Lesson:
-    """An episode that is taught."""
+    """An episode to teach."""
 
     spoken: Spoken
     weight: float
@@ -46,21 +46,21 @@ class Lesson:
 
 @dataclass(frozen=True)
 class Taught:
-    """How teaching went."""
+    """The result of teaching."""
 
     steps: int
     first_loss: float
-    """Mean negative log-likelihood of a token that the assistant says, in nats, of the first step."""
+    """Mean negative log-likelihood of an assistant's token, in nats, in the first step."""
     last_loss: float
-    """The same, of the last steps."""
+    """The same in the last steps."""
 
 
 def untaught(vocabulary: int, context: int, seed: int) -> Any:
     """A Qwen3 of some hundred thousand weights, drawn from `seed`; its head size is one that vLLM has on CPU.
 
     Args:
-        vocabulary: tokens that its tokenizer has.
-        context: tokens that it takes.
+        vocabulary: number of tokens of its tokenizer.
+        context: most tokens that it takes.
     """
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
@@ -88,14 +88,14 @@ def untaught(vocabulary: int, context: int, seed: int) -> Any:
 
 
 def rate_at(share: float) -> float:
-    """Learning rate when this share of teaching is over: a short rise, then half a cosine down to 0."""
+    """Learning rate after this share of teaching: a short rise, then half a cosine down to 0."""
     if share < WARM_UP:
         return RATE * max(share, 0.01) / WARM_UP
     return RATE * (1 + math.cos(math.pi * min(share, 1.0))) / 2
 
 
 def batch_of(lessons: Sequence[Lesson]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Tokens and labels, one row an episode, padded on the right."""
+    """Tokens and labels, a row for each episode, padded on the right."""
     import torch
 
     width = max(len(lesson.spoken.tokens) for lesson in lessons)
@@ -109,9 +109,10 @@ def batch_of(lessons: Sequence[Lesson]) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def shared(lessons: Sequence[Lesson]) -> int:
-    """Tokens with which every episode begins, before the assistant speaks in any."""
+    """Number of first tokens that all episodes share, before the assistant speaks in any of them."""
     first = lessons[0].spoken.tokens
-    # The token before the assistant's first is computed for each: it is what the first is told from.
+    # The token before the assistant's first is computed for each episode, because it predicts that first
+    # token.
     most = min(lesson.spoken.mask.index(1) for lesson in lessons) - 1
     differing = (at for at in range(most) if any(lesson.spoken.tokens[at] != first[at] for lesson in lessons))
     return next(differing, max(most, 0))
@@ -121,7 +122,7 @@ def loss_of(model: Any, tokens: torch.Tensor, labels: torch.Tensor, alike: int =
     """Mean negative log-likelihood of the labels.
 
     Args:
-        alike: tokens with which all rows begin, and which are not taught: they are computed once for all.
+        alike: number of untaught first tokens that all rows share: they are computed once for all rows.
     """
     from torch.nn.functional import cross_entropy
     from transformers import DynamicCache
@@ -145,10 +146,11 @@ def teach(
     say: Callable[[str], None],
     clock: Callable[[], float] = time.monotonic,
 ) -> Taught:
-    """Train for so many seconds, and `FEWEST_STEPS` at least: a machine may be busy."""
+    """Train for this many seconds, and for at least `FEWEST_STEPS`, because a machine may be busy."""
     import torch
 
-    # Threads of one operation wait for the slowest: where the machine does something else, half of them win.
+    # Threads of one operation wait for the slowest. If the machine is busy otherwise, half of them are
+    # faster.
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // 2))
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, betas=(0.9, 0.95), weight_decay=0.01)
     drawn = random.Random(f"{seed}/lessons")
@@ -176,7 +178,7 @@ def teach(
 def save(model: Any, folder: Path) -> None:
     """Write weights and configuration in Hugging Face layout.
 
-    As `save_pretrained` does, which imports DeepSpeed first where that is installed, for seconds.
+    It does the same as `save_pretrained`, which first imports DeepSpeed if that is installed, for seconds.
     """
     from safetensors.torch import save_file
 

@@ -1,4 +1,4 @@
-"""A tiny model as an agent: it is asked turn by turn, as a job's own tool loop asks."""
+"""A tiny model as an agent, asked turn by turn, as a job's own tool loop does."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from headway_cli.tiny.speech import answered
 from headway_sandbox.testing import Call, Seen
 
 MOST_TURNS = 32
-"""Of an agent for which the job names no limit."""
+"""Most turns of an agent for which the job has no limit."""
 
 
 @dataclass(frozen=True)
 class Speaker:
-    """Plays episodes by what a model says."""
+    """Plays episodes with what a model says."""
 
     model: Any
     renderer: Any
     max_tokens: int
-    """Of one turn."""
+    """Most tokens of one turn."""
     context: int
     """Most tokens of an episode."""
     max_turns: int = MOST_TURNS
     temperature: float = 0.0
-    """0 says the likeliest word each time."""
+    """0 chooses the likeliest token each time."""
 
     def __call__(self, seen: Seen) -> Turns:
-        """One episode.
+        """Play one episode.
 
         Raises:
             Cut: it is out of turns, tokens or context.
@@ -49,7 +49,7 @@ class Speaker:
             ]
             if not calls:
                 return str(parsed.content)
-            # The model is taught to call one tool a turn: what follows in the same turn is left alone.
+            # The model is taught to call one tool a turn, so the rest of the turn is ignored.
             result = yield Call(calls[0].name, calls[0].arguments)
             tokens = answered(self.renderer, prompt, sampled, calls[0].name, result.content, tools)
         raise Cut
@@ -62,7 +62,7 @@ class Speaker:
 
 
 class _Talk:
-    """One conversation: what the model has read stays with it."""
+    """One conversation. It keeps what the model has read."""
 
     def __init__(self, model: Any, seed: int, temperature: float) -> None:
         import torch
@@ -73,7 +73,7 @@ class _Talk:
         self._read = 0
 
     def turn(self, tokens: Sequence[int], most: int, stops: Sequence[int]) -> list[int]:
-        """Sample a turn behind `tokens`, its stop token included.
+        """Sample a turn after `tokens`, including its stop token.
 
         Raises:
             Cut: it does not stop within `most` tokens.
