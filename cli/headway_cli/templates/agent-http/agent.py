@@ -6,7 +6,7 @@
     python agent.py        # listens at PORT (8080)
 
 Standard library only, so that it runs from the environment's image. With OpenAI's client a turn is
-`OpenAI(base_url=endpoint + "/v1", api_key="any").chat.completions.create(...)`, and the rest stays.
+`OpenAI(base_url=endpoint + "/v1", api_key="any").chat.completions.create(...)`. The rest is the same.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MAX_TURNS = 4
 """Turns after which the agent gives up: two look-ups and the answer, and one to spare."""
 TIMEOUT_SECONDS = 600
 LATER = (429, 502, 503)
-"""The platform asks to come back: its servers are full, or one was lost."""
+"""The platform asks the agent to try again: its servers are full, or one was lost."""
 TRIES = 5
 Json = dict[str, Any]
 
@@ -38,18 +38,18 @@ _open = build_opener(ProxyHandler({})).open
 
 
 class Ended(Exception):
-    """The episode cannot go on."""
+    """The episode cannot continue."""
 
 
 class Full(Ended):
-    """The context or the tokens of the episode are used up: what was said so far stands."""
+    """The context or the tokens of the episode are used up: what was said so far counts."""
 
 
 def ask(url: str, body: Json | None = None) -> Json:
-    """GET, or POST `body` as JSON; the answer's JSON. Comes back where the platform asks for it.
+    """GET, or POST `body` as JSON. Return the answer's JSON. Try again if the platform asks for it.
 
     Raises:
-        Ended: the platform refuses the request for good.
+        Ended: the platform refuses the request permanently.
     """
     data = None if body is None else json.dumps(body).encode()
     for left in reversed(range(TRIES)):
@@ -70,9 +70,9 @@ def ask(url: str, body: Json | None = None) -> Json:
 
 
 def converse(endpoint: str, row: Json) -> list[Json]:
-    """Let the model speak and call tools until it answers; the whole conversation.
+    """Let the model speak and call tools until it answers. Return the whole conversation.
 
-    This is what is yours: plan, remember, ask again. Only append to the messages, or the platform makes a
+    This part is yours: plan, remember, ask again. Only append to the messages. Otherwise the platform makes a
     training row of its own for each change (docs/agents.md).
     """
     messages = [dict(message) for message in opening(row)]
@@ -104,7 +104,7 @@ def play(task: Json) -> None:
     status: Json = {"Status": "ready"}
     try:
         converse(about["endpoint"], task["instance"])
-    except Exception as error:  # whatever ends the episode is told, or the platform would wait for it
+    except Exception as error:  # report whatever ends the episode, or the platform would wait
         sys.stderr.write(f"{about['rolloutId']}: {type(error).__name__}: {error}\n")
         status = {"Status": "failed", "ErrorMessage": f"{type(error).__name__}: {error}"[:1000]}
     try:
@@ -127,7 +127,7 @@ class Handler(BaseHTTPRequestHandler):
         self._answer({"status": "accepted"})
 
     def log_message(self, format: str, *args: object) -> None:
-        """Every episode in the log would be too much of it."""
+        """Log nothing: a line for every episode would be too much."""
 
     def _answer(self, document: Json) -> None:
         body = json.dumps(document).encode()
@@ -139,6 +139,6 @@ class Handler(BaseHTTPRequestHandler):
 
 
 if __name__ == "__main__":
-    # As process 1 of a container it would not end at SIGTERM by itself.
+    # Process 1 of a container does not end at SIGTERM by itself.
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     ThreadingHTTPServer(("", PORT), Handler).serve_forever()

@@ -1,8 +1,9 @@
-"""A lending desk that an agent of your own works at: two look-ups, one strict answer.
+"""A lending desk for an agent of your own: two look-ups, one strict answer.
 
-The agent is a service (`agent.py`) with its own loop. It asks the platform for the model's turns, and has
-this environment's tools carried out in the episode's sandbox. So what was looked up is known here, and nobody
-has to believe the agent.
+The agent is a service (`agent.py`) with its own loop. It asks the platform for the model's turns, and calls
+this environment's tools in the episode's sandbox. So the environment knows what was looked up, and need not
+trust the agent.
+
 Standard library only: a fresh sandbox imports this module for every episode.
 """
 
@@ -39,7 +40,7 @@ place by shelf ({rule(PLACE)})."""
 
 
 def opening(row: Mapping[str, Any]) -> list[Message]:
-    """What a model is shown first, by the agent as by the platform's own loop."""
+    """What a model sees first, from the agent and from the platform's own loop."""
     return [system(PROCEDURE), user(row["prompt"])]
 
 
@@ -51,7 +52,7 @@ def expected(row: Mapping[str, Any]) -> dict[str, str]:
 def parse(text: str) -> dict[str, str] | None:
     """The answer's fields; None unless the text is one tag around one object of exactly these fields.
 
-    What a lenient reader would accept, a model under training would soon write.
+    If a reader were more lenient, a model under training would soon write what it accepts.
     """
     start, end = "<answer>", "</answer>"
     if not (text.startswith(start) and text.endswith(end)):
@@ -68,7 +69,7 @@ def parse(text: str) -> dict[str, str] | None:
 
 
 def written(answer: Mapping[str, str]) -> str:
-    """An answer in its form."""
+    """An answer in the required form."""
     return f"<answer>{json.dumps(answer)}</answer>"
 
 
@@ -100,7 +101,7 @@ class LendingDesk(Environment):
         return all(call in made for call in wanted)
 
     def reward(self, transcript: Transcript) -> Reward:
-        """Half for the share that is right, half for all of it: what is trained on."""
+        """Half for the share that is right, half if all is right. Training uses this."""
         answer, looked, right = parse(transcript.answer), self.looked_up(transcript), expected(self.row)
         fields = 0 if answer is None else sum(answer[name] == right[name] for name in FIELDS)
         share = 0.0 if answer is None else (fields + looked) / (len(FIELDS) + 1)
@@ -112,12 +113,12 @@ class LendingDesk(Environment):
         return Reward((share + float(share == 1.0)) / 2, metrics)
 
     def score(self, transcript: Transcript) -> float:
-        """1 where every field is right and was looked up, else 0: what is reported, and not trained on."""
+        """1 if every field is right and was looked up, else 0. It is reported, and not trained on."""
         return float(parse(transcript.answer) == expected(self.row) and self.looked_up(transcript))
 
 
 def oracle(seen: Seen) -> Generator[Call, ToolResult, str]:
-    """Plays a row right: follows the procedure by what the tools answer.
+    """Plays a row correctly: follows the procedure with the tools' answers.
 
     No sandbox calls it: tests, `headway check` and `headway tiny-model` do.
     """

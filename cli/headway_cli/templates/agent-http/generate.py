@@ -2,7 +2,7 @@
 
     python generate.py [--out data] [--seed 0]
 
-The same seed writes the same rows. A loan is in one split alone.
+The same seed writes the same rows. Each loan is in only one split.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ FULL = {"error": {"message": "it is full", "code": "context_length_exceeded"}}
 
 
 class Platform(ThreadingHTTPServer):
-    """One episode: answers turns by a script, carries tool calls out, and hears how the agent ended it."""
+    """One episode: answers turns from a script, runs tool calls, and records how the agent ended it."""
 
     daemon_threads = True
 
@@ -34,18 +34,18 @@ class Platform(ThreadingHTTPServer):
         self.desk.reset(ROW, 0)
         self.calls: list[Call] = []
         self.messages: list[Json] = []
-        """The conversation, as the agent sent it last, and the model's answer."""
+        """The conversation as the agent last sent it, with the model's answer."""
         self.word: Json = {}
         self.ended = Event()
         Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
 
     def task(self) -> Json:
-        """The prompt as it is posted to the agent."""
+        """The prompt in the form of a POST to the agent."""
         about = {"jobArn": "arn", "rolloutId": "t0", "endpoint": f"http://127.0.0.1:{self.server_port}/e"}
         return {"prompt": ROW["prompt"], "instance": ROW, "metadata": about}
 
     def call(self, name: str, arguments: Json) -> Json:
-        """Carry a tool call out."""
+        """Carry out a tool call."""
         tools = {tool.name: tool for tool in declared(self.desk)}
         try:
             content, failed = tools[name](arguments)[0], False
@@ -87,7 +87,7 @@ class Desk(BaseHTTPRequestHandler):
             self.server.ended.set()
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing."""
+        """Log nothing."""
 
     def _answer(self, status: int, document: Json) -> None:
         body = json.dumps(document).encode()

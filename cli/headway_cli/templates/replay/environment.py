@@ -1,7 +1,8 @@
-"""A parcel desk whose tools replay what was recorded: two look-ups, one strict answer.
+"""A parcel desk whose tools replay recordings: two look-ups, one strict answer.
 
-Each row carries the calls of one case and what production's tools answered. A tool finds its answer by the
-arguments of the call: no episode touches a live system, and each is the same wherever it runs.
+Each row has the calls of one case and the answers of production's tools. A tool finds its answer by the
+arguments of the call. So no episode touches a live system, and each is the same wherever it runs.
+
 Standard library only: a fresh sandbox imports this module for every episode.
 """
 
@@ -40,7 +41,7 @@ day by queue ({rule(DAY)})."""
 def parse(text: str) -> dict[str, str] | None:
     """The answer's fields; None unless the text is one tag around one object of exactly these fields.
 
-    What a lenient reader would accept, a model under training would soon write.
+    If a reader were more lenient, a model under training would soon write what it accepts.
     """
     start, end = "<answer>", "</answer>"
     if not (text.startswith(start) and text.endswith(end)):
@@ -57,7 +58,7 @@ def parse(text: str) -> dict[str, str] | None:
 
 
 def written(answer: Mapping[str, str]) -> str:
-    """An answer in its form."""
+    """An answer in the required form."""
     return f"<answer>{json.dumps(answer)}</answer>"
 
 
@@ -80,7 +81,7 @@ class ParcelDesk(Environment):
         return self.replay("get_depot", {"depot": depot})
 
     def replay(self, name: str, arguments: Mapping[str, Any]) -> Any:
-        """What the tool answered to this call when it was recorded."""
+        """The tool's recorded answer to this call."""
         for call in self.recorded:
             if call["tool"] == name and call["arguments"] == arguments:
                 return call["answer"]
@@ -92,9 +93,9 @@ class ParcelDesk(Environment):
         return all((call["tool"], call["arguments"]) in made for call in self.recorded)
 
     def reward(self, transcript: Transcript) -> Reward:
-        """Half for the share that is right, half for all of it: what is trained on.
+        """Half for the share that is right, half if all is right. Training uses this.
 
-        The share tells a good try from a bad one where no try is right.
+        The share distinguishes good tries from bad ones when no try is right.
         """
         answer, looked = parse(transcript.answer), self.looked_up(transcript)
         right = 0 if answer is None else sum(answer[name] == self.expected[name] for name in FIELDS)
@@ -107,12 +108,12 @@ class ParcelDesk(Environment):
         return Reward((share + float(share == 1.0)) / 2, metrics)
 
     def score(self, transcript: Transcript) -> float:
-        """1 where every field is right and was looked up, else 0: what is reported, and not trained on."""
+        """1 if every field is right and was looked up, else 0. It is reported, and not trained on."""
         return float(parse(transcript.answer) == self.expected and self.looked_up(transcript))
 
 
 def oracle(seen: Seen) -> Generator[Call, ToolResult, str]:
-    """Plays a row right: follows the procedure by what the tools answer.
+    """Plays a row correctly: follows the procedure with the tools' answers.
 
     No sandbox calls it: tests, `headway check` and `headway tiny-model` do.
     """

@@ -1,4 +1,4 @@
-"""What the judge pays, and that the preflight's checks find nothing.
+"""What the judge pays, and that the preflight's checks find no fault.
 
 pytest        # seconds, no cluster, no model
 """
@@ -47,7 +47,7 @@ def test_no_parcel_is_in_two_splits() -> None:
 
 
 def novice(seen: Seen) -> Generator[Call, ToolResult, str]:
-    """Stands for the model: plays as the oracle, and errs in a field half of the time."""
+    """Replaces the model: plays like the oracle, and gets a field wrong half of the time."""
     answer = yield from oracle(seen)
     if seen.random.random() < 0.5:
         return answer

@@ -1,6 +1,7 @@
-"""A room desk whose tools change a state: at the end one booking has to be right, whatever was said.
+"""A room desk whose tools change a state: at the end one booking must be right, whatever was said.
 
-The state is in memory and made anew at `reset`, so two episodes share nothing.
+The state is in memory and created again at `reset`, so two episodes share nothing.
+
 Standard library only: a fresh sandbox imports this module for every episode.
 """
 
@@ -19,10 +20,10 @@ if TYPE_CHECKING:
     from headway_sandbox.testing import Call, Seen, ToolResult
 
 SEATS = {"nook": 2, "den": 4, "loft": 6, "hall": 9}
-"""Of each room, the smallest first."""
+"""Seats of each room, the smallest room first."""
 HOURS = ("nine", "noon", "four")
 PARTS = ("hour", "name", "seats", "room")
-"""What of a booking is judged."""
+"""The parts of a booking that are judged."""
 PROCEDURE = """Room desk.
 1. list_free at the hour.
 2. book the smallest free room with enough seats.
@@ -67,7 +68,7 @@ class RoomDesk(Environment):
         return "cancelled"
 
     def right(self) -> dict[str, bool]:
-        """Which parts of the final state are right; none where it is not one booking."""
+        """Which parts of the final state are right; none if it is not exactly one booking."""
         if len(self.booked) != 1:
             return dict.fromkeys(PARTS, False)
         ((room, hour), name), row = next(iter(self.booked.items())), self.row
@@ -84,19 +85,19 @@ class RoomDesk(Environment):
         }
 
     def reward(self, transcript: Transcript) -> Reward:
-        """Half for the parts of the final state that are right, half for all of them: what is trained on."""
+        """Half for the parts of the final state that are right, half if all are right. Training uses this."""
         right = self.right()
         share = sum(right.values()) / len(right)
         metrics = {"completion": float(bool(self.booked)), **{key: float(one) for key, one in right.items()}}
         return Reward((share + float(share == 1.0)) / 2, metrics)
 
     def score(self, transcript: Transcript) -> float:
-        """1 where the final state is exactly right, else 0: what is reported, and not trained on."""
+        """1 if the final state is exactly right, else 0. It is reported, and not trained on."""
         return float(all(self.right().values()))
 
 
 def oracle(seen: Seen) -> Generator[Call, ToolResult, str]:
-    """Plays a row right: books the first free room that is large enough.
+    """Plays a row correctly: books the first free room that is large enough.
 
     No sandbox calls it: tests, `headway check` and `headway tiny-model` do.
     """

@@ -2,7 +2,7 @@
 
     python generate.py [--out data] [--seed 0]
 
-The same seed writes the same rows. A request is in one split alone.
+The same seed writes the same rows. Each request is in only one split.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ VALIDATION = 64
 
 
 def row(name: str, hour: str, people: int, drawn: random.Random) -> dict[str, Any]:
-    """One request. Which room is the right one is drawn first, so that each comes often."""
+    """One request. The right room is drawn first, so that each room is right often."""
     fitting = [room for room, seats in SEATS.items() if seats >= people]
     wanted = drawn.choice(fitting)
     smaller = fitting[: fitting.index(wanted)]

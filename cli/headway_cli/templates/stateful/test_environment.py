@@ -1,4 +1,4 @@
-"""What the judge pays, and that the preflight's checks find nothing.
+"""What the judge pays, and that the preflight's checks find no fault.
 
 pytest        # seconds, no cluster, no model
 """
@@ -66,7 +66,7 @@ def test_no_request_is_in_two_splits() -> None:
 
 
 def novice(seen: Seen) -> Generator[Call, ToolResult, str]:
-    """Stands for the model: plays as the oracle, and books any room half of the time."""
+    """Replaces the model: plays like the oracle, and books any room half of the time."""
     if seen.random.random() < 0.5:
         return (yield from oracle(seen))
     hour = seen.row["hour"]

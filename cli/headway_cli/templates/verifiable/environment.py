@@ -1,6 +1,7 @@
 """Sums that a program verifies exactly: a word problem, a calculator, two numbers.
 
-The right answer is in no row: `solve` computes it from the row's numbers.
+No row has the right answer: `solve` computes it from the row's numbers.
+
 Standard library only: a fresh sandbox imports this module for every episode.
 """
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 FIELDS = ("packed", "left")
 MOST = 10**6
-"""Numbers that the calculator takes lie within it."""
+"""Largest number that the calculator takes."""
 TASK = """Solve the problem. calculate does one step.
 Answer with nothing but <answer>{"packed": ..., "left": ...}</answer>"""
 
@@ -42,14 +43,14 @@ def parse(text: str) -> dict[str, int] | None:
         return None
     if not isinstance(pairs, list) or not all(isinstance(pair, tuple) for pair in pairs):
         return None
-    # True is an int to Python, and 42.0 equals 42: neither is a whole number as it was asked for.
+    # True is an int in Python, and 42.0 equals 42: neither is a whole number as the task asks.
     if sorted(key for key, _ in pairs) != sorted(FIELDS) or not all(type(value) is int for _, value in pairs):
         return None
     return dict(pairs)
 
 
 def written(answer: Mapping[str, int]) -> str:
-    """An answer in its form."""
+    """An answer in the required form."""
     return f"<answer>{json.dumps(answer)}</answer>"
 
 
@@ -74,7 +75,7 @@ class Sums(Environment):
         return known[sign]
 
     def reward(self, transcript: Transcript) -> Reward:
-        """Half for the fields that are right, half for all of them: what is trained on."""
+        """Half for the fields that are right, half if all are right. Training uses this."""
         answer = parse(transcript.answer)
         right = [answer is not None and answer[name] == self.expected[name] for name in FIELDS]
         share = sum(right) / len(right)
@@ -85,12 +86,12 @@ class Sums(Environment):
         return Reward((share + float(share == 1.0)) / 2, metrics)
 
     def score(self, transcript: Transcript) -> float:
-        """1 where both numbers are exact, else 0: what is reported, and not trained on."""
+        """1 if both numbers are exact, else 0. It is reported, and not trained on."""
         return float(parse(transcript.answer) == self.expected)
 
 
 def oracle(seen: Seen) -> Generator[Call, ToolResult, str]:
-    """Plays a row right: calculates each step.
+    """Plays a row correctly: calculates each step.
 
     No sandbox calls it: tests, `headway check` and `headway tiny-model` do.
     """

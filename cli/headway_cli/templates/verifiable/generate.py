@@ -2,7 +2,7 @@
 
     python generate.py [--out data] [--seed 0]
 
-The same seed writes the same rows. A problem is in one split alone.
+The same seed writes the same rows. Each problem is in only one split.
 """
 
 from __future__ import annotations
