@@ -1,4 +1,4 @@
-"""`python -m headway_cli`: as `headway`."""
+"""`python -m headway_cli`: the same as `headway`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run has written, by what it is, with counts and sizes; and what of it a pattern names. Pure."""
+"""What a run has written, by kind, with counts and sizes; and which keys a pattern matches. Pure."""
 
 from __future__ import annotations
 
@@ -16,40 +16,40 @@ REPORTS: Final = (
     "report.json", "report.md", "report.html", "results.parquet",
     "preflight.json", "preflight.md", "job.json",
 )  # fmt: skip
-"""What is written for readers, at the root of a run."""
+"""Files for readers, at the root of a run."""
 OTHERS: Final = ("usage", "export", "logs", "estimates", "prices")
-"""Folders that a person may look for; the rest is the job's own."""
+"""Folders that a person may look for; the rest is internal to the job."""
 REST: Final = "other"
 UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 @dataclass
 class Sum:
-    """Of some objects."""
+    """Number and total size of some objects."""
 
     objects: int = 0
     size: int = 0
     """Bytes."""
 
     def add(self, size: int) -> None:
-        """One object more."""
+        """Count one more object."""
         self.objects += 1
         self.size += size
 
 
 @dataclass(frozen=True)
 class Marks:
-    """Which steps are the best and the newest; None where none is."""
+    """Which steps are the best and the newest; None if there is none."""
 
     best: int | None = None
     latest: int | None = None
     checkpoint: int | None = None
-    """The newest from which training resumes."""
+    """The newest step from which training resumes."""
 
 
 @dataclass
 class Contents:
-    """What there is, each part in the order of its names."""
+    """The objects of a run; each part in the order of its names."""
 
     root: str
     checkpoints: dict[int, Sum] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class Contents:
 
 
 def contents(root: str, sizes: Mapping[str, int]) -> Contents:
-    """What a run has written.
+    """Sort the objects of a run by kind.
 
     Args:
         root: URI of its folder.
@@ -84,14 +84,14 @@ def contents(root: str, sizes: Mapping[str, int]) -> Contents:
 
 
 def matching(keys: Iterable[str], pattern: str) -> list[str]:
-    """Keys that a pattern names: `*` and `?` stand for anything, `/` included. A folder's name stands for all
-    below it."""
+    """Keys that a pattern matches: `*` and `?` match anything, also `/`. A folder's name matches all below
+    it."""
     below = f"{pattern.rstrip('/')}/*"
     return [key for key in keys if fnmatchcase(key, pattern) or fnmatchcase(key, below)]
 
 
 def text(found: Contents, marks: Marks) -> str:
-    """As a person reads it."""
+    """The contents as text for a person."""
     rows = [("what", "objects", "size", "")]
     for step, each in found.checkpoints.items():
         note = "training resumes here" if step == marks.checkpoint else ""
@@ -106,7 +106,7 @@ def text(found: Contents, marks: Marks) -> str:
 
 
 def as_json(found: Contents, marks: Marks) -> Json:
-    """The same as an object of JSON; sizes in bytes."""
+    """The contents as an object of JSON; sizes in bytes."""
     return {
         "uri": found.root,
         "best": marks.best,
@@ -121,7 +121,7 @@ def as_json(found: Contents, marks: Marks) -> Json:
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of a table: the first column and the last to the left, the others to the right."""
+    """Lines of a table: the first and the last column are left-aligned, the others right-aligned."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     last = len(widths) - 1
     lines = []
@@ -135,7 +135,7 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def in_bytes(size: int) -> str:
-    """A size in a unit in which it is short."""
+    """A size in the largest unit that leaves it at 1 or more."""
     value = float(size)
     for unit in UNITS[:-1]:
         if value < 1024:

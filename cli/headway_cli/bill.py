@@ -1,4 +1,4 @@
-"""A run's bill: what its ledger says it used, priced by its price book. Pure, but for `read`."""
+"""A run's bill: the usage in its ledger, priced with its price book. Pure, except for `read`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from headway_cli.stored_run import StoredRun, readable
 HASH: Final = 12
 """Digits of a price book's SHA-256 that are shown, as in status."""
 UNITS: Final = ("Tokens", "Seconds")
-"""What fields of `status.usage` end in that count something."""
+"""Ends of the fields of `status.usage` that count something."""
 
 
 @dataclass(frozen=True)
@@ -31,16 +31,16 @@ class Used:
     """One kind of usage."""
 
     key: str
-    """Class, with the model or product where that is not the job's own."""
+    """Class, with the model or product if that is not the job's own."""
     quantity: float
     """Tokens or seconds."""
     cost: str | None = None
-    """US dollars; None where it has no price, or where that is not told apart."""
+    """US dollars; None if it has no price, or if the cost is not split by kind."""
 
 
 @dataclass(frozen=True)
 class Correction:
-    """A changed price book changed what had been used before."""
+    """A changed price book changed the cost of earlier usage."""
 
     edition: int
     at: datetime
@@ -50,7 +50,7 @@ class Correction:
 
 @dataclass(frozen=True)
 class Estimated:
-    """What the whole job was to cost."""
+    """An estimate of what the whole job costs."""
 
     basis: str
     low: str | None
@@ -60,7 +60,7 @@ class Estimated:
 
 @dataclass(frozen=True)
 class Bill:
-    """What was used and what that costs."""
+    """What was used and what it costs."""
 
     used: tuple[Used, ...]
     cost: str
@@ -72,7 +72,7 @@ class Bill:
     corrections: tuple[Correction, ...] = ()
     correction_count: int = 0
     problem: str | None = None
-    """Why what the ConfigMap holds now is not in force."""
+    """Why the ConfigMap's present content is not in force."""
     estimates: tuple[Estimated, ...] = ()
 
 
@@ -80,10 +80,9 @@ def read(run: StoredRun, base: str | None) -> Bill:
     """The bill of a run, from its store.
 
     Args:
-        base: the job's base model, where the store does not say it.
-
+        base: the job's base model, if the store does not name it.
     Raises:
-        NoRun: a part of the ledger is torn or twice there, or nobody says which model's prices hold.
+        NoRun: a part of the ledger is torn or is there twice, or nothing says which model's prices apply.
     """
     days = _usage(run)
     editions = _editions(run)
@@ -118,7 +117,7 @@ def _editions(run: StoredRun) -> list[Edition]:
 
 
 def _estimates(run: StoredRun) -> list[Estimated]:
-    """Those that were kept, and what a local job's status says last."""
+    """The stored estimates, and the newest one in a local job's status."""
     found = []
     for basis in ("data", "preflight"):
         with readable(run.layout.root):
@@ -130,15 +129,15 @@ def _estimates(run: StoredRun) -> list[Estimated]:
 
 
 def of_status(estimate: Mapping[str, Any] | None) -> list[Estimated]:
-    """What `status.estimate` says."""
+    """The estimates in `status.estimate`."""
     if not estimate:
         return []
     return [Estimated(str(estimate["basis"]), *(estimate.get(end) for end in ("low", "likely", "high")))]
 
 
 def model_of(job: Mapping[str, Any]) -> str | None:
-    """The model whose prices hold for what is a job's own: its base model, or in an evaluation the one that
-    all its candidates are of, else none (an empty text); None where nobody says it."""
+    """The model whose prices apply to a job's own usage: its base model. In an evaluation, the base of all
+    candidates, or an empty text if they have several. None if nothing names it."""
     spec = job.get("spec")
     if not spec:
         return None
@@ -162,15 +161,15 @@ def made(
     editions: Sequence[Edition] = (),
     estimates: Sequence[Estimated] = (),
 ) -> Bill:
-    """The bill of usage by day.
+    """The bill for usage by day.
 
     Args:
         days: what was used.
         whole: the price book, as it was written.
-        model: whose prices hold for what is the job's own; empty where there are several.
-        last: the day on which the entry is named that is in force.
-        editions: every one that was in force.
-        estimates: what it was to cost.
+        model: the model whose prices apply to the job's own usage; empty if there are several.
+        last: the day whose entry of the price book is named.
+        editions: every edition that was in force.
+        estimates: what the job was estimated to cost.
     """
     book = whole.of(model)
     totals: dict[str, float] = {}
@@ -198,7 +197,7 @@ def made(
 
 
 def _cost(days: Usages, key: str, book: PriceBook) -> str | None:
-    """Of one kind of usage; None where it has a price on no day."""
+    """Cost of one kind of usage; None if it has no price on any day."""
     priced = [
         (day, {key: used[key]}) for day, used in days if key in used and book.on(day).of_one(key) is not None
     ]
@@ -206,7 +205,7 @@ def _cost(days: Usages, key: str, book: PriceBook) -> str | None:
 
 
 def from_status(status: Mapping[str, Any]) -> Bill:
-    """The bill as a job's status has it: classes together as they are counted there, and one cost.
+    """The bill from a job's status: classes are summed as the status counts them, with one cost.
 
     Raises:
         NoRun: the status has none yet.
@@ -229,7 +228,7 @@ def from_status(status: Mapping[str, Any]) -> Bill:
 
 
 def text(bill: Bill) -> str:
-    """As a person reads it."""
+    """The bill as text for a person."""
     apart = any(each.cost is not None for each in bill.used)
     rows = [("used", "quantity", "USD")]
     for each in bill.used:
@@ -256,7 +255,7 @@ def text(bill: Bill) -> str:
 
 
 def as_json(bill: Bill) -> Json:
-    """The same as an object of JSON: amounts as strings, as status has them."""
+    """The bill as an object of JSON: amounts are strings, as in the status."""
     return {
         "used": [{"class": each.key, "quantity": each.quantity, "cost": each.cost} for each in bill.used],
         "cost": bill.cost,

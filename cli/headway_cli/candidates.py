@@ -1,4 +1,4 @@
-"""What the candidates of an evaluation will stand for, before the job is applied. Pure."""
+"""The models and weights of an evaluation's candidates, before the job is applied. Pure."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from headway_cli.local.manifest import ManifestWrong
 from headway_operator.plan.candidates import Missing, conflicts, numbered, resolve
 
 Trained = Callable[[str], Json]
-"""Name of a training job -> the job, as an API server holds it; raises ManifestWrong where nobody has it."""
+"""Name of a training job -> the job, as an API server holds it; raises ManifestWrong if nobody has it."""
 
 
 def resolved(spec: RLEvalJobSpec, trained: Trained) -> tuple[ResolvedCandidate, ...]:
-    """The candidates as the operator will choose them. Weights that are not there yet are taken to come.
+    """The candidates as the operator will choose them. Weights that do not exist yet are assumed to appear.
 
     Raises:
-        ManifestWrong: one stands for nothing, or cannot share its servers.
+        ManifestWrong: a candidate has no weights, or cannot share its servers.
     """
     jobs: dict[str, Json] = {}
     for each in spec.candidates:
@@ -35,7 +35,7 @@ def resolved(spec: RLEvalJobSpec, trained: Trained) -> tuple[ResolvedCandidate, 
 
 
 def with_weights(job: Json, step: int) -> Json:
-    """A training job that has published weights up to `step` and has validated, where it has not."""
+    """A training job that has at least published weights up to `step` and has validated."""
     status = job.get("status") or {}
     told = status.get("checkpoints") or {}
     newest = told.get("adapter") or {"step": 0, "uri": f"{job['spec']['output']['uri']}/weights/000000"}

@@ -1,4 +1,4 @@
-"""Jobs on the cluster that kubectl points at, and what can be wrong with it, in words."""
+"""Jobs on the cluster that kubectl points at, and explanations of its errors."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ AWAY_SECONDS: Final = 300.0
 """Longest that a cluster which has answered may be away while a job is followed."""
 AGAIN_SECONDS: Final = 5.0
 WATCH_SECONDS: Final = 240
-"""A watch is begun anew after so long: a connection that died without a word is noticed by then."""
+"""Seconds after which a watch is started again, so that a dead connection is noticed by then."""
 SHOWN: Final = 3
-"""Names that stand for one that does not exist."""
+"""Most names that are suggested instead of one that does not exist."""
 INSTALL: Final = "helm install headway charts/headway -n headway-system --create-namespace"
 
 
@@ -67,12 +67,12 @@ class Cluster:
         self.namespace = namespace or str(chosen["context"].get("namespace", "default"))
 
     def submit(self, job: Json) -> tuple[str, str, str]:
-        """Apply a job; kind, namespace and name of it."""
+        """Apply a job. Return its kind, namespace and name."""
         metadata = job["metadata"]
         namespace = metadata.get("namespace") or self.namespace
         body = {**job, "metadata": {**metadata, "namespace": namespace}}
         with self._explained(job["kind"]):
-            self._api.patch_namespaced_custom_object(  # whose answer is lost where it creates (201)
+            self._api.patch_namespaced_custom_object(  # its answer is lost if it creates (201)
                 *_place(job["kind"], namespace),
                 metadata["name"],
                 body,
@@ -88,7 +88,7 @@ class Cluster:
         """A job.
 
         Raises:
-            ClusterError: there is none of that name; nearest names are told.
+            ClusterError: there is none of that name; the message suggests similar names.
         """
         with self._explained(kind, name):
             answer: Json = self._api.get_namespaced_custom_object(
@@ -115,7 +115,7 @@ class Cluster:
         return answer
 
     def follow(self, kind: str, name: str) -> Iterator[Json]:
-        """The job now, and after each change, for ever.
+        """The job now, and after each change, without end.
 
         Raises:
             JobGone: it was deleted.
@@ -160,7 +160,8 @@ class Cluster:
 
     @contextmanager
     def _explained(self, kind: str, name: str = "", *, gone_is_old: bool = False) -> Iterator[None]:
-        """Turn what the client raises into a ClusterError. With `gone_is_old`, a version too old ends it."""
+        """Turn what the client raises into a ClusterError. With `gone_is_old`, a version too old only ends
+        the block."""
         try:
             yield
         except ApiException as error:
@@ -216,12 +217,12 @@ def _said(error: ApiException) -> tuple[str, str]:
 
 
 def _is_absent(error: ApiException) -> bool:
-    """Whether the job is not there; the API server answers otherwise where it does not know the kind."""
+    """Whether the job is absent. For an unknown kind the API server's answer is different."""
     return bool(error.status == 404 and _said(error)[1] == "NotFound")
 
 
 def _cause(error: BaseException) -> str:
-    """The innermost of the errors that a client wraps in one another, in one line."""
+    """The innermost of nested client errors, in one line."""
     reason = getattr(error, "reason", None)
     if isinstance(reason, BaseException):
         return _cause(reason)
@@ -231,5 +232,5 @@ def _cause(error: BaseException) -> str:
 def _quiet(ask: Callable[[], list[Json]]) -> list[Json]:
     try:
         return ask()
-    except (ApiException, urllib3.exceptions.HTTPError):  # who may not list is told no names
+    except (ApiException, urllib3.exceptions.HTTPError):  # without permission to list there are no names
         return []

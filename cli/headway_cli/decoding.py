@@ -1,4 +1,4 @@
-"""Text of token ids, where a tokenizer is at hand."""
+"""Text of token ids, if a tokenizer is available."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ FILE: Final = "tokenizer.json"
 
 
 def decoder(folder: Path | None, base: str | None) -> Decode | None:
-    """What reads token ids; None where no tokenizer is at hand.
+    """A function from token ids to text; None if no tokenizer is available.
 
     Args:
-        folder: a person named it, so it must be right.
-        base: `spec.model.base` of the run, used where it is a folder of this machine.
-
+        folder: folder that a person named, so it must be right.
+        base: `spec.model.base` of the run, used if it is a folder of this machine.
     Raises:
         NoRun: `folder` has no tokenizer that can be read.
     """

@@ -1,4 +1,4 @@
-"""Which episodes of a run are shown, in which order, and how a person reads one. Pure."""
+"""Which episodes of a run are shown, in which order, and as which text. Pure."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ class Shown:
 
     @property
     def gap(self) -> float:
-        """How far reward and external score are apart; 0 where one of them is missing."""
+        """Distance between reward and external score; 0 if one of them is missing."""
         reward, score = self.episode.reward, self.episode.score
         return 0.0 if reward is None or score is None else abs(reward - score)
 
 
 @dataclass(frozen=True)
 class Filter:
-    """Which episodes; None: whichever."""
+    """Which episodes to show; None: any."""
 
     step: int | None = None
     outcome: Outcome | None = None
     row: int | None = None
     disagree: bool = False
-    """Those whose reward and external score differ, the furthest apart first."""
+    """Only those whose reward and external score differ, the furthest apart first."""
 
     def of(self, groups: Iterable[GroupRecord]) -> list[Shown]:
-        """Those that are meant, in the order of their groups."""
+        """The episodes that match, in the order of their groups."""
         found = [Shown(group, episode) for group in groups for episode in group.episodes]
         found = [each for each in found if self._takes(each)]
         return sorted(found, key=lambda each: -each.gap) if self.disagree else found
@@ -50,7 +50,7 @@ class Filter:
 
 
 def text(each: Shown) -> str:
-    """An episode as a person reads it."""
+    """An episode as text for a person."""
     episode, group = each.episode, each.group
     head = f"{episode.episode_id}  step {group.step}  row {group.row}  {episode.outcome}"
     return "\n".join([head, *_messages(episode), f"  {_end(episode)}"])
@@ -81,7 +81,7 @@ def _end(episode: EpisodeRecord) -> str:
 
 
 def row(each: Shown) -> dict[str, Any]:
-    """An episode as an object of JSON: what `text` shows, and nothing of its tokens."""
+    """An episode as an object of JSON: what `text` shows, without its tokens."""
     episode, group = each.episode, each.group
     return {
         "episode": episode.episode_id,

@@ -1,4 +1,4 @@
-"""An estimate as a person reads it, and as JSON. Pure."""
+"""An estimate as text for a person, and as JSON. Pure."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def text(made: Made, book: PriceBook, plays: str) -> str:
 
 
 def as_json(made: Made, book: PriceBook, plays: str, notes: Sequence[str]) -> Json:
-    """The same as an object of JSON: amounts as strings, as status has them."""
+    """The estimate as an object of JSON: amounts are strings, as in the status."""
     low, likely, high = made.cost or (None, None, None)
     return {
         "basis": made.basis,

@@ -1,4 +1,4 @@
-"""An evaluation from options, checked: what it borrows of a training job, and its file."""
+"""An evaluation from options, checked: what it takes from a training job, and its file."""
 
 from __future__ import annotations
 
@@ -17,14 +17,13 @@ from headway_cli.local.manifest import ManifestWrong
 
 
 def written(asked: Asked, training: Json | None, file: Path, *, local: bool = False) -> tuple[str, Json]:
-    """Write the evaluation to a file; its text, and the job that it is.
+    """Write the evaluation to a file. Return the text, and the job in it.
 
     Args:
         asked: the options.
-        training: the training job that the rest is borrowed from; None: nothing is.
-        file: where.
+        training: the training job that has the rest; None: there is none.
+        file: the file to write.
         local: it runs on this machine, whatever its output says.
-
     Raises:
         ManifestWrong: an option or a field is wrong, or one is missing.
     """
@@ -36,7 +35,7 @@ def written(asked: Asked, training: Json | None, file: Path, *, local: bool = Fa
 
 
 def _check(document: Json, training: Json | None, *, local: bool) -> None:
-    """Raises ManifestWrong where a field is wrong. A local job's output is its folder, whatever it says."""
+    """Raise ManifestWrong if a field is wrong. A local job's output is its folder, whatever it says."""
     if local:
         document = {**document, "spec": {**document["spec"], "output": {"uri": "file:///"}}}
     try:
@@ -50,15 +49,14 @@ def _check(document: Json, training: Json | None, *, local: bool) -> None:
 def training(
     file: Path | None, job: str | None, jobs: Path | None, context: str | None, namespace: str | None
 ) -> Json | None:
-    """The training job that the rest is borrowed from: of a file, of this machine, or of the cluster.
+    """The training job that has the rest: of a file, of this machine, or of the cluster.
 
     Args:
-        file: with the training job.
-        job: the name of one.
-        jobs: where jobs of this machine have their folders; None: the job is the cluster's.
-
+        file: file with the training job.
+        job: name of a training job.
+        jobs: folder with the folders of local jobs; None: the job is on the cluster.
     Raises:
-        ManifestWrong: the file has another kind of job, or the job is not there.
+        ManifestWrong: the file has another kind of job, or the job does not exist.
         ClusterError: the cluster does not have it.
     """
     if file is not None:
@@ -78,6 +76,6 @@ def training(
 
 
 def _bare(stored: Json) -> Json:
-    """A stored job as its file would be."""
+    """A stored job as its file would have it."""
     metadata = {key: stored["metadata"][key] for key in ("name", "namespace") if key in stored["metadata"]}
     return {"kind": stored["kind"], "metadata": metadata, "spec": stored["spec"]}

@@ -1,4 +1,4 @@
-"""An RLEvalJob from options, and what it borrows of a training job. Pure."""
+"""An RLEvalJob from options, and what it takes from a training job. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CHECKPOINT: Final = "checkpoint:"
 FORMS: Final = "NAME=checkpoint:JOB[:best|latest|STEP], or NAME=hf://ORGANIZATION/MODEL"
 TUNED: Final = "tuned"
 LONGEST: Final = 40
-"""Characters of a candidate's name."""
+"""Most characters of a candidate's name."""
 SHARED: Final = (
     "seed", "agent", "reward", "judges", "output", "priceBook", "serviceAccountName", "imagePullSecrets",
     "tracking", "managedBy",
@@ -50,8 +50,7 @@ def manifest(asked: Asked, training: Json | None) -> Json:
 
     Args:
         asked: the options.
-        training: the training job that the rest is borrowed from; None: nothing is.
-
+        training: the training job that has the rest; None: there is none.
     Raises:
         ManifestWrong: an option is wrong, or one is missing.
     """
@@ -85,22 +84,22 @@ def manifest(asked: Asked, training: Json | None) -> Json:
 
 
 def _name(asked: Asked, training: Json | None) -> str:
-    """A name of its own: a local job has a folder of its name."""
+    """A name of the evaluation's own, since each local job has a folder of its name."""
     of = asked.job or (training["metadata"]["name"] if training is not None else None)
     return "evaluation" if of is None else f"{of}-eval"
 
 
 def borrowed_of(training: Json) -> Json:
-    """What an evaluation takes over from a training job: everything but what is trained, and how.
+    """What an evaluation takes from a training job: everything except what is trained, and how.
 
-    The rows are the test split's, else those of validation. Tokens are drawn as in validation.
+    The rows are those of the test split, else those of validation. Tokens are sampled as in validation.
     """
     spec = training.get("spec") or {}
     found: Json = {key: spec[key] for key in SHARED if key in spec}
     environment = {key: value for key, value in (spec.get("environment") or {}).items() if key != "contract"}
     data = spec.get("data") or {}
     rows = data.get("test") or data.get("validation")
-    if (roles := (spec.get("output") or {}).get("roleSecretRefs")) is not None:  # there is no learner
+    if (roles := (spec.get("output") or {}).get("roleSecretRefs")) is not None:  # it has no learner
         others = {key: value for key, value in roles.items() if key != names.LEARNER}
         found["output"] = {**spec["output"], "roleSecretRefs": others}
     if environment:
@@ -112,7 +111,7 @@ def borrowed_of(training: Json) -> Json:
         found["rollout"] = rollout
     measured = _of_model(spec.get("evaluation"), MeasureSpec)
     if data.get("test"):
-        measured.pop("maxRows", None)  # which is of the rows of validation
+        measured.pop("maxRows", None)  # it refers to the rows of validation
     most = RolloutSpec().sampling.max_tokens
     training_sampling = (spec.get("rollout") or {}).get("sampling") or {}
     sampling = {"maxTokens": training_sampling.get("maxTokens", most), **(measured.get("sampling") or {})}
@@ -121,14 +120,15 @@ def borrowed_of(training: Json) -> Json:
 
 
 def _of_model(block: Any, model: type[ServersSpec | MeasureSpec]) -> Json:
-    """Of a block, the fields that a narrower one has too."""
+    """The fields of a block that the narrower `model` has too."""
     known = {field.alias or name for name, field in model.model_fields.items()}
     return {key: value for key, value in (block or {}).items() if key in known}
 
 
 def candidates_of(asked: Asked, training: Json | None) -> list[Json]:
-    """The candidates, in the order: of --job, of --candidate, of --model. Without any, those of the training
-    job that is borrowed from: its best weights, and the model before training.
+    """The candidates, in this order: from --job, from --candidate, from --model.
+
+    By default they are those of the given training job: its best weights, and the model before training.
 
     Raises:
         ManifestWrong: one cannot be read, or there is none.
@@ -167,7 +167,7 @@ def candidate(text: str) -> Json:
 
 
 def _as_trained(each: Json, training: Json | None) -> Json:
-    """A candidate that is the training job's base model is loaded as that is: it shares the servers."""
+    """Load a candidate that is the training job's base model as that job does, so that both share servers."""
     trained = ((training or {}).get("spec") or {}).get("model") or {}
     if "model" not in each or each["model"]["base"] != trained.get("base"):
         return each
@@ -196,7 +196,7 @@ def _require_apart(found: Iterable[Json]) -> None:
 
 
 def names_of(candidates: Iterable[Json]) -> list[str]:
-    """Names in the results, those that `withBase` adds included."""
+    """Names in the results, including those that `withBase` adds."""
     found = []
     for each in candidates:
         found.append(str(each["name"]))
@@ -206,12 +206,12 @@ def names_of(candidates: Iterable[Json]) -> list[str]:
 
 
 def gate_of(asked: Asked, candidates: Sequence[Json]) -> Json:
-    """The gate that the options ask for; empty where they ask for none.
+    """The gate that the options ask for; empty if they ask for none.
 
-    Judged is the first candidate that is not the one to beat.
+    It judges the first candidate other than the one to beat.
 
     Raises:
-        ManifestWrong: nothing is left to judge, or a margin stands alone.
+        ManifestWrong: nothing is left to judge, or a margin is given alone.
     """
     if asked.must_beat is None:
         if asked.margin is not None:

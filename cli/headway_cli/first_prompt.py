@@ -1,4 +1,4 @@
-"""How an episode of a job begins, as its environment says it in a process of this machine."""
+"""The first messages of a job's episode, from its environment in a process of this machine."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from headway_api.spec.training import RLTrainingJobSpec
 from headway_sandbox.testing.sandbox import Sandboxes
 
 PREFLIGHT: Final = "preflight"
-"""What the draws of a job's first sandbox are for."""
+"""Purpose of the random draws of a job's first sandbox."""
 Note = Callable[[str], None]
 
 
 def beginning(
     spec: RLTrainingJobSpec | RLEvalJobSpec, row: Row, modules: Path | None, note: Note
 ) -> ResetReply | None:
-    """What an agent is shown first.
+    """What an agent sees first.
 
     Args:
         spec: the job's.
         row: the first of its rows.
         modules: folder of the environment's modules; None: no episode is begun.
-        note: told why nothing is returned: the module does not lie there, or fails.
+        note: receives the reason if nothing is returned: the module is not there, or fails.
     """
     asked = spec.environment
     if modules is None:

@@ -1,4 +1,4 @@
-"""Runs a program until it ends, or until a person ends it, and leaves nothing of it behind."""
+"""Runs a program until it ends, or until a person ends it, and leaves no process behind."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from contextlib import contextmanager, suppress
 from typing import IO, Final
 
 GRACE_SECONDS: Final = 20.0
-"""How long a program that is told to end may take."""
+"""Most seconds that a program may take to end."""
 
 
 def run(argv: Sequence[str], env: Mapping[str, str], log: IO[bytes] | None = None) -> int | None:
-    """Exit status of a program; None where Ctrl-C, SIGTERM or a closed terminal has ended it.
+    """Exit status of a program; None if Ctrl-C, SIGTERM or a closed terminal has ended it.
 
-    It is in a process group of its own: Ctrl-C reaches it through here, once.
+    It has a process group of its own: Ctrl-C reaches it only through this function, once.
 
     Args:
-        log: what it writes goes there; absent: where this process writes.
+        log: receives the program's output; by default it goes where this process writes.
     """
     with interrupts():
         process = subprocess.Popen(argv, env=dict(env), stdout=log, stderr=log, process_group=0)
@@ -44,7 +44,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 @contextmanager
 def interrupts() -> Iterator[None]:
-    """Have SIGTERM and a closed terminal interrupt as Ctrl-C does."""
+    """Make SIGTERM and a closed terminal interrupt as Ctrl-C does."""
     numbers = (signal.SIGTERM, signal.SIGHUP)
     before = {number: signal.signal(number, signal.default_int_handler) for number in numbers}
     try:

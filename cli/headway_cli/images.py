@@ -1,4 +1,4 @@
-"""Builds an environment's image, and pushes it, by the builder that this machine has."""
+"""Builds an environment's image, and pushes it, with the builder that this machine has."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Final
 from headway_cli.local.manifest import ManifestWrong
 
 BUILDERS: Final = ("buildah", "docker")
-"""The first that is found builds."""
+"""The first of these that is installed is used."""
 LOCAL: Final = "localhost/headway"
 """Prefix of images that stay on this machine."""
 TAG: Final = "dev"
@@ -27,7 +27,7 @@ REFERENCE: Final = re.compile(
 BASE: Final = re.compile(r"^ARG BASE=(\S+)", re.MULTILINE)
 DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 LAST: Final = 100
-"""Lines of a program's output that are kept."""
+"""Most lines of a program's output that are kept."""
 Show = Callable[[str], None]
 
 
@@ -36,25 +36,25 @@ class ImageWrong(ManifestWrong):
 
 
 class BuilderFailed(Exception):
-    """The builder ran, and did not do it; it has said why."""
+    """The builder ran and failed; its output says why."""
 
 
 @dataclass(frozen=True)
 class Order:
-    """What is to be built."""
+    """What to build."""
 
     folder: Path
-    """Has the Dockerfile, and is the context."""
+    """The folder with the Dockerfile, which is also the build context."""
     reference: str
     base: str | None = None
-    """Takes the place of the Dockerfile's `ARG BASE`."""
+    """Replaces the Dockerfile's `ARG BASE`."""
 
 
 def order(folder: Path, tag: str | None, base: str | None, *, push: bool) -> Order:
-    """What to build, before anything is started.
+    """What to build, checked before anything is started.
 
     Raises:
-        ImageWrong: the folder has no Dockerfile, or the reference is none that could be built or pushed.
+        ImageWrong: the folder has no Dockerfile, or the reference cannot be built or pushed.
     """
     if not (folder / "Dockerfile").is_file():
         said = f"{folder} has no Dockerfile" if folder.is_dir() else f"{folder} is no folder"
@@ -72,7 +72,7 @@ def order(folder: Path, tag: str | None, base: str | None, *, push: bool) -> Ord
 
 
 def base_of(wanted: Order) -> str | None:
-    """The image that the Dockerfile's `ARG BASE` stands for where the order says nothing."""
+    """The image in the Dockerfile's `ARG BASE`; None if the order replaces it."""
     if wanted.base is not None:
         return None
     found = BASE.search((wanted.folder / "Dockerfile").read_text(errors="replace"))
@@ -80,7 +80,7 @@ def base_of(wanted: Order) -> str | None:
 
 
 def builder() -> str:
-    """The program that builds here.
+    """The program that builds images here.
 
     Raises:
         ImageWrong: there is none.
@@ -92,10 +92,10 @@ def builder() -> str:
 
 
 def build(program: str, wanted: Order, show: Show) -> None:
-    """Build, with the program's output line by line.
+    """Build, and show the program's output line by line.
 
     Raises:
-        BuilderFailed: it ended otherwise than well.
+        BuilderFailed: it failed.
     """
     based = [] if wanted.base is None else ["--build-arg", f"BASE={wanted.base}"]
     file = ["-f", str(wanted.folder / "Dockerfile")]
@@ -103,10 +103,10 @@ def build(program: str, wanted: Order, show: Show) -> None:
 
 
 def push(program: str, reference: str, show: Show) -> str:
-    """Push, with the program's own login; the reference by digest.
+    """Push with the program's own login. Return the reference by digest.
 
     Raises:
-        BuilderFailed: it ended otherwise than well, or told no digest.
+        BuilderFailed: it failed, or reported no digest.
     """
     with tempfile.TemporaryDirectory(prefix="headway-image-") as scratch:
         file = Path(scratch) / "digest"
@@ -122,7 +122,7 @@ def push(program: str, reference: str, show: Show) -> str:
 
 
 def run(command: Sequence[str], show: Show) -> str:
-    """Run a program to its end and show what it says, as it says it; the last of it.
+    """Run a program to its end and show its output as it comes. Return the last lines.
 
     Raises:
         BuilderFailed: its exit status was not 0, or it could not be started.
@@ -144,7 +144,7 @@ def run(command: Sequence[str], show: Show) -> str:
             for line in running.stdout or ():
                 last.append(line)
                 show(line.rstrip("\n"))
-        except BaseException:  # Ctrl-C, or whoever reads us is gone
+        except BaseException:  # Ctrl-C, or our reader is gone
             running.terminate()
             raise
     if running.returncode != 0:

@@ -1,4 +1,4 @@
-"""What a command reads from files beside a manifest: the job that it is, and a price book."""
+"""What a command reads from files besides a manifest: the checked job, and a price book."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headway_cli.local.manifest import KINDS, ManifestWrong
 
 
 def checked(document: Json) -> RLTrainingJob | RLEvalJob:
-    """The job that a manifest is.
+    """The job in a manifest.
 
     Raises:
         ManifestWrong: a field is wrong.
@@ -33,7 +33,7 @@ def book_of(path: Path | None) -> PriceBook:
     """The price book of a file, or the built-in one.
 
     Raises:
-        ManifestWrong: the file is none.
+        ManifestWrong: the file is no price book.
     """
     if path is None:
         return DEFAULT

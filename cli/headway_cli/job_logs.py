@@ -17,19 +17,19 @@ from headway_cli.where import LocalJob, Stored
 
 @dataclass(frozen=True)
 class Asked:
-    """Of a job on a cluster: which lines, and how they are read."""
+    """Which lines of a job on a cluster to read, and how."""
 
     wanted: Wanted
     follow: bool
-    """Go on with what is written from now on, until the job has ended."""
+    """Continue with new lines until the job has ended."""
     endpoint_url: str | None
-    """Of the S3-compatible store; None: spec.output.endpointUrl."""
+    """Address of the S3-compatible store; None: spec.output.endpointUrl."""
     note: Callable[[str], None]
-    """Told where the lines are what processes kept in the store."""
+    """Called if the lines are those that processes kept in the store."""
 
 
 def of_local_job(place: LocalJob, wanted: Wanted, follow: bool) -> Iterator[Line]:
-    """Of a job of this machine; with `follow` also what is written from now on, for ever."""
+    """Lines of a job of this machine; with `follow` also new lines, without end."""
     raw = JobFolder(place.folder).whole()
     begins = log_lines.stems(raw["kind"], raw["metadata"]["name"])
     read = log_lines.followed if follow else log_lines.of_folder
@@ -37,16 +37,16 @@ def of_local_job(place: LocalJob, wanted: Wanted, follow: bool) -> Iterator[Line
 
 
 def of_run(run: StoredRun, wanted: Wanted) -> Iterator[Line]:
-    """What the processes of a run kept of their logs in its store."""
+    """Lines of logs that the processes of a run kept in its store."""
     return log_lines.of_store(run, log_lines.stems(run.job.get("kind"), run.name), wanted)
 
 
 def of_cluster(there: PodLogs, kind: str, name: str, asked: Asked) -> Iterator[Line]:
-    """Of a job's pods; of pods that are gone, what they kept in the store.
+    """Lines of a job's pods; if pods are gone, what they kept in the store.
 
     Raises:
-        ClusterError: the job is not there, or the cluster refuses.
-        NoRun: no pod is there, and the store cannot be read.
+        ClusterError: the job does not exist, or the cluster refuses.
+        NoRun: there is no pod, and the store cannot be read.
     """
     raw = there.job(kind, name)
     uid = raw["metadata"]["uid"]

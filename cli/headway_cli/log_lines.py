@@ -15,11 +15,11 @@ from headway_cli.stored_run import StoredRun, readable
 
 LOG: Final = ".log"
 LOOK_SECONDS: Final = 0.5
-"""How often a log that is followed is looked at."""
+"""Seconds between two looks at a log that is followed."""
 
 
 class Role(StrEnum):
-    """Of a process."""
+    """Role of a process."""
 
     COORDINATOR = names.COORDINATOR
     LEARNER = names.LEARNER
@@ -31,7 +31,7 @@ class Role(StrEnum):
 
 
 class Line(NamedTuple):
-    """One line, and who wrote it."""
+    """One line, and its writer."""
 
     writer: str
     text: str
@@ -42,12 +42,12 @@ class Wanted:
     """Which lines."""
 
     role: Role | None = None
-    """None: of every role."""
+    """None: every role."""
     tail: int | None = None
-    """The last so many of each process; None: all."""
+    """The number of last lines of each process; None: all."""
 
     def takes(self, role: str | None, container: str) -> bool:
-        """Whether a process of that role is meant. An agent that runs in its sandbox writes there as the
+        """Whether lines of a process of that role are wanted. An agent in its sandbox writes there as the
         container `runner`."""
         if self.role is None:
             return True
@@ -56,19 +56,19 @@ class Wanted:
         return role == self.role and container != names.RUNNER
 
     def last(self, text: str) -> list[str]:
-        """The lines of a whole log that are meant."""
+        """The wanted lines of a whole log."""
         lines = text.splitlines()
         return lines if self.tail is None else lines[max(0, len(lines) - self.tail) :]
 
 
 def stems(kind: str | None, name: str) -> tuple[str, ...]:
-    """What names of a job's pods begin with; of both kinds where nobody says which it is."""
+    """Prefixes of the names of a job's pods; those of both kinds if the kind is not known."""
     kinds = (names.TRAINING_KIND, names.EVAL_KIND) if kind is None else (kind,)
     return tuple(names.stem(each, name) for each in kinds)
 
 
 def role_of(pod: str, begins: Iterable[str]) -> str | None:
-    """The role of a pod by its name; None of one that is no job's."""
+    """The role of a pod by its name; None for a pod of no job."""
     for stem in begins:
         rest = pod.removeprefix(f"{stem}-")
         for role in (*names.ROLES, names.JUDGE):
@@ -78,11 +78,11 @@ def role_of(pod: str, begins: Iterable[str]) -> str | None:
 
 
 def of_folder(folder: Path, begins: Sequence[str], wanted: Wanted) -> Iterator[Line]:
-    """The logs of a local job, the one that was written to last at the end.
+    """The logs of a local job; the log that was written to last is at the end.
 
     Args:
         folder: the job's `logs`.
-        begins: as `stems` says.
+        begins: prefixes from `stems`.
         wanted: which lines.
     """
     for path in _files(folder, begins, wanted):
@@ -91,7 +91,7 @@ def of_folder(folder: Path, begins: Sequence[str], wanted: Wanted) -> Iterator[L
 
 
 def followed(folder: Path, begins: Sequence[str], wanted: Wanted) -> Iterator[Line]:
-    """The same, and for ever what is written from then on, by new processes too."""
+    """The same, then new lines without end, also those of new processes."""
     known: dict[Path, Growing] = {}
     while True:
         for path in _files(folder, begins, wanted):
@@ -113,7 +113,7 @@ class Growing:
         self._begun = b""
 
     def new(self) -> list[str]:
-        """Lines that have ended since they were last asked for."""
+        """Lines completed since the last call."""
         with self._path.open("rb") as stream:
             stream.seek(self._at)
             found = stream.read()
@@ -128,7 +128,7 @@ def _files(folder: Path, begins: Sequence[str], wanted: Wanted) -> list[Path]:
 
 
 def of_store(run: StoredRun, begins: Sequence[str], wanted: Wanted) -> Iterator[Line]:
-    """The last that each process has kept of its log (`headway_api.last_logs`)."""
+    """The last part of its log that each process has kept (`headway_api.last_logs`)."""
     folder = run.layout.logs
     with readable(folder):
         places = [(uri, *_process(uri, folder)) for uri in run.store.list(folder) if uri.endswith(LOG)]
@@ -139,6 +139,6 @@ def of_store(run: StoredRun, begins: Sequence[str], wanted: Wanted) -> Iterator[
 
 
 def _process(uri: str, folder: str) -> tuple[str, str]:
-    """Pod and container of `logs/<pod>/<container>.log`; an empty pod of any other object."""
+    """Pod and container of `logs/<pod>/<container>.log`; an empty pod for any other object."""
     pod, _, container = uri.removeprefix(f"{folder}/").removesuffix(LOG).rpartition("/")
     return pod, container

@@ -1,7 +1,7 @@
-"""How fast a job goes, from the changes of its status that were seen. Pure.
+"""How fast a job runs, from the observed changes of its status. Pure.
 
-A status tells totals, and not when they came about. So a rate is taken between two changes that were
-seen: the first status shows a total that may be old, and counts for nothing.
+A status has totals, but not when they changed. So a rate is measured between two observed changes. The first
+status may show an old total, so it does not count as a change.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from headway_api.document import Json
 from headway_cli import reading
 
 WINDOW_SECONDS: Final = 1800.0
-"""How far back a rate looks."""
+"""Window of a rate, in seconds."""
 CHANGES_MOST: Final = 512
 LEAST_SECONDS: Final = 2.0
-"""Changes that are closer together tell no rate."""
+"""Changes closer together than this give no rate."""
 SILENT_SECONDS: Final = 60.0
 SILENT_GAPS: Final = 3
-"""A total that has not changed for a minute, and for as many times its usual gap, has no rate any more."""
+"""A total without a change for a minute, and for this many times its usual gap, no longer has a rate."""
 
 
 @dataclass(frozen=True)
@@ -28,12 +28,12 @@ class Track:
     """A total, and when it was seen to change."""
 
     value: int | None = None
-    """As it is now. None: not known yet."""
+    """The present value. None: not known yet."""
     changes: tuple[tuple[datetime, int], ...] = ()
-    """When it changed within the window, and to what."""
+    """Times of changes within the window, with the new values."""
 
     def seen(self, value: int | None, now: datetime) -> Track:
-        """With a look at the total. One that falls begins anew: the job was restored."""
+        """The track after a look at the total. A falling total starts a new track: the job was restored."""
         if value is None or value == self.value:
             return self
         if self.value is None or value < self.value:
@@ -42,7 +42,7 @@ class Track:
         return Track(value, (*kept, (now, value))[-CHANGES_MOST:])
 
     def rate(self, now: datetime) -> float | None:
-        """How much it grows a second; None where fewer than two changes were seen, or none for long."""
+        """Growth a second; None if fewer than two changes were seen, or none for long."""
         if len(self.changes) < 2:
             return None
         (first, before), (last, after) = self.changes[0], self.changes[-1]
@@ -57,21 +57,21 @@ class Track:
 
 @dataclass(frozen=True)
 class History:
-    """What was seen of a job so far."""
+    """The observed progress of a job."""
 
     done: Track = field(default_factory=Track)
     """Steps, or rows of an evaluation."""
     tokens: Track = field(default_factory=Track)
 
     def seen(self, job: Json, now: datetime) -> History:
-        """With a look at the job."""
+        """The history after a look at the job."""
         progress = reading.block(job, "status", "progress")
         done = reading.count(progress.get("step", progress.get("groups")))
         return History(self.done.seen(done, now), self.tokens.seen(tokens(job), now))
 
 
 def tokens(job: Json) -> int | None:
-    """Tokens of a job in all: prompts, samples, training and evaluation. None: none are told."""
+    """All tokens of a job: prompts, samples, training and evaluation. None if the status has none."""
     usage = reading.block(job, "status", "usage")
     trained = reading.count(usage.get("totalTokens"))
     if trained is None:

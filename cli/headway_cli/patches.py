@@ -1,4 +1,4 @@
-"""What is changed of a job on a cluster to stop it, and to let it go on. Pure."""
+"""Patches of a job on a cluster that suspend and resume it. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SUSPENSION: Final[Json] = {"spec": {"suspend": True}}
 
 
 def resumption(job: Json) -> Json:
-    """The merge patch that lets a job go on, and ends its pause where it has one."""
+    """The merge patch that resumes a job, and ends its pause if it has one."""
     patch: Json = {"spec": {"suspend": False}}
     if (paused := job.get("status", {}).get("pause", {}).get("time")) is not None:
         patch["metadata"] = {"annotations": {names.ANNOTATION_RESUME: paused}}

@@ -1,4 +1,4 @@
-"""Who plays an environment without a model: its oracle, one who errs half of the time, and one at random."""
+"""Players of an environment without a model: its oracle, one that errs half of the time, one at random."""
 
 from __future__ import annotations
 
@@ -17,15 +17,17 @@ from headway_sandbox.testing import Seen
 from headway_sandbox.testing.playing import Model
 
 CALLS: Final = 3
-"""Most calls of who plays at random."""
+"""Most calls of the random player."""
 RIGHT, ANSWER, CALLED = 0.5, 0.7, 0.85
-"""Up to which draw the novice is right, alters the answer, and alters calls; beyond, it plays at random."""
+"""Upper ends of draws for which the novice is right, alters the answer, and alters calls. Beyond the last one
+it plays at random."""
 
 Player = Callable[[Seen], Turns]
 
 
 def expert(oracle: Model, faults: list[str]) -> Player:
-    """The oracle; where it raises or says what no agent says, the episode is cut off, and `faults` told."""
+    """The oracle. If it raises or says what no agent says, the episode is cut off, and `faults` gets the
+    reason."""
 
     def player(seen: Seen) -> Turns:
         first = ResetReply(messages=[*map(dict, seen.messages)], tools=[*map(dict, seen.tools)])
@@ -40,7 +42,7 @@ def expert(oracle: Model, faults: list[str]) -> Player:
 
 def novice(oracle: Model) -> Player:
     """Right half of the time; else the oracle's answer or calls are altered, or it plays at random."""
-    right = expert(oracle, [])  # after a call that was altered it may well fail
+    right = expert(oracle, [])  # it may well fail after an altered call
 
     def player(seen: Seen) -> Turns:
         kind = seen.random.random()
@@ -57,7 +59,7 @@ def novice(oracle: Model) -> Player:
 
 
 def wanderer(seen: Seen) -> Turns:
-    """Calls tools at random, and ends with the last that it was told."""
+    """Calls tools at random, and ends with the last message that it received."""
     said = str(seen.messages[-1].get("content") or "") if seen.messages else ""
     for _ in range(seen.random.randint(0, CALLS) if seen.tools else 0):
         result = yield random_call(seen.random.choice(list(seen.tools)), seen.random)

@@ -19,28 +19,28 @@ from headway_cli.cluster import CALL_SECONDS, Cluster
 from headway_cli.log_lines import Line, Wanted
 
 LOOK_SECONDS: Final = 3.0
-"""How often a job that is followed is looked at for new pods."""
+"""Seconds between two looks for new pods of a job that is followed."""
 MOST_WAITING: Final = 10_000
-"""Lines that may wait for a reader that is slower than they come."""
+"""Most lines that wait for a reader that is too slow."""
 
 
 class Container(NamedTuple):
-    """One that has written, or writes."""
+    """A container that has written, or writes."""
 
     pod: str
     name: str
     restarts: int
     alone: bool
-    """Its pod has no other one."""
+    """Whether its pod has no other container."""
 
     @property
     def writer(self) -> str:
-        """How its lines are marked."""
+        """The mark of its lines."""
         return self.pod if self.alone else f"{self.pod}/{self.name}"
 
 
 class PodLogs(Cluster):
-    """Those of jobs of one namespace."""
+    """Logs of jobs in one namespace."""
 
     def __init__(self, context: str | None = None, namespace: str | None = None) -> None:
         """As `Cluster`; raises ClusterError."""
@@ -48,7 +48,7 @@ class PodLogs(Cluster):
         self._core = client.CoreV1Api(self._api.api_client)
 
     def containers(self, uid: str, wanted: Wanted) -> list[Container]:
-        """The containers of a job that have begun, in the order in which their pods were made."""
+        """The containers of a job that have begun, in the order in which their pods were created."""
         with self._explained("Pod"):
             found = self._core.list_namespaced_pod(
                 self.namespace, label_selector=f"{names.LABEL_JOB_UID}={uid}", _request_timeout=CALL_SECONDS
@@ -57,11 +57,11 @@ class PodLogs(Cluster):
         return [each for pod in pods for each in _begun(pod, wanted)]
 
     def read(self, of: Container, wanted: Wanted, *, follow: bool = False) -> Iterator[Line]:
-        """Lines of a container; nothing of one that is gone."""
+        """Lines of a container; none if it is gone."""
         asked: dict[str, Any] = {"container": of.name, "follow": follow, "_preload_content": False}
         if wanted.tail is not None:
             asked["tail_lines"] = wanted.tail
-        if not follow:  # a container that is followed may say nothing for hours
+        if not follow:  # a container that is followed may be silent for hours
             asked["_request_timeout"] = CALL_SECONDS
         with self._explained("Pod"):
             try:
@@ -106,7 +106,7 @@ class PodLogs(Cluster):
         try:
             for line in self.read(of, wanted, follow=True):
                 heard.put(line)
-        except Exception as error:  # told by the thread that reads
+        except Exception as error:  # the thread that reads reports it
             heard.put(error)
         else:
             heard.put(None)
@@ -117,7 +117,7 @@ class PodLogs(Cluster):
 
 
 def _begun(pod: Any, wanted: Wanted) -> Iterator[Container]:
-    """The containers of a pod that are meant and have something to say."""
+    """The wanted containers of a pod that have begun."""
     role = (pod.metadata.labels or {}).get(names.LABEL_COMPONENT)
     role = names.BROKER if role == names.SUITE_BROKER else role
     for status in pod.status.container_statuses or ():

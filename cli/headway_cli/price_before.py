@@ -1,6 +1,7 @@
-"""What a job of a file will use and cost, before it is applied: as the job's coordinator will say first.
+"""What a job in a file will use and cost, before it is applied: the same estimate as its coordinator's first.
 
-What cannot be had on this machine, such as a model's tokenizer, widens the range, and a note names it.
+If something is not available on this machine, such as a model's tokenizer, the range is wider and a note
+names it.
 """
 
 from __future__ import annotations
@@ -35,22 +36,22 @@ from headway_cli.tokens import NotAtHand
 
 @dataclass(frozen=True)
 class Here:
-    """What of this machine an estimate is made with."""
+    """What this machine provides for an estimate."""
 
     modules: Path | None
     """Folder of the environment's modules; None: no episode is begun, and no code of it runs."""
     cache: Path
-    """Where configurations and tokenizers of models in buckets are put."""
+    """Folder for configurations and tokenizers of models in buckets."""
     model: Path | None
-    """Folder of a tokenizer, in the place of those that the job names."""
+    """Folder of a tokenizer, instead of those that the job names."""
     now: datetime
     note: Note
-    """Told what cannot be had."""
+    """Called with what is not available."""
 
 
 @dataclass(frozen=True)
 class Told:
-    """An estimate, and what the job plays, in words."""
+    """An estimate, and a text that describes the job."""
 
     made: Made
     plays: str
@@ -60,7 +61,7 @@ def of_training(job: RLTrainingJob, book: PriceBook, here: Here) -> Told:
     """What a training job will cost.
 
     Raises:
-        ManifestWrong: nobody says how long an episode may be.
+        ManifestWrong: nothing says how long an episode may be.
         NoRun: its rows cannot be read.
     """
     spec = job.spec
@@ -77,8 +78,8 @@ def of_training(job: RLTrainingJob, book: PriceBook, here: Here) -> Told:
 
 
 def _prompts(spec: RLTrainingJobSpec, model: Known, rows: list[Row], here: Here) -> list[float]:
-    """Tokens of first prompts; none where that is not known."""
-    if spec.preflight.policy == "Off":  # then the job asks no sandbox, and does not know either
+    """Token counts of first prompts; empty if they are not known."""
+    if spec.preflight.policy == "Off":  # then the job itself starts no sandbox, and does not know either
         return []
     if (first := beginning(spec, rows[0], here.modules, here.note)) is None:
         return []
@@ -87,10 +88,10 @@ def _prompts(spec: RLTrainingJobSpec, model: Known, rows: list[Row], here: Here)
 
 
 def of_evaluation(job: RLEvalJob, book: PriceBook, here: Here, trained: Trained) -> Told:
-    """What an evaluation will cost. `trained`: a training job that a candidate names.
+    """What an evaluation will cost. `trained` returns a training job that a candidate names.
 
     Raises:
-        ManifestWrong: a candidate stands for nothing.
+        ManifestWrong: a candidate has no weights.
         NoRun: its rows cannot be read.
     """
     spec = job.spec
@@ -124,10 +125,10 @@ def _measured_rows(job: RLEvalJob, store: Store) -> list[Row]:
 
 
 def rows_of(dataset: Dataset | None, store: Store, block: str) -> list[Row]:
-    """The rows of a block of the spec; none of a block that it lacks.
+    """The rows of a block of the spec; none if the spec lacks the block.
 
     Raises:
-        NoRun: they cannot be read; says why, and what to write.
+        NoRun: they cannot be read; the message says why, and what to write.
     """
     if dataset is None:
         return []
@@ -136,7 +137,7 @@ def rows_of(dataset: Dataset | None, store: Store, block: str) -> list[Row]:
 
 
 def _models(config: EvalConfig, store: Store, here: Here) -> Mapping[str, Known]:
-    """The models that are at hand, by candidate; those of equal models are one."""
+    """The available models, by candidate; equal models are loaded once."""
     known: dict[tuple[str, str | None, int | None], Known | None] = {}
     found: dict[str, Known] = {}
     for each in config.candidates:
@@ -152,7 +153,7 @@ def _models(config: EvalConfig, store: Store, here: Here) -> Mapping[str, Known]
 
 
 def _model(source: ModelSpec, asked: int | None, store: Store, here: Here) -> Known | None:
-    """A model that can be asked how long prompts are; None where it is not at hand."""
+    """A model that can count the tokens of prompts; None if it is not available."""
     try:
         folder = here.model or tokens.folder_of(source, store, here.cache)
         return tokens.known(folder, asked)
@@ -165,10 +166,10 @@ def _model(source: ModelSpec, asked: int | None, store: Store, here: Here) -> Kn
 
 
 def _longest(spec: RLTrainingJobSpec) -> int:
-    """Most tokens of an episode of a model that is not at hand.
+    """Most tokens of an episode if the model is not available.
 
     Raises:
-        ManifestWrong: nobody says it.
+        ManifestWrong: nothing says it.
     """
     if spec.model.context_length is not None:
         return spec.model.context_length

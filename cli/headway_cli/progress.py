@@ -1,4 +1,4 @@
-"""A job's progress in lines, from its status. Pure; what the status lacks is no error."""
+"""A job's progress as lines, from its status. Pure; a missing field is no error."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _trained(status: Json) -> dict[str, str]:
 
 
 def _measured(job: Json) -> dict[str, str]:
-    """Rows, and the score of each candidate. A candidate's name stands for itself."""
+    """Rows, and the score of each candidate under its name."""
     progress = reading.block(job, "status", "progress")
     reached, most = reading.count(progress.get("groups")) or 0, reading.count(progress.get("ofGroups"))
     fields = {"rows": f"{reached}/{UNKNOWN if most is None else most}"}
@@ -46,7 +46,7 @@ def _measured(job: Json) -> dict[str, str]:
 
 
 def held_out(validation: Json) -> str:
-    """The external score of held-out rows and when it was measured."""
+    """The external score of held-out rows, and the step at which it was measured."""
     value, step = reading.number(validation.get("externalScore")), reading.count(validation.get("step"))
     if value is None:
         return UNKNOWN
@@ -55,7 +55,7 @@ def held_out(validation: Json) -> str:
 
 
 def preflight(job: Json) -> list[str]:
-    """What the checks of baseline episodes came to, a line each; nothing before they are over."""
+    """The results of the preflight's checks, one a line; empty before they are over."""
     found = reading.block(job, "status", "preflight")
     if "findings" not in found:
         return []
@@ -71,12 +71,12 @@ def preflight(job: Json) -> list[str]:
 
 
 def is_true(job: Json, kind: str) -> bool:
-    """Whether a condition is there and True."""
+    """Whether the condition exists and is True."""
     return any(each.get("type") == kind and each.get("status") == "True" for each in _conditions(job))
 
 
 def held_by(job: Json) -> str:
-    """Why a job stands still, and what has it go on."""
+    """Why a job is held, and what resumes it."""
     if pause := reading.block(job, "status", "pause"):
         why = reading.text(pause.get("message")) or reading.text(pause.get("signal"))
         return f"it is paused ({why}); write --resume to go on"
@@ -89,7 +89,7 @@ def held_by(job: Json) -> str:
 
 
 def conditions(job: Json) -> list[str]:
-    """What the conditions say, a line each."""
+    """The conditions, one a line."""
     return [
         "  {}={} {}: {}".format(
             *(reading.text(each.get(key)) for key in ("type", "status", "reason", "message"))

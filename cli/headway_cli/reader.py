@@ -1,4 +1,4 @@
-"""Notices that whoever reads the output of a command has ended, as `head` does after its lines."""
+"""Notices that the reader of a command's output has ended, as `head` does after its lines."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Final
 
 LOOK_MILLISECONDS: Final = 500
-"""How long the end of a command may wait for its look-out."""
+"""Longest that the end of a command waits for the thread that looks."""
 
 
 class ReaderGone(Exception):
@@ -21,7 +21,7 @@ class ReaderGone(Exception):
 
 
 def out() -> int | None:
-    """File descriptor of a standard output that somebody reads at its other end; else None."""
+    """File descriptor of a standard output with a reader at its other end; else None."""
     try:
         found = sys.stdout.fileno()
         kind = os.fstat(found).st_mode
@@ -32,9 +32,9 @@ def out() -> int | None:
 
 @contextmanager
 def looked_after() -> Iterator[None]:
-    """Raise ReaderGone in the main thread once the reader has ended, also while it waits for something.
+    """Raise ReaderGone in the main thread once the reader has ended, even while that thread waits.
 
-    Without this a command would notice at its next line, which may be hours away.
+    Otherwise a command would notice only at its next line, which may be hours away.
     """
     found = out()
     if found is None or threading.current_thread() is not threading.main_thread():
@@ -43,7 +43,7 @@ def looked_after() -> Iterator[None]:
     over, gone = threading.Event(), threading.Event()
 
     def raised(*_: object) -> None:
-        if gone.is_set():  # a network connection that breaks sends the same signal
+        if gone.is_set():  # a broken network connection sends the same signal
             raise ReaderGone
 
     before = signal.signal(signal.SIGPIPE, raised)
@@ -59,7 +59,7 @@ def looked_after() -> Iterator[None]:
 def _look(descriptor: int, over: threading.Event, gone: threading.Event) -> None:
     """Wait until the other end is closed, and wake the main thread."""
     poll = select.poll()
-    poll.register(descriptor, 0)  # errors are always told
+    poll.register(descriptor, 0)  # errors are always reported
     while not over.is_set():
         if poll.poll(LOOK_MILLISECONDS) and not over.is_set():
             gone.set()
@@ -68,7 +68,7 @@ def _look(descriptor: int, over: threading.Event, gone: threading.Event) -> None
 
 
 def give_up() -> None:
-    """Write what is left to nowhere: the interpreter flushes it at its end, which would fail loudly."""
+    """Discard the remaining output: the interpreter would flush it at its end, and fail with a traceback."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

@@ -1,6 +1,6 @@
-"""Values of a status that another version of Headway may have written, read without trust. Pure.
+"""Reads values of a status that another version of Headway may have written, without trust. Pure.
 
-What has another type than is told, or is no number at all, counts as absent: nothing here raises.
+A value of another type than expected, or a number that is not finite, counts as absent: nothing here raises.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import Final
 from headway_api.document import Json
 
 COUNT_MOST: Final = 2**63 - 1
-"""The largest integer that the API has."""
+"""The largest integer of the API."""
 DIGITS_MOST: Final = 18
-"""Characters of a number that is shown as it is written; a longer one is rounded to six digits."""
+"""Most characters of a number that is shown as written; a longer one is rounded to six digits."""
 UNKNOWN: Final = "-"
-"""How a figure is shown that nobody knows."""
+"""How an unknown figure is shown."""
 _NUMBER: Final = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 
 
 def block(value: object, *keys: str) -> Json:
-    """The object that lies below these keys; empty where there is none."""
+    """The object below these keys; empty if there is none."""
     for key in keys:
         value = value.get(key) if isinstance(value, dict) else None
     return value if isinstance(value, dict) else {}
@@ -54,7 +54,7 @@ def count(value: object) -> int | None:
 
 
 def number(value: object) -> float | None:
-    """A finite number, written as one or as text."""
+    """A finite number, given as a number or as text."""
     if isinstance(value, bool):
         return None
     if isinstance(value, str):
@@ -65,7 +65,7 @@ def number(value: object) -> float | None:
 
 
 def figure(value: object) -> str:
-    """A number as a person reads it: as it is written, or rounded where it is too long; - if it is none."""
+    """A number for people: as written, or rounded if it is too long; - if it is none."""
     found = number(value)
     if found is None:
         return UNKNOWN
@@ -74,13 +74,13 @@ def figure(value: object) -> str:
 
 
 def whole(value: object) -> str:
-    """A count with its thousands apart; - if it is none."""
+    """A count with separated thousands; - if it is none."""
     found = count(value)
     return UNKNOWN if found is None else f"{found:,}"
 
 
 def moment(value: object) -> datetime | None:
-    """A time of the API; one without a zone is UTC."""
+    """A time of the API; a time without a zone is UTC."""
     try:
         found = datetime.fromisoformat(value) if isinstance(value, str) else None
     except ValueError:
@@ -89,12 +89,12 @@ def moment(value: object) -> datetime | None:
 
 
 def seconds_between(earlier: datetime | None, later: datetime) -> float | None:
-    """Seconds from one time to another; None where the first is not known, or is later."""
+    """Seconds from one time to another; None if the first is not known, or is later."""
     if earlier is None:
         return None
     try:
         found = (later - earlier).total_seconds()
-    except OverflowError:  # a zone takes the year 1 or 9999 out of range
+    except OverflowError:  # a zone can move the year 1 or 9999 out of range
         return None
     return found if found >= 0 else None
 

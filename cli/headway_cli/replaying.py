@@ -1,4 +1,4 @@
-"""What a replay needs of a run, which fields it may change, and how its result is told."""
+"""What a replay needs from a run, which fields it may change, and how its result is shown."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ HEEDED: Final = (
     "kl",
     "entropy",
 )
-"""Fields of spec.algorithm that say what becomes of a batch. The others say which batch it is."""
+"""Fields of spec.algorithm that say how a batch is trained. The others decide which batch it is."""
 SHOWN: Final = (
     "training/loss",
     "training/grad_norm",
@@ -59,17 +59,17 @@ SHOWN: Final = (
     "training/trainable_token_positions",
     "rollout/advantage/std",
 )
-"""Figures that are shown whether they differ or not."""
+"""Figures that are always shown."""
 SECONDS: Final = "timing_s/"
 DIGITS: Final = 12
-"""Of a digest, in a line for people."""
+"""Digits of a digest in a line for people."""
 
 
 def config_of(run: StoredRun) -> JobConfig:
     """The run's job, as its learner read it.
 
     Raises:
-        NoRun: it is of an evaluation, was not kept, or is of another version.
+        NoRun: it belongs to an evaluation, was not kept, or is of another version.
     """
     if run.evaluates:
         raise NoRun(f"{run.layout.root} is an evaluation, and has no steps: name a training job")
@@ -87,10 +87,10 @@ def config_of(run: StoredRun) -> JobConfig:
 
 
 def recorded_step(reports: Sequence[StepReport], step: int) -> StepReport:
-    """What a run has on record of a step.
+    """A run's report of a step.
 
     Raises:
-        NoRun: nothing, or it is the untrained model.
+        NoRun: there is none, or it is the untrained model.
     """
     found = next((report for report in reports if report.step == step), None)
     if found is not None and step > 0:
@@ -103,7 +103,7 @@ def recorded_step(reports: Sequence[StepReport], step: int) -> StepReport:
 
 
 def spans(steps: Iterable[int]) -> str:
-    """Numbers in order, as `1 to 4, 6`."""
+    """Ordered numbers as ranges: `1 to 4, 6`."""
     found: list[list[int]] = []
     for step in sorted(steps):
         if found and step == found[-1][1] + 1:
@@ -116,16 +116,15 @@ def spans(steps: Iterable[int]) -> str:
 def changed_spec(
     config: JobConfig, report: StepReport, loss: str | None, settings: Sequence[str]
 ) -> RLTrainingJobSpec | None:
-    """The spec by which the step is to be trained; None where it is the run's own.
+    """The spec with which to train the step; None if it is the run's own.
 
-    It is what was in force at the step, with the changes laid over it.
+    It has the settings in force at the step, with the changes on top.
 
     Args:
-        loss: for spec.algorithm.loss. Bounds are those of a loss, so `clip` goes with the one before.
+        loss: for spec.algorithm.loss. Bounds belong to a loss, so the previous `clip` is dropped.
         settings: `spec.algorithm.FIELD=VALUE`.
-
     Raises:
-        ManifestWrong: one changes another field, or the spec is wrong then.
+        ManifestWrong: one changes another field, or the resulting spec is wrong.
     """
     if loss is None and not settings:
         return None
@@ -158,7 +157,7 @@ def changed_spec(
 
 
 def key_file(place: Place, config: JobConfig) -> Path | None:
-    """The key that signs the checkpoints of a job of this machine; None of any other."""
+    """The key that signs the checkpoints of a local job; None for any other."""
     if not isinstance(place, LocalJob):
         return None
     folder = place.folder / "secrets" / names.keys_secret(config.stem, config.uid)
@@ -167,10 +166,10 @@ def key_file(place: Place, config: JobConfig) -> Path | None:
 
 
 def failure_message(termination: bytes, request: ReplayRequest, folder: Path) -> str | None:
-    """Why a learner has ended, where it has said so; the run's objects by their own names.
+    """Why a learner has ended, if it has explained that; the run's objects have their own names.
 
     Args:
-        folder: the replay's, in which it sees them.
+        folder: the replay's folder, in which the learner sees them.
     """
     try:
         said = Termination.model_validate(json_within(termination, len(termination)))
@@ -182,7 +181,7 @@ def failure_message(termination: bytes, request: ReplayRequest, folder: Path) ->
 
 
 def report_lines(found: ReplayResult, name: str) -> list[str]:
-    """A result for people."""
+    """A result as lines for people."""
     start = "the model itself" if found.start is None else f"the checkpoint of step {found.start}"
     steps = f"step {spans(found.trained)}" if len(found.trained) == 1 else f"steps {spans(found.trained)}"
     many = "" if found.processes == 1 else f", by {found.processes} processes"
@@ -212,7 +211,7 @@ def _weights(found: ReplayResult) -> list[str]:
 
 
 def figures(recorded: Mapping[str, float], replayed: Mapping[str, float]) -> list[str]:
-    """Names of the figures to show: some always, others where they differ. Seconds never."""
+    """Names of the figures to show: some always, others if they differ. Seconds never."""
     both = [*dict.fromkeys([*SHOWN, *sorted({*recorded, *replayed})])]
     return [
         name

@@ -12,7 +12,7 @@ from headway_cli.stored_run import StoredRun, readable
 
 
 def keys(run: StoredRun) -> list[str]:
-    """Keys of all its objects below its folder, in their order.
+    """Keys of all its objects below its folder, in order.
 
     Raises:
         NoRun: the store cannot be read.
@@ -23,7 +23,7 @@ def keys(run: StoredRun) -> list[str]:
 
 
 def read(run: StoredRun, of: Sequence[str]) -> tuple[Contents, Marks]:
-    """What objects with these keys are, their sizes, and which steps are the best and the newest.
+    """The kinds and sizes of the objects with these keys, and which steps are the best and the newest.
 
     Raises:
         NoRun: the store cannot be read.

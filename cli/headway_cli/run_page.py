@@ -1,4 +1,4 @@
-"""A run as one HTML page, of either kind of job."""
+"""A run of either kind of job as one HTML page."""
 
 from __future__ import annotations
 

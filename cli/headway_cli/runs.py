@@ -1,4 +1,4 @@
-"""The error of whatever reads a run."""
+"""The error of everything that reads a run."""
 
 from __future__ import annotations
 

@@ -17,17 +17,17 @@ from headway_api.names import MAX_JOB_NAME
 from headway_api.spec.metadata import NAME_PATTERN
 
 NAMED: Final = ("job.yaml", "agent.yaml", "Dockerfile", "README.md")
-"""Files in which `$name` and `$folder` stand for the project's."""
+"""Files in which `$name` and `$folder` are replaced with the project's."""
 GENERATOR: Final = "generate.py"
 GENERATE_SECONDS: Final = 60
 IGNORE: Final = "__pycache__/\n.headway/\ntiny-model/\n"
-"""Content of .gitignore: what is made anew, and the keys of local jobs."""
+"""Content of .gitignore: generated files, and the keys of local jobs."""
 UNQUOTED: Final = re.compile(r'["\\\x00-\x1f]')
-"""Signs that a path in job.yaml may not have."""
+"""Characters that a path in job.yaml may not have."""
 
 
 class Template(StrEnum):
-    """What a project begins with."""
+    """The kinds of new projects."""
 
     REPLAY = "replay"
     STATEFUL = "stateful"
@@ -36,14 +36,14 @@ class Template(StrEnum):
 
 
 class ProjectWrong(Exception):
-    """The project cannot be written so; the message says what to write instead."""
+    """The project cannot be written this way; the message says what to write instead."""
 
 
 def name_of(folder: Path, given: str | None) -> str:
-    """The name of the project and of its job: the one given, else made of the folder's.
+    """The name of the project and of its job: the given name, else one made from the folder's.
 
     Raises:
-        ProjectWrong: it is no name that a job can have.
+        ProjectWrong: it is no valid name for a job.
     """
     name = given if given is not None else re.sub(r"[^a-z0-9]+", "-", folder.name.lower()).strip("-")
     if len(name) <= MAX_JOB_NAME and re.fullmatch(NAME_PATTERN, name):
@@ -56,31 +56,30 @@ def name_of(folder: Path, given: str | None) -> str:
 
 
 def texts(template: Template, name: str, folder: Path) -> dict[str, str]:
-    """File name -> content of a new project in `folder`, which is absolute."""
+    """File name -> content of a new project in `folder`, an absolute path."""
     named = {"name": name, "folder": str(folder)}
     source = files("headway_cli") / "templates" / template.value
     return {".gitignore": IGNORE} | {each.name: _text(each, named) for each in _sources(source)}
 
 
 def _sources(folder: Traversable) -> list[Traversable]:
-    """Not what Python leaves beside modules."""
+    """The files of a template, without what Python leaves beside modules."""
     return sorted((each for each in folder.iterdir() if each.is_file()), key=lambda each: each.name)
 
 
 def _text(source: Traversable, named: Mapping[str, str]) -> str:
     text = source.read_text(encoding="utf-8")
-    # Safe: what else has a dollar sign, such as a Dockerfile's ${BASE}, stays as it is.
+    # Safe: other text with a dollar sign, such as a Dockerfile's ${BASE}, remains as it is.
     return Text(text).safe_substitute(named) if source.name in NAMED else text
 
 
 def write(folder: Path, template: Template, given: str | None = None) -> list[Path]:
-    """Write a new project into a folder that is not there, or empty; its files.
+    """Write a new project into a folder that is empty or does not exist. Return its files.
 
     Args:
-        given: name of the project; None: it is made of the folder's.
-
+        given: name of the project; None: it is made from the folder's.
     Raises:
-        ProjectWrong: there is something already, or it cannot be written.
+        ProjectWrong: the folder has files already, or cannot be written.
     """
     folder = folder.absolute()
     made = texts(template, name_of(folder, given), folder)
@@ -105,7 +104,7 @@ def _require_empty(folder: Path) -> None:
 
 
 def _generate(folder: Path) -> None:
-    """Have the project write its rows."""
+    """Run the project's generator, which writes its rows."""
     command = [sys.executable, "-B", GENERATOR]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=GENERATE_SECONDS)
     if done.returncode != 0:

@@ -1,4 +1,4 @@
-"""What of a run is served, and vLLM's command line for it."""
+"""Chooses the weights of a run to serve, and makes vLLM's command line."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HOST: Final = "127.0.0.1"
 FILES: Final = "file://"
 ADAPTER_CONFIG: Final = "adapter_config.json"
 RANKS: Final = (1, 8, 16, 32, 64, 128, 256)
-"""Ranks that vLLM reserves room for; an adapter of a rank between takes the next one."""
+"""Ranks for which vLLM can reserve room; an adapter of a rank between two of them takes the larger."""
 BEST, LATEST = "best", "latest"
 
 
@@ -53,20 +53,19 @@ class OnDisk:
 
     weights: Path
     base: Path | None
-    """None where the weights are a whole model."""
+    """None if the weights are a whole model."""
     rank: int | None = None
-    """Of the adapter."""
+    """Rank of the adapter."""
 
 
 def chosen(run: StoredRun, which: str, base: str | None) -> Chosen:
-    """The weights that a person means.
+    """The weights that a person chose.
 
     Args:
         which: `best`, `latest`, or a step.
-        base: URI of the base model, where the run does not say it.
-
+        base: URI of the base model, if the run does not name it.
     Raises:
-        NoRun: there are none, or nobody says which model they belong to.
+        NoRun: there are none, or nothing says which model they belong to.
     """
     if run.job.get("kind") == names.EVAL_KIND:
         raise NoRun(
@@ -85,7 +84,7 @@ def chosen(run: StoredRun, which: str, base: str | None) -> Chosen:
 
 
 def _is_complete(run: StoredRun, step: int) -> bool:
-    """Whether the job's end has put the whole model where a delta lies."""
+    """Whether the job's end has written the whole model beside a delta."""
     try:
         return run.store.size(f"{run.layout.weights(step)}/{EXPORT_FILE}") >= 0
     except NotFound:
@@ -123,7 +122,7 @@ def _model(run: StoredRun, base: str | None) -> ModelSpec:
 
 
 def default_cache(environ: Mapping[str, str]) -> Path:
-    """Where models of buckets and of the hub are kept between two calls."""
+    """Folder in which models from buckets and the hub are kept between two calls."""
     above = environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(above) / "headway" / "serve"
 
@@ -135,15 +134,15 @@ def _place(uri: str, cache: Path) -> Path:
 
 
 def fetched(run: StoredRun, of: Chosen, cache: Path) -> OnDisk:
-    """The weights, each file held against the digest that the learner wrote down, and the base model.
+    """The weights, each file checked against the learner's digest, and the base model.
 
-    What lies there already and is right is not fetched again.
+    Correct files that are already there are not fetched again.
 
     Raises:
-        NoRun: a file differs, or cannot be had.
+        NoRun: a file differs, or cannot be fetched.
     """
     weights = _place(of.uri, cache / "weights")
-    # What only the job's end completed has no digests of its files.
+    # Files that only the job's end wrote have no digests.
     files = of.weights.files if of.weights.whole else None
     with readable(of.uri):
         if files is None or wrong_files(weights, files):
@@ -172,7 +171,7 @@ def wrong_files(folder: Path, files: Sequence[FileDigest]) -> list[str]:
 
 
 def _require(folder: Path, files: Sequence[FileDigest] | None) -> None:
-    """Raises Corrupt where a file on this machine is not what the learner wrote."""
+    """Raise Corrupt if a file on this machine is not what the learner wrote."""
     if wrong := wrong_files(folder, files or ()):
         raise Corrupt(
             f"{folder / wrong[0]} is not what the learner wrote: bring it back, or serve another step"
@@ -189,15 +188,15 @@ def _rank(folder: Path) -> int:
 def command(
     vllm: str, name: str, of: Chosen, there: OnDisk, port: int, more: Sequence[str] = ()
 ) -> tuple[str, ...]:
-    """The command line.
+    """The command line of vLLM.
 
     Args:
         vllm: the executable.
-        name: by which clients ask for what was trained.
+        name: model name of the trained weights for clients.
         of: the weights.
-        there: where they lie.
-        port: on this machine alone.
-        more: arguments of a person's, last, so that they win.
+        there: their folders.
+        port: on this machine only.
+        more: a person's own arguments, last, so that they win.
     """
     model = of.model
     said = [vllm, "serve", str(there.base or there.weights)]
@@ -213,5 +212,5 @@ def command(
 
 
 def environment(parent: Mapping[str, str]) -> dict[str, str]:
-    """Of vLLM: all that it loads lies on this machine, and it tells nobody what it does."""
+    """Environment of vLLM: it loads only from this machine, and reports to nobody."""
     return {**parent, "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}

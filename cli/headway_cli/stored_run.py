@@ -1,4 +1,4 @@
-"""What a run has stored, of a local job or at an address: its files, its job, and how its store fails."""
+"""What a run has stored, as a local job or at an address: its files, its job, and errors of its store."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from headway_cli.runs import NoRun
 from headway_cli.where import LocalJob, Named, Place
 
 MARKS = ("trajectories", "usage", "steps", "checkpoints", "logs", "incarnations", "prices")
-"""Folders of which a run has at least one, as soon as it has written anything."""
+"""Folders of which a run has at least one once it has written anything."""
 
 WHOLE = ("/adapter_model.safetensors", f"/{MODEL_FILE}")
-"""Files that weights of either kind have which are served as they are."""
+"""Files of weights that can be served as they are; each kind of weights has one of them."""
 
 
 @dataclass(frozen=True)
 class RunLayout(Layout):
-    """Keys below a folder that is known as a whole."""
+    """Keys below a folder whose address is known."""
 
     @classmethod
     def of(cls, root: str) -> RunLayout:
-        """Of the folder at `root`."""
+        """The layout of the folder at `root`."""
         return cls(root.rstrip("/"), "", "", "")
 
     @property
@@ -51,10 +51,10 @@ class StoredRun:
     store: Store
     layout: Layout
     job: Mapping[str, Any] = field(default_factory=dict)
-    """`kind`, `namespace`, `name`, `uid` and `spec`, as its processes read them, and of an evaluation the
-    `candidates`; empty where it was not kept."""
+    """`kind`, `namespace`, `name`, `uid` and `spec`, as its processes read them; for an evaluation also
+    `candidates`. Empty if they were not kept."""
     status: Mapping[str, Any] = field(default_factory=dict)
-    """Of a local job; empty of any other."""
+    """Status of a local job; empty for any other."""
 
     @property
     def files(self) -> RunFiles:
@@ -63,24 +63,24 @@ class StoredRun:
 
     @property
     def spec(self) -> Mapping[str, Any]:
-        """Empty where it was not kept."""
+        """The job's spec; empty if it was not kept."""
         found: Mapping[str, Any] = self.job.get("spec", {})
         return found
 
     @property
     def name(self) -> str:
-        """Of the job."""
+        """Name of the job."""
         return str(self.job.get("name") or self.layout.root.rpartition("/")[0].rpartition("/")[2])
 
     @property
     def base(self) -> str | None:
-        """`spec.model.base` of a training job, where its spec was kept."""
+        """`spec.model.base` of a training job, if its spec was kept."""
         found = (self.spec.get("model") or {}).get("base")
         return found if isinstance(found, str) else None
 
     @property
     def evaluates(self) -> bool:
-        """Whether it is of an RLEvalJob."""
+        """Whether it is a run of an RLEvalJob."""
         return self.job.get("kind") == names.EVAL_KIND
 
     def groups(self, purpose: Purpose) -> Iterator[GroupRecord]:
@@ -93,7 +93,7 @@ class StoredRun:
             yield from self.files.groups(self.files.addresses(purpose))
 
     def latest(self) -> int | None:
-        """Step of the newest whole checkpoint; None where there is none."""
+        """Step of the newest whole checkpoint; None if there is none."""
         with readable(self.layout.latest):
             try:
                 return pointed(self.store.get(self.layout.latest))
@@ -103,13 +103,13 @@ class StoredRun:
                 raise NoRun(f"{self.layout.latest} cannot be read: {error}") from error
 
     def weights(self) -> list[int]:
-        """Steps whose published weights are kept, and can be served by themselves: no delta."""
+        """Steps with published weights that are kept and can be served alone: no deltas."""
         with readable(self.layout.all_weights):
             found = by_number(self.store.list(self.layout.all_weights), self.layout.all_weights)
         return sorted(step for step, uris in found.items() if any(uri.endswith(WHOLE) for uri in uris))
 
     def best(self) -> int | None:
-        """The kept step that validated best, as the job's own status says it; None before any did."""
+        """The kept step with the best validation, as in the job's own status; None before any validation."""
         kept, files = self.weights(), self.files
         with readable(self.layout.validations):
             validations = files.validations()
@@ -121,12 +121,11 @@ class StoredRun:
 
 
 def opened(place: Place, endpoint_url: str | None = None) -> StoredRun:
-    """What is stored of a run.
+    """The stored run at a place.
 
     Args:
-        place: as `where.meant` says.
-        endpoint_url: of an S3-compatible store.
-
+        place: a place from `where.meant`.
+        endpoint_url: address of an S3-compatible store.
     Raises:
         NoRun: there is none, or the store cannot be used.
     """
@@ -158,7 +157,7 @@ def _of_local_job(place: LocalJob) -> StoredRun:
     raw = JobFolder(place.folder).whole()
     metadata, spec = raw["metadata"], raw.get("spec") or {}
     identity = [str(metadata.get(key) or "") for key in ("namespace", "name", "uid")]
-    # Where the folder is now: a person may have moved it.
+    # The folder's present place: a person may have moved it.
     layout = RunLayout.of(Layout(f"file://{place.folder / 'artifacts'}", *identity).root)
     if not place.folder.joinpath("artifacts", *identity).is_dir():
         raise NoRun(f"{place.folder}: the job has written nothing yet")
@@ -189,10 +188,10 @@ def store_at(output: Mapping[str, Any]) -> Store:
 
 @contextmanager
 def readable(where: str) -> Iterator[None]:
-    """Around what reads a store: whatever a store says no with, in words.
+    """Turn errors of a store into NoRun with an explanation.
 
     Raises:
-        NoRun: it did.
+        NoRun: the store refused or failed.
     """
     try:
         yield
@@ -209,7 +208,7 @@ def readable(where: str) -> Iterator[None]:
 
 
 def _of_clients() -> tuple[type[Exception], ...]:
-    """What boto3 raises; nothing where it is not installed, and so was not asked."""
+    """Exceptions of boto3; none if it is not installed, because then it was not used."""
     try:
         from boto3.exceptions import Boto3Error
         from botocore.exceptions import BotoCoreError, ClientError

@@ -1,4 +1,4 @@
-"""Draws a job's screen in a terminal, in place, until the command ends. The last state stays there."""
+"""Draws a job's screen in a terminal, in place, until the command ends. The last state remains there."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headway_cli.pace import History
 from headway_cli.screen import Screen, screen
 
 REDRAW_SECONDS: Final = 0.25
-"""Least time between two drawings."""
+"""Shortest time between two drawings."""
 
 
 def utc_now() -> datetime:
@@ -28,7 +28,7 @@ def utc_now() -> datetime:
 
 
 class Terminal:
-    """Of one job. It draws in a thread, so that durations go on and a new size is noticed."""
+    """The terminal of one job. It draws in a thread, to update durations and to notice a new size."""
 
     def __init__(self, console: Console, now: Callable[[], datetime] = utc_now) -> None:
         self._console = console
@@ -37,9 +37,9 @@ class Terminal:
         self._job: Json | None = None
         self._history = History()
         self._lock = threading.Lock()
-        """Of the job and its history: `show` and the thread take it."""
+        """Protects the job and its history, which `show` and the thread use."""
         self._drawn: tuple[ConsoleDimensions, list[Text]] | None = None
-        """Size of the terminal, and the lines that stand there."""
+        """Size of the terminal, and the lines that it shows."""
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._redraw, daemon=True)
 
@@ -53,7 +53,7 @@ class Terminal:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Draw the last state, and give the terminal back with its cursor."""
+        """Draw the last state, and restore the terminal's cursor."""
         self._over.set()
         with suppress(OSError):  # a terminal that is gone needs nothing
             try:
@@ -63,7 +63,7 @@ class Terminal:
                 self._live.stop()
 
     def show(self, job: Json) -> None:
-        """The job as it is now."""
+        """Show the present state of the job."""
         with self._lock:
             self._job, self._history = job, self._history.seen(job, self._now())
 
@@ -71,11 +71,11 @@ class Terminal:
         while not self._over.wait(REDRAW_SECONDS):
             try:
                 self._draw()
-            except OSError:  # the terminal is gone; the signal of that ends the command
+            except OSError:  # the terminal is gone, and its signal ends the command
                 return
 
     def _draw(self) -> None:
-        """Draw what is new; nothing before the first look at the job."""
+        """Draw what has changed; nothing before the first look at the job."""
         with self._lock:
             job, history = self._job, self._history
         if job is None:
@@ -86,7 +86,7 @@ class Terminal:
         if self._drawn == (size, lines):
             return
         if self._drawn is not None and self._drawn[0] != size:
-            # The terminal has wrapped the old lines anew, and nobody knows how many there are now.
+            # The terminal has wrapped the old lines again, so their number is unknown.
             self._console.control(Control.home(), Control.clear())
         if not self._live.is_started:
             self._live.start()

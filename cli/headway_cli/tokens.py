@@ -1,4 +1,4 @@
-"""Counts the tokens of prompts as a model's own chat template and tokenizer make them."""
+"""Counts the tokens of prompts with a model's own chat template and tokenizer."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from headway_cli.runs import NoRun
 from headway_cli.stored_run import readable
 
 TODAY: Final = datetime(2024, 7, 26)
-"""The day that templates which state it are told, as in a job."""
+"""The date for templates that contain one, as in a job."""
 CONFIG: Final = "config.json"
 
 
 class NotAtHand(Exception):
-    """A model cannot be asked how many tokens a text has; the message says why."""
+    """A model cannot count the tokens of a text here; the message says why."""
 
 
 def folder_of(model: Source, store: Store, cache: Path) -> Path:
     """A folder with the model's configuration and tokenizer, without its weights.
 
-    Nothing is fetched from the hub: of a hf:// model what an earlier download has left is taken.
+    Nothing is fetched from the hub: for a hf:// model an earlier download is used.
 
     Raises:
         NotAtHand: there is none.
@@ -54,13 +54,13 @@ def _of_hub(model: Source) -> Path:
     name = model.base.removeprefix(HUB)
     try:
         found = snapshot_download(name, revision=model.revision, local_files_only=True)
-    except (OSError, HFValidationError) as error:  # the first is what it raises where nothing is there
+    except (OSError, HFValidationError) as error:  # it raises the first if nothing is there
         raise NotAtHand(f"{name} was not downloaded to this machine") from error
     return Path(found)
 
 
 def context_length(folder: Path, asked: int | None) -> int | None:
-    """Most tokens of an episode: what is asked for, else the model's own limit; None where nobody says."""
+    """Most tokens of an episode: `asked`, else the model's own limit; None if neither is known."""
     if asked is not None:
         return asked
     try:
@@ -72,12 +72,11 @@ def context_length(folder: Path, asked: int | None) -> int | None:
 
 
 def known(folder: Path, asked: int | None) -> Known:
-    """A model that can be asked.
+    """A model that can count tokens.
 
     Args:
-        folder: with its tokenizer and configuration.
-        asked: most tokens of an episode, where the job says it.
-
+        folder: folder with its tokenizer and configuration.
+        asked: most tokens of an episode, if the job says it.
     Raises:
         NotAtHand: the tokenizer, the template or the context's length is missing.
     """
@@ -114,7 +113,7 @@ def _tokenizer(folder: Path) -> Any:
 
 
 def _with_objects(message: Mapping[str, Any]) -> Json:
-    """Templates write the arguments of a call as JSON: they are given objects."""
+    """The message with objects as the arguments of calls: templates write them as JSON."""
     calls = message.get("tool_calls")
     if not calls:
         return dict(message)

@@ -1,4 +1,4 @@
-"""Files of rows: what is in them, what is wrong with them, and how they get to where a job reads them."""
+"""Files of rows: what is in them, what is wrong with them, and how to upload them for a job."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from headway_api.store import Denied, Store, digest, open_store
 from headway_cli.local.manifest import ManifestWrong
 
 PROMPT: Final = "prompt"
-"""Column that no row may leave empty, where there is one and a job names no other."""
+"""Column that no row may leave empty, if the file has it and a job names no other."""
 SPLITS: Final = ("train", "validation", "test")
 HERE: Final = (
     "the credentials are those of this shell (AWS_ACCESS_KEY_ID, ...), the endpoint is --endpoint-url"
@@ -38,9 +38,9 @@ KINDS: Final[Mapping[type, str]] = {
     list: "list",
     dict: "object",
 }
-"""Of a value, as JSON has them."""
+"""Names of a value's type, as in JSON."""
 NUMBERED: Final = re.compile(r"\brow (\d+)\b")
-"""How the reader of rows names one: from 0."""
+"""How the reader of rows names a row: from 0."""
 
 
 class RowsWrong(ManifestWrong):
@@ -53,13 +53,13 @@ class NotPushed(ManifestWrong):
 
 @dataclass(frozen=True)
 class Column:
-    """What the rows of a file have under one name."""
+    """The values of a file's rows under one name."""
 
     name: str
     kinds: tuple[str, ...]
     """JSON types of its values, the most frequent first."""
     rows: int
-    """Rows that have a value there."""
+    """Number of rows that have a value there."""
 
 
 @dataclass(frozen=True)
@@ -73,14 +73,14 @@ class Table:
     """Bytes of the file."""
     sha256: str
     keys: tuple[bytes, ...] = field(repr=False)
-    """One a row: equal rows have equal ones."""
+    """One for each row: equal rows have equal keys."""
 
 
 def read(path: Path) -> Table:
     """Read and check a file, as a job does.
 
     Raises:
-        RowsWrong: it is none that a job reads; the message names the line where there is one.
+        RowsWrong: no job could read it; the message names the line if there is one.
     """
     form = format_of(path)
     try:
@@ -109,7 +109,7 @@ def read(path: Path) -> Table:
 
 
 def format_of(path: Path) -> Format:
-    """By the ending of the file's name.
+    """The format, from the file's extension.
 
     Raises:
         RowsWrong: a job would not know it.
@@ -131,7 +131,7 @@ def unusable(found: Sequence[rows.Row]) -> tuple[int, str] | None:
 
 
 def columns_of(found: Sequence[rows.Row]) -> tuple[Column, ...]:
-    """Every column, in the order in which they first come."""
+    """Every column, in the order of their first appearance."""
     counts: dict[str, dict[str, int]] = {}
     for row in found:
         for name, value in row.items():
@@ -146,7 +146,7 @@ def columns_of(found: Sequence[rows.Row]) -> tuple[Column, ...]:
 
 
 def line_of(data: bytes, form: Format, row: int) -> int | None:
-    """Line of the file, from 1, on which a row ends; None where its format has no lines, or fewer rows."""
+    """Line of the file, from 1, on which a row ends; None if its format has no lines, or too few rows."""
     if form == "jsonl":
         lines = (n for n, line in enumerate(io.BytesIO(data), 1) if line.strip())
         return next((n for number, n in enumerate(lines) if number == row), None)
@@ -158,7 +158,7 @@ def line_of(data: bytes, form: Format, row: int) -> int | None:
 
 
 def shared(tables: Sequence[Table]) -> list[str]:
-    """What to tell of files that have rows in common."""
+    """Warnings about files that share rows."""
     told = []
     for one, other in itertools.combinations(tables, 2):
         if alike := overlaps.shared(other.keys, one.keys):
@@ -177,7 +177,7 @@ def target_of(where: str) -> str:
     """The address of a folder, without a slash at its end.
 
     Raises:
-        NotPushed: it is none that a job could read from.
+        NotPushed: no job could read from it.
     """
     folder = where.rstrip("/")
     if not (where.startswith("s3://") and folder != "s3:") and not where.startswith("file:///"):
@@ -189,7 +189,7 @@ def opened(target: str, endpoint_url: str | None) -> Store:
     """The store of a target, with the credentials of this process.
 
     Raises:
-        NotPushed: it cannot be had.
+        NotPushed: it cannot be used.
     """
     try:
         return open_store(OutputSpec(uri=target, endpoint_url=endpoint_url))
@@ -202,10 +202,10 @@ def opened(target: str, endpoint_url: str | None) -> Store:
 
 
 def push(store: Store, table: Table, target: str) -> str:
-    """Upload a file that was read; its address there.
+    """Upload a file that was read. Return its address there.
 
     Raises:
-        NotPushed: the store does not take it, or the file was changed since it was read.
+        NotPushed: the store refuses it, or the file was changed since it was read.
     """
     uri = f"{target}/{table.path.name}"
     try:
@@ -213,7 +213,7 @@ def push(store: Store, table: Table, target: str) -> str:
         arrived = store.size(uri)
     except Denied as error:
         raise NotPushed(f"{error}: give this shell credentials that may write there") from error
-    except Exception as error:  # of boto3, its transport, or the file system: told in its own words
+    except Exception as error:  # of boto3, its transport, or the file system: shown as it is
         raise NotPushed(f"{uri}: {shortened(str(error), 500)}") from error
     if digest(table.path).sha256 != table.sha256 or arrived != table.size:
         raise NotPushed(f"{table.path} was changed while it was uploaded: push it again")
@@ -221,11 +221,11 @@ def push(store: Store, table: Table, target: str) -> str:
 
 
 def block_of(path: Path) -> str | None:
-    """The block of `spec.data` that a file's name tells: `train`, `validation` or `test`."""
+    """The block of `spec.data` in a file's name: `train`, `validation` or `test`."""
     return path.stem if path.stem in SPLITS else None
 
 
 def blocks(pushed: Mapping[Path, str]) -> dict[str, Any]:
-    """What to write in `spec.data`, of the files whose names tell their block."""
+    """What to write in `spec.data`, for files whose names say their block."""
     found = {block_of(path): {"uri": uri} for path, uri in pushed.items()}
     return {split: found[split] for split in SPLITS if split in found}

@@ -1,4 +1,4 @@
-"""What a word of the command line means: a job of this machine, what a run has stored, or a job's name."""
+"""What an argument of the command line means: a local job, what a run has stored, or a job's name."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Stored:
 
 @dataclass(frozen=True)
 class Named:
-    """Perhaps the name of a job on a cluster."""
+    """What may be the name of a job on a cluster."""
 
     name: str
 
@@ -39,12 +39,11 @@ Place = LocalJob | Stored | Named
 
 
 def meant(word: str, jobs: Path) -> Place:
-    """What a person has named.
+    """The place that a person has named.
 
     Args:
         word: a folder, an address, or a name.
-        jobs: where jobs of this machine have their folders: a name there comes before one on a cluster.
-
+        jobs: folder with the folders of local jobs: a name there comes before one on a cluster.
     Raises:
         NoRun: it is none of them.
     """
@@ -65,7 +64,7 @@ def meant(word: str, jobs: Path) -> Place:
 
 
 def is_local_job(folder: Path) -> bool:
-    """Whether the local engine has run a job in a folder. What a job has stored has a job.json too, of
+    """Whether the local engine has run a job in a folder. The stored files of a job have a job.json too, in
     another form: identity and spec, as its processes read them."""
     try:
         found = json.loads((folder / "job.json").read_bytes())

@@ -1,1 +1,1 @@
-"""The verbs of `headway`, a module for each or for a few that belong together."""
+"""The verbs of `headway`: each module has one, or a few that belong together."""

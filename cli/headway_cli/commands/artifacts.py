@@ -40,7 +40,7 @@ def artifacts(
 
 
 def _copy(run: StoredRun, keys: list[str], pattern: str, folder: Path) -> None:
-    """Copy what matches below a folder, each under its key.
+    """Copy what matches into a folder, each object under its key.
 
     Raises:
         NoRun: a key would leave the folder, or the store cannot be read.

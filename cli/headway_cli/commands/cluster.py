@@ -87,7 +87,7 @@ def resume(
 
 
 def _watch(there: Cluster, kind: str, name: str, mode: Mode) -> None:
-    """Show how a job goes; exits with FAILED unless it ends Complete."""
+    """Show the progress of a job; exit with FAILED unless it ends Complete."""
     try:
         with told(), following.shown(mode) as show, reader.looked_after():
             for job in there.follow(kind, name):

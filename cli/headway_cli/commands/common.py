@@ -1,4 +1,4 @@
-"""What the commands share: exit codes, options, and how an error is told."""
+"""What the commands share: exit codes, options, and error messages."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from headway_cli.local.manifest import ManifestWrong
 from headway_cli.runs import NoRun
 
 JOBS: Final = Path(names.LOCAL_JOBS)
-"""Where jobs of this machine have their folders, below the current directory."""
+"""Folder with the folders of local jobs, below the current directory."""
 WRONG, FAILED, HELD, INTERRUPTED, CLOSED = 2, 1, 3, 130, 141
-"""Exit codes: the input is wrong; the job failed; it stands still until something is changed; Ctrl-C; nobody
+"""Exit codes: the input is wrong; the job failed; the job is held until something is changed; Ctrl-C; nobody
 reads the output of a command that follows a job."""
 KNOWN: Final = (ManifestWrong, MachineBusy, ClusterError, NoRun)
-"""Errors whose words say what is wrong, and what to write."""
+"""Errors whose message says what is wrong, and what to write."""
 
 
 class Form(StrEnum):
@@ -36,14 +36,14 @@ class Form(StrEnum):
 
 
 class KindOf(StrEnum):
-    """Of a job."""
+    """Kind of a job."""
 
     TRAINING = "training"
     EVALUATION = "eval"
 
     @property
     def kind(self) -> str:
-        """As the API has it."""
+        """The kind's name in the API."""
         return names.TRAINING_KIND if self is KindOf.TRAINING else names.EVAL_KIND
 
 
@@ -62,17 +62,17 @@ Output = Annotated[Form, typer.Option(help="For people, or as JSON.")]
 
 
 class Progress:
-    """Prints a line of a job whenever its status says something new."""
+    """Prints a line of a job whenever its status changes."""
 
     def __init__(self, say: Callable[[str], None] = typer.echo, *, preflight: bool = True) -> None:
-        """`preflight`: also what its checks came to, once they are over."""
+        """`preflight`: also print the results of its checks, once they are over."""
         self._say = say
         self._started = time.monotonic()
         self._line = ""
         self._checked = not preflight
 
     def show(self, job: Json) -> None:
-        """The job as it is now."""
+        """Print the job's line if it has changed."""
         elapsed = time.monotonic() - self._started
         if (text := progress.line(job)) != self._line:
             self._say(f"{elapsed:6.0f} s  {text}")
@@ -85,7 +85,7 @@ class Progress:
 
 @contextmanager
 def told() -> Iterator[None]:
-    """What is wrong with what was given, or with the cluster, as a line and exit code 2; of Ctrl-C as 130."""
+    """Turn an error of the input or the cluster into a line and exit code 2, and Ctrl-C into 130."""
     try:
         yield
     except KeyboardInterrupt:
@@ -95,11 +95,11 @@ def told() -> Iterator[None]:
 
 
 def note(text: str) -> None:
-    """A line that is no result."""
+    """Print a line that is no result."""
     typer.echo(text, err=True)
 
 
 def wrong(message: str) -> typer.Exit:
-    """Says what is wrong; the exit that the command raises."""
+    """Print what is wrong. Return the exit that the command raises."""
     note(f"headway: {message}")
     return typer.Exit(WRONG)

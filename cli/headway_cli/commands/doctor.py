@@ -31,7 +31,7 @@ OVER: Final = ("Passed", "Failed")
 
 
 class _Over(Exception):
-    """The preflight is over: the rest of the job is not wanted."""
+    """The preflight is over: the rest of the job is not needed."""
 
 
 def doctor(
@@ -68,7 +68,7 @@ def doctor(
 
 
 def _wanted(episodes: int | None) -> list[str]:
-    """A preflight that ends the job where it fails: no learner starts for a job that should not train."""
+    """A preflight that ends the job if it fails: no learner starts for a job that should not train."""
     return [
         "spec.preflight.policy=Enforce",
         *([] if episodes is None else [f"spec.preflight.episodes={episodes}"]),

@@ -44,7 +44,7 @@ def estimate(
     context: Context = None,
 ) -> None:
     """Say what a job will use and cost: low, likely and high, by its rows, prompts and limits."""
-    # Statistics and tokenizers: seconds to import, which other commands need not wait for.
+    # Statistics and tokenizers take seconds to import, which other commands should not wait for.
     from headway_cli import estimate_text, price_before
 
     notes: list[str] = []
@@ -83,7 +83,7 @@ def _trained(name: str, known: list[Json], context: str | None, namespace: str |
     """A training job: of this machine, of a file, or of the cluster.
 
     Raises:
-        ManifestWrong: it is nowhere.
+        ManifestWrong: none of them has it.
     """
     if where.is_local_job(JOBS / name):
         return JobFolder(JOBS / name).whole()

@@ -33,7 +33,7 @@ class Mode(Enum):
 
 
 def mode(output: Form, *, plain: bool) -> Mode:
-    """A screen in a terminal that can be drawn on again, unless something else is asked for; else lines."""
+    """A screen if the terminal can be redrawn and nothing else is asked for; else lines."""
     if output is Form.JSON:
         return Mode.JSON
     drawn = not plain and sys.stdout.isatty() and Console().is_interactive
@@ -42,13 +42,13 @@ def mode(output: Form, *, plain: bool) -> Mode:
 
 @contextmanager
 def shown(mode: Mode) -> Iterator[Show]:
-    """What shows a job at each look.
+    """A function that shows the job at each look.
 
     Raises:
         typer.Exit: with CLOSED, once nobody reads the output any more.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a sign that the terminal lacks is no reason to end
+        sys.stdout.reconfigure(errors="replace")  # a character that the terminal lacks must not end it
     try:
         if mode is Mode.SCREEN:
             with foreground.interrupts(), Terminal(Console(highlight=False)) as there:
@@ -67,7 +67,7 @@ class JsonLines:
         self._status: object = None
 
     def show(self, job: Json) -> None:
-        """The job as it is now."""
+        """Write the job if its status has changed."""
         status = reading.block(job, "status")
         if status == self._status:
             return

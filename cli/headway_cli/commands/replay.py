@@ -35,9 +35,9 @@ from headway_cli.stored_run import StoredRun, readable
 from headway_cli.where import LocalJob
 
 LEARNER: Final = ("headway_trainer", "torch", "deepspeed")
-"""What the learner needs here."""
+"""Packages that the learner needs here."""
 LOG_TAIL: Final = 2000
-"""Characters of the log that are shown where the learner could not explain its end."""
+"""Most characters of the log that are shown if the learner could not explain its failure."""
 
 
 def replay(
@@ -109,15 +109,15 @@ def _require_learner() -> None:
 
 
 def _output(stored: StoredRun, output: OutputSpec, endpoint_url: str | None) -> OutputSpec:
-    """Where the run is, which may not be where its job said, and how its store is reached."""
+    """The run's present place, which may differ from its job's, and how to reach its store."""
     there = {"uri": stored.layout.root} | ({} if endpoint_url is None else {"endpoint_url": endpoint_url})
     return output.model_copy(update=there)
 
 
 @contextmanager
 def _folder(out: Path | None, owned: Path) -> Iterator[Path]:
-    """The scratch folder, which is gone afterwards unless a person named it; never one in `owned`, which is
-    the run's."""
+    """The scratch folder, deleted afterwards unless a person named it; never one in `owned`, the run's
+    folder."""
     if out is None:
         folder = Path(tempfile.mkdtemp(prefix="headway-replay-"))
         try:
@@ -138,7 +138,7 @@ def _folder(out: Path | None, owned: Path) -> Iterator[Path]:
 
 
 def _replayed(request: ReplayRequest, folder: Path) -> ReplayResult:
-    """Have the learner do it, in a process of its own."""
+    """Run the learner's replay in a process of its own."""
     request.write(folder)
     termination = folder / TERMINATION
     termination.touch()

@@ -84,7 +84,7 @@ def run(
 
 
 def _leave(ended: Json) -> None:
-    """Say what holds a local job up, and exit unless it is Complete."""
+    """Say what holds a local job, and exit with a code unless the job is Complete."""
     if progress.is_true(ended, "Complete"):
         return
     if progress.is_true(ended, "Failed"):

@@ -20,9 +20,9 @@ from headway_cli.tiny.task import NoTinyModel, Task
 
 FILE: Final = "file://"
 DTYPE: Final = "float32"
-"""In which such a model is exact, and fast enough."""
+"""The format in which such a model is exact, and fast enough."""
 NEEDED: Final = ("torch", "transformers", "tokenizers", "renderers")
-"""What the command imports, once it has something to do."""
+"""Packages that the command imports once it has something to do."""
 
 
 def tiny_model(
@@ -66,14 +66,14 @@ def tiny_model(
 
 
 def place(found: Task, job: Path) -> Path:
-    """Where the model goes: to where the job looks for it, else beside the job."""
+    """Where the model goes: where the job looks for it, else beside the job."""
     if found.base.startswith(FILE):
         return Path(found.base.removeprefix(FILE))
     return job.parent / "tiny-model"
 
 
 def require_packages() -> None:
-    """Raises NoTinyModel where a package is missing that teaching needs."""
+    """Raise NoTinyModel if a package is missing that teaching needs."""
     for name in NEEDED:
         try:
             importlib.import_module(name)
@@ -99,7 +99,7 @@ def described(made: Made) -> str:
 
 
 def share(found: Share) -> str:
-    """So many of so many."""
+    """`N of M`."""
     return f"{found.successes} of {found.rows}"
 
 
