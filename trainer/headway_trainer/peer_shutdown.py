@@ -6,8 +6,8 @@ ranks failed without a reason of their own looks for that note first.
 
 The note lies in a store that the first pod holds, where the pods meet. If the first pod is gone, the others
 treat that like a note: the first pod's own exit says whether it failed. The first pod itself needs a note. So
-if a failure has no note, at least the exit of the first pod or of the faulty pod counts. A failure that
-always comes back therefore ends the job.
+a failure without a note counts at least once, at the first pod's exit or at the faulty pod's. A permanent
+failure therefore ends the job.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 NOTE: Final = "headway/stopping"
 CONNECT_SECONDS: Final = 12.0
-"""Longest time to connect to the first pod. Torch asks the DNS twice a connection, and a lost answer costs 5
-s."""
+"""Longest time to connect to the first pod. Torch asks the DNS twice a connection; a lost answer costs 5 s.
+"""
 LOOK_SECONDS: Final = 5.0
 """Longest delay of a note after the failure: a pod that goes gets SIGTERM no later than its ranks do. The
 first pod looks twice as long. It holds the store, and the others would read its exit as a note."""

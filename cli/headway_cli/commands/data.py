@@ -29,7 +29,7 @@ def push(
 ) -> None:
     """Check files of rows, upload them, and say what to write in spec.data.
 
-    A row has any columns: the environment's reset is given all of them. Nothing is uploaded where a file has
+    A row has any columns: the environment's reset is given all of them. Nothing is uploaded if a file has
     a row that a job could not read. Credentials are those of this shell, such as AWS_ACCESS_KEY_ID.
     """
     with told():

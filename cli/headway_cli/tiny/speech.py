@@ -226,8 +226,8 @@ def _parted(texts: Sequence[str]) -> tuple[str, ...]:
 def constants(episodes: Sequence[Pieces]) -> list[str]:
     """Texts that many episodes share, the longest first: what lies between the words that differ.
 
-    In a prompt a word differs if one episode has it more often than another. In a turn it differs if texts
-    are otherwise equal, because episodes may have turns of several kinds.
+    In a prompt a word differs if one episode has it more often than another. In a turn a word differs if
+    turns are otherwise equal, because an episode may have turns of several kinds.
     """
     counts = [Counter(WORD.findall(" ".join(each.prompt))) for each in episodes]
     differing = {word for word in set().union(*counts) if len({count[word] for count in counts}) > 1}

@@ -173,8 +173,9 @@ class CheckpointManager:
         for step in whole.difference(old):
             own = f"{self._layout.checkpoint_of(step, sealed[step])}/"
             gone += [uri for uri in found[step] if not uri.startswith(own)]
-        # Delete the reports that make checkpoints whole first, in a call of their own. A store deletes the
-        # objects of one call in any order. If it is cut short, no checkpoint looks whole that is not.
+        # First delete the reports that make checkpoints whole, in a call of their own, because a store
+        # deletes the objects of one call in any order. If the deletion is cut short, no broken checkpoint
+        # then looks whole.
         self._store.delete(filter(is_report, gone))
         self._store.delete(filterfalse(is_report, gone))
         return sorted(found.keys() - set(old) | {self.saved})
