@@ -55,7 +55,7 @@ class Terminal:
     ) -> None:
         """Draw the last state, and restore the terminal's cursor."""
         self._over.set()
-        with suppress(OSError):  # a terminal that is gone needs nothing
+        with suppress(OSError):  # a terminal that is gone needs no restoring
             try:
                 self._thread.join()
                 self._draw()

@@ -105,7 +105,7 @@ def _tokenizer(folder: Path) -> Any:
         raise NotAtHand("transformers is missing: pip install headway[coordinator]") from error
     try:
         found: Any = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
-    except Exception as error:  # whatever transformers raises, the remedy is the same
+    except Exception as error:  # the remedy is the same for every error of transformers
         raise NotAtHand(f"the tokenizer in {folder} cannot be loaded: {error}") from error
     if not found.chat_template:
         raise NotAtHand(f"the model in {folder} has no chat template")

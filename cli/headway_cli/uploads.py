@@ -94,7 +94,7 @@ def read(path: Path) -> Table:
         found = rows.parse(data, form)
     except ModuleNotFoundError as error:
         raise RowsWrong(f"{path}: reading {form} needs {error.name}: pip install {error.name}") from error
-    except Exception as error:  # whatever a parser raises, the remedy is the same
+    except Exception as error:  # the remedy is the same for every error of a parser
         said = shortened(str(error), 500)
         named = NUMBERED.search(said)
         line = None if named is None else line_of(data, form, int(named[1]))

@@ -21,7 +21,7 @@ SIGNALS: Final = {
     "Illegal instruction": signal.SIGILL,
     "Segmentation fault": signal.SIGSEGV,
 }
-"""The signals that faulthandler handles, by its words for them."""
+"""The signals that faulthandler handles, by its names for them."""
 SEGFAULT: Final = "Segfault encountered"
 """Printed by tvm_ffi's handler, which replaces faulthandler's if it is imported later."""
 THREAD: Final = re.compile(r"(?P<which>Current thread|Thread) 0x[0-9a-f]+ .*\(most recent call first\):")

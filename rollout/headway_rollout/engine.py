@@ -31,7 +31,7 @@ class EngineRefused(Exception):
 
 
 class UnknownThere(EngineRefused):
-    """vLLM has nothing of that name."""
+    """vLLM knows nothing of that name."""
 
 
 class NotJoined(Exception):

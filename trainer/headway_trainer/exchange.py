@@ -22,7 +22,7 @@ PART: Final = 64 * bounds.KIB
 
 
 class Away(Exception):
-    """No answer, or one that says to try again."""
+    """No answer, or an answer that asks to try again."""
 
 
 @dataclass(frozen=True)

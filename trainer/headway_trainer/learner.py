@@ -88,7 +88,7 @@ class Learner:
         self._directives = Directives(self._parts, self.checkpointer, self._journal, ranks)
 
     def _held(self) -> InForce:
-        """What was in force at the step to resume from."""
+        """The settings in force at the step to resume from."""
         return InForce() if self._latest is None else self._latest.report.in_force
 
     def resume(self) -> StepReport:
@@ -221,7 +221,7 @@ class Learner:
         self._parts.publisher.complete(self._store, newest.weights)
 
     def prune(self, latest: int, validated: Sequence[int], validating: Sequence[int] = ()) -> None:
-        """Delete what is no longer kept of the steps up to `latest`.
+        """Delete files of the steps up to `latest` that are no longer kept.
 
         Args:
             validated: validated steps, the best first.

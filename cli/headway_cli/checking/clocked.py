@@ -21,7 +21,7 @@ class Clocked(Sandboxes):
     """By request: START (process and import), RESET, a tool's name, JUDGEMENT."""
 
     def start(self) -> Sandbox:
-        """A sandbox of its own for one episode; to be used in a `with`."""
+        """A new sandbox for one episode. Use it in a `with`."""
         return _Clocked(self)
 
 

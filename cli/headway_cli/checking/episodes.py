@@ -26,7 +26,7 @@ ENVIRONMENT: Final = "environment"
 REPORTED: Final = "headway_sandbox.reported:"
 """Module of the environment that trusts what an agent reports."""
 SECONDS: Final = 300.0
-"""How long all episodes may take together."""
+"""Most seconds for all episodes together."""
 CLOSING_SECONDS: Final = 5.0
 """Seconds from its last output to its end."""
 TAIL: Final = 2_000
@@ -115,7 +115,7 @@ def _not_played(spec: Spec, data: Data) -> Finding | None:
 
 
 def to_json(finding: Finding) -> Json:
-    """A finding as an object of JSON, without what it lacks."""
+    """A finding as an object of JSON, without absent fields."""
     made = dataclasses.asdict(finding)
     made["figures"] = dict(finding.figures)
     made["examples"] = [

@@ -75,7 +75,7 @@ def suspend(
 def resume(
     name: Name, kind: Kind = KindOf.TRAINING, namespace: Namespace = None, context: Context = None
 ) -> None:
-    """Let a job go on that is suspended or paused."""
+    """Resume a job that is suspended or paused."""
     with told():
         there = Cluster(context, namespace)
         patch = patches.resumption(there.job(kind.kind, name))

@@ -1,4 +1,4 @@
-"""`headway data push`: rows to where a job reads them, checked first."""
+"""`headway data push`: checks rows and uploads them for a job."""
 
 from __future__ import annotations
 

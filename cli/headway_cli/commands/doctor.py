@@ -1,4 +1,4 @@
-"""`headway doctor`: the preflight of a job with its model, on this machine, and nothing trained."""
+"""`headway doctor`: the preflight of a job with its model, on this machine, without training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`headway image`: an environment's image, built and pushed."""
+"""`headway image`: builds and pushes an environment's image."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def mcp(
     context: Context = None,
     endpoint_url: EndpointUrl = None,
 ) -> None:
-    """Serve the verbs to an MCP client over stdin and stdout; read-only unless told otherwise."""
+    """Serve the verbs to an MCP client over stdin and stdout; read-only by default."""
     try:
         # The protocol's library takes a second to import, which no other command needs.
         from headway_cli.mcp_server import server

@@ -1,4 +1,4 @@
-"""`headway replay`: a step of a run trained again, and whether the weights come out the same."""
+"""`headway replay`: trains a step of a run again, and compares the weights."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def run(
     plain: Plain = False,
     output: Output = Form.TEXT,
 ) -> None:
-    """Run a job to its end. A second run goes on where the first stopped."""
+    """Run a job to its end. A second run continues where the first stopped."""
     if not local:
         raise wrong("write --local: to run a job on a cluster, use `headway submit`")
     mode = following.mode(output, plain=plain)

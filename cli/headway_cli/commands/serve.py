@@ -1,4 +1,4 @@
-"""`headway serve`: what a run has trained, behind an OpenAI-compatible endpoint of this machine."""
+"""`headway serve`: serves a run's trained weights at an OpenAI-compatible endpoint of this machine."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ class Machine:
         return not (self._pods or any(kind in WORKLOADS for kind, _ in self._objects))
 
     def is_empty(self) -> bool:
-        """Whether nothing of the job is left."""
+        """Whether the job has no objects and no pods left."""
         return not (self._objects or self._pods)
 
     def _bring_about(self, item: Wanted) -> None:

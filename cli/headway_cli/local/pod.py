@@ -351,7 +351,7 @@ def left_over(folder: Path, pod: str | None = None) -> list[int]:
 
 
 def _pod_folders(job: Path) -> dict[Path, str]:
-    """The folders that pods of a job have in the system's temporary folder -> the names of the pods."""
+    """Folders of a job's pods in the system's temporary folder -> the names of the pods."""
     found = {}
     for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*"):
         with contextlib.suppress(OSError):

@@ -19,7 +19,7 @@ from headway_cli.mcp_server.workspace import Workspace
 
 
 def submit(workspace: Workspace, asked: OfFile) -> Json:
-    """Apply a job of a file to the cluster."""
+    """Apply the job in a file to the cluster."""
     document = manifest.changed(manifest.read(workspace.file(asked.file)), asked.set_)
     job_file.checked(document)
     return _applied(workspace, document)
@@ -39,7 +39,7 @@ def suspend(workspace: Workspace, asked: OfJob) -> Json:
 
 
 def resume(workspace: Workspace, asked: OfJob) -> Json:
-    """Let a job on the cluster go on."""
+    """Resume a job on the cluster."""
     found = workspace.find(asked.job, asked.kind)
     if isinstance(found, LocalRun):
         raise ToolWrong(
@@ -56,7 +56,7 @@ def resume(workspace: Workspace, asked: OfJob) -> Json:
 
 
 def evaluate(workspace: Workspace, asked: EvalAsked) -> Json:
-    """Apply an evaluation made of options."""
+    """Apply an evaluation made from options."""
     options = Asked(
         name=asked.name,
         job=asked.job,
@@ -79,7 +79,7 @@ def evaluate(workspace: Workspace, asked: EvalAsked) -> Json:
 
 
 def _applied(workspace: Workspace, document: Json) -> Json:
-    """Apply a job to the one namespace that this server may change."""
+    """Apply a job to the only namespace that this server may change."""
     there = workspace.cluster()
     asked = document["metadata"].get("namespace")
     if asked not in (None, there.namespace):

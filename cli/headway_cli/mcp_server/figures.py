@@ -1,4 +1,4 @@
-"""Tools that read figures by step: of one run, of several side by side, and its seconds."""
+"""Tools that read figures by step: of one run, of several side by side; and a run's seconds."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DEFAULT: Final = tuple(figure for _, _, figure in comparison.FIGURES)
 
 
 def report(workspace: Workspace, asked: ReportAsked) -> Json:
-    """Figures of the last steps and validations; of an evaluation its report."""
+    """Figures of the last steps and validations; for an evaluation, its report."""
     found = workspace.find(asked.job, asked.kind)
     run = found.stored()
     if run.evaluates:

@@ -68,7 +68,7 @@ class StoredJob:
         return self.run.name
 
     def now(self) -> Json:
-        """Raises ToolWrong: only a job has a status."""
+        """Raise ToolWrong: only a job has a status."""
         raise ToolWrong(f"job: {self.name} is what a run has stored, and has no status: call report")
 
     def stored(self) -> StoredRun:

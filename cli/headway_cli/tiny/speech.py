@@ -196,9 +196,10 @@ def answered(
 
 
 def completion(renderer: Any, message: JsonView) -> list[int]:
-    """What the model samples to say `message`: from after the generation prompt to the end-of-turn token.
+    """The tokens that the model samples to say `message`: from the generation prompt to the end-of-turn
+    token.
 
-    A user turn behind the message keeps the renderer from wrapping it in an empty thinking block.
+    A user turn after the message keeps the renderer from wrapping it in an empty thinking block.
     """
     opener = [{"role": "user", "content": ""}]
     head = renderer.render_ids(opener, add_generation_prompt=True)[len(renderer.render_ids(opener)) :]
@@ -249,7 +250,7 @@ def _values(texts: Sequence[str]) -> set[str]:
 
 
 def _runs(text: str, differing: set[str]) -> list[str]:
-    """The parts of a text between its words that differ."""
+    """The parts of a text between the words in which texts differ."""
     runs, begin = [], 0
     for word in WORD.finditer(text):
         if word.group() in differing:
@@ -273,11 +274,11 @@ def _bounded(text: str) -> str:
 
 
 def tokenizer_of(episodes: Sequence[Pieces], context: int) -> Any:
-    """Byte-level BPE in which constant text takes few tokens, and a frequent word is one.
+    """A byte-level BPE tokenizer that encodes constant text in few tokens, and a frequent word in one.
 
     Args:
         episodes: the texts that are encoded.
-        context: tokens that the model takes.
+        context: most tokens of the model.
     """
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast

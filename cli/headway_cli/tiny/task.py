@@ -50,7 +50,7 @@ class Task:
     sandboxes: Sandboxes
     oracle: Model
     rows: Sequence[rows.Row]
-    """Training rows: nothing else of the job's data is read."""
+    """Training rows, the only rows of the job that are read."""
     system_prompt: str | None
     max_turns: int | None
     """None for an agent whose own loop decides."""

@@ -1,1 +1,1 @@
-"""What survives the learner: its resumable state, and the journal that says which step is durable."""
+"""What remains after the learner ends: its resumable state, and the journal of which step is durable."""

@@ -25,7 +25,7 @@ def to_universal(files: Path, folder: Path) -> None:
     """Convert the checkpoint in `files` into `folder`.
 
     Raises:
-        JobError: `CheckpointUnusable`, with the end of what the conversion printed.
+        JobError: `CheckpointUnusable`, with the end of the conversion's output.
     """
     command = [sys.executable, "-m", "headway_trainer.checkpoint.universal"]
     command += ["--input_folder", str(files), "--output_folder", str(folder)]

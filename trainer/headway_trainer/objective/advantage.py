@@ -104,7 +104,7 @@ def fit_advantages(found: Any, groups: Sequence[Group]) -> list[list[Numbers]]:
     """One number that float32 can hold for each turn of each episode of each group.
 
     Raises:
-        Unfit: it is something else.
+        Unfit: `found` is something else.
     """
     require(len(found), len(groups), "groups of a batch")
     return [_fit(values, group) for values, group in zip(found, groups, strict=True)]

@@ -66,7 +66,7 @@ def fit_weights(found: Any, rows: int) -> list[float]:
     """One number that float32 can hold for each row of an optimizer step.
 
     Raises:
-        Unfit: it is something else.
+        Unfit: `found` is something else.
     """
     require(len(found), rows, "rows of an optimizer step")
     taken = [float(value) for value in found]

@@ -14,7 +14,7 @@ DivergenceFunction = Callable[[Tensor, Tensor], Tensor]
 
 
 def k1(new_T: Tensor, reference_T: Tensor) -> Tensor:
-    """new - reference: unbiased, but its gradient is that of the log-probability alone, 0 in expectation."""
+    """new - reference: unbiased, but its gradient is that of the log-probability only, 0 in expectation."""
     return new_T - reference_T
 
 

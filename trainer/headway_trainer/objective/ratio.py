@@ -55,10 +55,10 @@ def token_ratio(new_T: Tensor, old_T: Tensor, row_T: Tensor) -> Tensor:
 
 @ratio("sequence")
 def sequence_ratio(new_T: Tensor, old_T: Tensor, row_T: Tensor) -> Tensor:
-    """The geometric mean of the token ratios of a row, the same for all its tokens (GSPO, arXiv 2507.18071).
+    """The geometric mean of a row's token ratios, the same for all its tokens (GSPO, arXiv 2507.18071).
 
-    Each token's gradient is that of its own log-probability, as in GSPO-token: with an advantage that is
-    the same throughout a row, their sum is the gradient of the row's ratio.
+    Each token's gradient is that of its own log-probability, as in GSPO-token. If the advantage is the same
+    throughout a row, the sum of these gradients is the gradient of the row's ratio.
     """
     log_T = row_mean((new_T - old_T).detach(), row_T)
     return bounded_exp(log_T + new_T - new_T.detach())
