@@ -196,8 +196,7 @@ def answered(
 
 
 def completion(renderer: Any, message: JsonView) -> list[int]:
-    """The tokens that the model samples to say `message`: from the generation prompt to the end-of-turn
-    token.
+    """The tokens sampled to say `message`: from the generation prompt to the end-of-turn token.
 
     A user turn after the message keeps the renderer from wrapping it in an empty thinking block.
     """
