@@ -1,7 +1,7 @@
 """Condition types, their reasons, and how a list of conditions changes.
 
-A condition says what is so, not what happened: readers compare `observedGeneration` with the object's
-generation before they believe one, and `lastTransitionTime` moves only when the status does.
+A condition says what is true, not what happened. Readers trust one only if its `observedGeneration` equals
+the object's generation. `lastTransitionTime` changes only when the status does.
 """
 
 from collections.abc import Iterable
@@ -19,61 +19,61 @@ MESSAGE_LIMIT = 32768
 
 
 class ConditionType(StrEnum):
-    """What can be so of a job. Each is set by the operator, unless it says otherwise."""
+    """What can be true of a job. The operator sets each, unless it says otherwise."""
 
     ACCEPTED = "Accepted"
-    """The spec can be run by this operator."""
+    """This operator can run the spec."""
     CANDIDATES_RESOLVED = "CandidatesResolved"
-    """Of an evaluation: every candidate of the spec stands for a model that is there. False: the message
-    names what is missing, and the job waits for it, or has gone on without it."""
+    """For an evaluation: every candidate of the spec refers to a model that exists. False: the message names
+    what is missing. The job waits for it, or has continued without it."""
     PREFLIGHT_PASSED = "PreflightPassed"
-    """The checks before anything heavy starts passed."""
+    """The checks that run before anything expensive starts have passed."""
     LEARNER_READY = "LearnerReady"
     """Every learner process runs."""
     ROLLOUT_READY = "RolloutReady"
-    """At least one rollout server takes requests; one of each set that is needed now, where there are several
-    (evaluations, and a server for held-out rows)."""
+    """At least one rollout server takes requests. If there are several sets (evaluations, and a server for
+    held-out rows), one server of each set that is needed now."""
     SANDBOXES_READY = "SandboxesReady"
     """The broker can hand out sandboxes."""
     WEIGHTS_IN_SYNC = "WeightsInSync"
-    """As many rollout servers as spec.rollout.replicas asks for hold the weights wanted, verified; a server
-    for held-out rows has not failed to take those it is to sample with. While servers take new ones, what was
-    said before stands; False stands until it is True. The coordinator's; without observedGeneration, for it
-    is not told which generation of the spec it runs. Of a job that is suspended or has ended the operator
-    says that it is Unknown, and so until a resumed one has a coordinator again."""
+    """As many rollout servers as spec.rollout.replicas asks for hold the current weights, verified. A server
+    for held-out rows has not failed to load its weights. While servers load new weights, the condition keeps
+    its status; False lasts until it is True. The coordinator sets it, without observedGeneration, because it
+    does not know which generation of the spec it runs. While a job is suspended or has ended, the operator
+    sets it to Unknown, until a resumed job has a coordinator again."""
     HEALTHY = "Healthy"
-    """No sign of collapse is raised, and no fault of environment or agent recurs. False: the reason is
-    EpisodesFailing or the gravest sign, the message names all of them. Unknown: too little is known yet. The
-    coordinator's; without observedGeneration. An evaluation has it once a fault has recurred. Of a job that
-    is suspended, what was said before stands."""
+    """No signal of collapse is raised, and no fault of environment or agent recurs. False: the reason is
+    EpisodesFailing or the most severe signal, and the message names all of them. Unknown: too little is known
+    yet. The coordinator sets it, without observedGeneration. An evaluation has it once a fault has recurred.
+    While a job is suspended, the condition keeps its status."""
     PROGRESSING = "Progressing"
     """Steps are being completed, or candidates measured."""
     CHECKPOINT_AVAILABLE = "CheckpointAvailable"
     """There is a checkpoint to resume from."""
     GATE_PASSED = "GatePassed"
-    """Of an evaluation: spec.gate lets the candidate through; the message has the numbers. The
-    coordinator's; without observedGeneration."""
+    """For an evaluation: the candidate passes spec.gate; the message has the numbers. The coordinator sets
+    it, without observedGeneration."""
     BUDGET_LOW = "BudgetLow"
-    """Less than a fifth of a limit of spec.budget has not been spent. The coordinator's; without
-    observedGeneration. The operator's on an RLBudget."""
+    """Less than a fifth of a limit of spec.budget is not spent. The coordinator sets it, without
+    observedGeneration. On an RLBudget the operator sets it."""
     BUDGET_EXHAUSTED = "BudgetExhausted"
-    """Nothing runs, and what the next episodes may cost does not fit spec.budget; the message has the least
-    that would do. The coordinator's; without observedGeneration. The operator's on an RLBudget: a job needs
-    more than is left."""
+    """Nothing runs, and the possible cost of the next episodes does not fit spec.budget; the message has the
+    lowest limit that would. The coordinator sets it, without observedGeneration. On an RLBudget the operator
+    sets it: a job needs more than is left."""
     SUSPENDED = "Suspended"
     """spec.suspend is true, the job is paused (`Paused`; status.pause says why), or its budget is exhausted
     (`BudgetExhausted`; status.budget says how far), and every pod is gone."""
     COMPLETE = "Complete"
-    """The job has ended well. Terminal."""
+    """The job has succeeded. Terminal."""
     FAILED = "Failed"
-    """The job has ended badly. Terminal."""
+    """The job has failed. Terminal."""
     READY = "Ready"
     """What spec.readinessPolicy asks for has been reached; or spec.suspend is true and every pod is gone,
     unless the policy is Succeeded."""
     RECONCILING = "Reconciling"
-    """The state asked for has not been reached yet, and is being worked on."""
+    """The job has not reached the requested state yet, and the operator works on it."""
     STALLED = "Stalled"
-    """The state asked for will not be reached without somebody's help; the message names the culprit."""
+    """The job will not reach the requested state without a person's help; the message names the cause."""
 
 
 class Reason(StrEnum):
@@ -159,22 +159,22 @@ class Reason(StrEnum):
 
 TERMINAL = (ConditionType.COMPLETE, ConditionType.FAILED)
 WITHOUT_COORDINATOR = frozenset({Reason.SUSPENDED, Reason.RESUMED, Reason.SUCCEEDED, Reason.FAILED})
-"""Reasons of WeightsInSync that are the operator's; the coordinator has others."""
+"""Reasons of WeightsInSync that the operator sets; the coordinator uses others."""
 
 
 class Condition(StatusModel):
-    """One thing that is so, is not so, or is not known."""
+    """One statement that is true, false or unknown."""
 
     type: Annotated[str, Field(pattern=r"^[A-Z][A-Za-z]*$", max_length=64)]
     """What the condition is about."""
     status: ConditionStatus
-    """Whether it is so."""
+    """Whether the statement is true."""
     reason: Annotated[str, Field(pattern=CONDITION_REASON, max_length=64)]
     """Why, in one word that scripts may match on."""
     message: Annotated[str, Field(max_length=MESSAGE_LIMIT)] = ""
     """Why, for people: what is wrong and what to change."""
     observed_generation: Annotated[int, Field(ge=0)] | None = None
-    """metadata.generation of the spec this was judged by."""
+    """metadata.generation of the spec that this is based on."""
     last_transition_time: datetime
     """When the status last changed."""
 
@@ -200,7 +200,7 @@ def condition(
 
 
 def merge(old: Iterable[Condition], new: Iterable[Condition]) -> list[Condition]:
-    """`old` with `new` laid over it by type: order kept, new types last.
+    """`old` updated with `new` by type: the order is kept, and new types come last.
 
     A condition whose status did not change keeps its transition time, so that merging the same
     conditions again changes nothing.
@@ -226,6 +226,6 @@ def is_true(conditions: Iterable[Condition], kind: ConditionType) -> bool:
 
 
 def is_finished(conditions: Iterable[Condition]) -> bool:
-    """Whether the job has ended, well or badly; this never becomes false again."""
+    """Whether the job has succeeded or failed; this never becomes false again."""
     known = list(conditions)
     return any(is_true(known, kind) for kind in TERMINAL)

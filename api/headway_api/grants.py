@@ -1,7 +1,7 @@
 """What a namespace's budget has granted to its jobs: `status` of an RLBudget, and `status.grant` of a job.
 
-The operator writes both, that of the RLBudget first. So what jobs may use never adds up to more than the
-RLBudget says was granted, wherever the operator is interrupted.
+The operator writes both, the RLBudget's status first. So jobs may never use more together than the RLBudget
+shows as granted, even if the operator is interrupted.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from headway_api.conditions import Condition
 Word = Annotated[str, Field(max_length=128)]
 Name = Annotated[str, Field(max_length=253)]
 NAMESPACE: Final = "namespace."
-"""Before the names of a grant's limits in a job's `status.budget`."""
+"""Prefix of the names of a grant's limits in a job's `status.budget`."""
 MOST_LIMITS: Final = 16
 MOST_JOBS: Final = 500
 """Jobs that may share one RLBudget at a time."""
@@ -30,11 +30,11 @@ class Part(StatusModel):
     name: Word
     """`usd`, or `tokens.` and the class."""
     granted: Word
-    """The most that the job may use, with what it has used."""
+    """The most that the job may use, including what it has used."""
     refused: Word | None = None
-    """What the job needs and the budget cannot give. Absent: it was given what it needs."""
+    """What the job needs and the budget cannot give. Absent: the job has what it needs."""
     late: bool | None = None
-    """Whether the job ran before this limit was there: what it has used is known once it has told."""
+    """Whether the job began before this limit existed. Its usage is unknown until the job reports it."""
 
 
 class Grant(StatusModel):
@@ -43,22 +43,22 @@ class Grant(StatusModel):
     parts: Annotated[
         list[Part], Field(max_length=MOST_LIMITS, default_factory=list, json_schema_extra=_BY_NAME)
     ]
-    """By limit. Nothing that costs begins beyond it."""
+    """What the job may use, by limit. The job begins nothing that would cost more."""
 
 
 class GrantedJob(StatusModel):
     """A job that shares an RLBudget."""
 
     uid: Word
-    """Its metadata.uid."""
+    """metadata.uid of the job."""
     kind: Word
     """RLTrainingJob or RLEvalJob."""
     name: Name
-    """Its name."""
+    """Name of the job."""
     parts: Annotated[
         list[Part], Field(max_length=MOST_LIMITS, default_factory=list, json_schema_extra=_BY_NAME)
     ]
-    """What it was granted."""
+    """What the job was granted."""
 
 
 class SharedLimit(StatusModel):
@@ -69,20 +69,21 @@ class SharedLimit(StatusModel):
     limit: Word
     """The most that the namespace's jobs may use together."""
     ended: Word
-    """What jobs that have ended have used, and all that was granted to jobs that were deleted before."""
+    """What ended jobs have used, and everything that was granted to jobs that were deleted before they
+    ended."""
     granted: Word
-    """What jobs that have not ended may use, with what they have used."""
+    """What jobs that have not ended may use, including what they have used."""
     spent: Word
-    """What all of them have used, as far as their jobs have told."""
+    """What all jobs have used, as far as they have reported it."""
     left: Word
-    """What is neither used by ended jobs nor granted."""
+    """What ended jobs have not used and no other job was granted."""
 
 
 class RLBudgetStatus(StatusModel):
-    """How far a namespace's budget is used up."""
+    """How much of a namespace's budget is used."""
 
     observed_generation: Annotated[int, Field(ge=-1)] | None = None
-    """Generation of the spec that this was said of."""
+    """Generation of the spec that this status describes."""
     conditions: Annotated[
         list[Condition],
         Field(
@@ -101,4 +102,4 @@ class RLBudgetStatus(StatusModel):
     ]
     """Jobs that have not ended, and what each was granted."""
     ended_jobs: Annotated[int, Field(ge=0)] = 0
-    """Jobs that have ended, whose usage is in `limits[].ended`."""
+    """Number of ended jobs whose usage is in `limits[].ended`."""

@@ -1,7 +1,7 @@
-"""What accelerators a job holds, and for how long: the operator's word, from the times of its pods.
+"""What accelerators a job holds, and for how long. The operator computes it from the times of its pods.
 
-Seconds are whole, as Kubernetes writes times, so that sums are exact. A pod that has not ended counts up to
-`seen_time`, and no reader's own clock is needed.
+Seconds are whole, as in Kubernetes' timestamps, so that sums are exact. A pod that has not ended counts up to
+`seen_time`, so a reader's own clock does not matter.
 """
 
 from __future__ import annotations
@@ -21,57 +21,57 @@ MOST_TOTALS: Final = 64
 
 
 class Holder(NamedTuple):
-    """Whom seconds are counted for."""
+    """Role and product that seconds are counted for."""
 
     role: str
     product: str
 
 
 class HeldSeconds(StatusModel):
-    """What pods of one role have held of one product, of those that are in no list any more."""
+    """Accelerator time of one role and product, for pods that no list contains any more."""
 
     role: Word
     """learner, rollout, judge, or another role whose pods ask for accelerators."""
     product: Word
     """What the pods ask for: a node's product label, or the name of the resource."""
     seconds: Decimal
-    """Seconds, one for each accelerator."""
+    """Seconds, counted for each accelerator."""
 
 
 class HeldPod(StatusModel):
-    """A pod that holds accelerators, or held them until lately."""
+    """A pod that holds accelerators, or held them recently."""
 
     uid: Word
-    """Its metadata.uid."""
+    """metadata.uid of the pod."""
     role: Word
-    """Its role."""
+    """Role of the pod."""
     product: Word
-    """What it asks for."""
+    """What the pod asks for: a node's product label, or the name of the resource."""
     count: Annotated[int, Field(ge=1)]
-    """How many accelerators."""
+    """Number of accelerators."""
     since: datetime
-    """When it was given a node."""
+    """When it was assigned to a node."""
     ends: datetime | None = None
-    """When its grace period is over, where it was deleted."""
+    """When its grace period ends, if it was deleted."""
     until: datetime | None = None
-    """When its last process ended. Absent while it holds them."""
+    """When its last process ended. Absent while it holds accelerators."""
     gone_time: datetime | None = None
-    """When it was first missed. Ten minutes later it is in totals."""
+    """When the operator first missed it. Ten minutes later, totals contains it."""
 
 
 class Accelerators(StatusModel):
-    """Accelerators that the job's pods hold and have held. Pods without accelerators are not in it."""
+    """Accelerators that the job's pods hold and have held. Pods without accelerators are left out."""
 
     seen_time: datetime
-    """When the operator looked last: what is held counts up to then. At most a minute old while pods run."""
+    """When the operator last looked. Time is counted up to then. At most a minute old while pods run."""
     totals: Annotated[list[HeldSeconds], Field(max_length=MOST_TOTALS, default_factory=list)]
-    """By role and product, of the pods that are not in the list below."""
+    """Seconds by role and product, for pods that are not in the list below."""
     pods: Annotated[list[HeldPod], Field(max_length=MOST_PODS, default_factory=list)]
-    """Pods that hold accelerators, and those that have ended and may still be seen."""
+    """Pods that hold accelerators, and ended pods that may still appear."""
 
 
 def seconds_of(pod: HeldPod, seen: datetime) -> int:
-    """Seconds that a pod has held accelerators for by `seen`, one for each of them."""
+    """Seconds that a pod has held accelerators by `seen`, counted for each accelerator."""
     return pod.count * max(0, ((pod.until or seen) - pod.since) // timedelta(seconds=1))
 
 

@@ -27,6 +27,6 @@ CHECK_IDS: Final = (
 """Every check, in the order in which they are reported."""
 
 Verdict = Literal["Pass", "Warn", "Fail", "Unknown"]
-"""What a check came to. Unknown: too few episodes to tell, or what it needs was not given."""
+"""Result of a check. Unknown: too few episodes to tell, or something that the check needs was not given."""
 Policy = Literal["Enforce", "Warn", "Off"]
 """What a failed check does to its job."""

@@ -39,16 +39,17 @@ class BuiltinAgent(SpecModel):
     """The platform's tool loop: sample a turn, run its tool calls in the sandbox, repeat."""
 
     max_turns: Annotated[int, Field(ge=1, le=1000)] = 16
-    """Turns after which an episode is cut off and counted as Truncated. Start at one and a half times
-    the turns a person needs; under a tenth of the episodes should reach it."""
+    """Turns after which an episode is cut off and counted as Truncated. Start at one and a half times the
+    turns that a person needs. Fewer than a tenth of the episodes should reach it."""
     system_prompt: Annotated[str, Field(max_length=32768)] | None = None
     """System message put before the row's prompt. Absent: the environment's own, if it has one."""
     tool_call_parser: ToolCallParser = "auto"
-    """How tool calls are read from the model's text. auto takes the reader that reads back what the model's
-    own chat template writes; docs/models.md has one line for each family. A reader that is named is taken at
-    its word: hermes reads JSON between <tool_call> tags, and the preflight fails where the model's tokenizer
-    has no such tag; llama reads a turn that is one JSON object with name and parameters; pythonic a turn
-    that is a list of calls in Python; each other one is named for the family that writes so."""
+    """How the gateway reads tool calls from the model's text. auto chooses the reader that parses what the
+    model's own chat template writes; docs/models.md has one line for each family. A reader that you name is
+    used as it is. hermes reads JSON between <tool_call> tags; the preflight fails if the model's tokenizer
+    has no such tag. llama reads a turn that is one JSON object with name and parameters. pythonic reads a
+    turn that is a list of calls in Python. Each other reader has the name of the model family whose format it
+    reads."""
 
 
 class AgentService(SpecModel):
@@ -59,12 +60,12 @@ class AgentService(SpecModel):
     port: Annotated[int, Field(ge=1, le=65535)]
     """Port of the Service."""
     path: Annotated[str, Field(pattern=r"^/", max_length=256)] = "/"
-    """Path the prompt is posted to."""
+    """Path that the job posts the prompt to."""
 
 
 class HttpAgent(SpecModel):
-    """An agent that runs as a service: it is sent each prompt and calls the platform back for its turns, by
-    the protocol of SageMaker's multi-turn RL."""
+    """An agent that runs as a service. The job sends it each prompt, and it calls the platform back for its
+    turns, by the protocol of SageMaker's multi-turn RL."""
 
     validations = (
         Rule(
@@ -75,9 +76,9 @@ class HttpAgent(SpecModel):
     )
 
     url: Annotated[Uri, uri_scheme("spec.agent.http.url", "http", "https")] | None = None
-    """Address the prompt is posted to."""
+    """Address that the job posts the prompt to."""
     service: AgentService | None = None
-    """Service the prompt is posted to."""
+    """Service that the job posts the prompt to."""
     callback_url: (
         Annotated[
             Uri,
@@ -90,16 +91,17 @@ class HttpAgent(SpecModel):
         ]
         | None
     ) = None
-    """Base URL by which the agent reaches the coordinator's gateway, for an agent outside the cluster: of an
-    ingress or a load balancer that passes paths on, below this URL, to port 8110 of the Service
+    """Base URL by which an agent outside the cluster reaches the coordinator's gateway. Give the address of
+    an ingress or a load balancer that forwards all paths below it to port 8110 of the Service
     <job>-coordinator. Absent: that Service itself."""
     idle_seconds: Annotated[int, Field(ge=5, le=86400)] = 120
-    """Longest an agent that has taken a prompt may leave the gateway alone, in seconds: no call of it
-    running, none coming. Its episode is then taken for lost, an InfraError, and tried again: that is how a
-    redeploy of the agent is ridden out. Give it the longest an agent works between two turns."""
+    """Longest time, in seconds, that an agent with a prompt may leave the gateway idle: none of its calls is
+    running, and no new one arrives. After that the episode counts as lost: it is an InfraError, and is tried
+    again. A job thus survives a redeploy of the agent. Give it the longest time that an agent works between
+    two turns."""
     reports_reward: bool = True
     """Whether the agent sends a reward after its episode, as agents made for SageMaker do. true: the episode
-    waits for it, and the environment is given it and judges. false: the environment judges alone."""
+    waits for that reward, and the environment receives it and judges. false: the environment judges alone."""
 
 
 class SandboxedAgent(SpecModel):
@@ -107,14 +109,14 @@ class SandboxedAgent(SpecModel):
     coordinator's gateway and nothing else."""
 
     command: Annotated[tuple[Argument, ...], Field(min_length=1, max_length=32)]
-    """Program and arguments, run once an episode. It finds an OpenAI-compatible endpoint in OPENAI_BASE_URL
-    and OPENAI_API_KEY, and its episode as JSON in the file that HEADWAY_EPISODE_FILE names; it may write to
-    HOME and TMPDIR. Exit status 0 ends the episode; any other makes it an
-    AgentError, and an InfraError where the model had not taken a turn."""
+    """Program and arguments, run once an episode. The program finds an OpenAI-compatible endpoint in
+    OPENAI_BASE_URL and OPENAI_API_KEY. The file that HEADWAY_EPISODE_FILE names has its episode as JSON. It
+    may write to HOME and TMPDIR. Exit status 0 ends the episode. Any other status makes it an AgentError, or
+    an InfraError if the model had not taken a turn."""
 
 
 class AgentSpec(SpecModel):
-    """How an episode is acted out: one of builtin, http and sandboxed; none of them is builtin."""
+    """Who acts in an episode: one of builtin, http and sandboxed. Absent: builtin."""
 
     validations = (
         Rule(
@@ -131,24 +133,24 @@ class AgentSpec(SpecModel):
     sandboxed: SandboxedAgent | None = None
     """An agent of your own, as a program in the sandbox."""
     lenient: bool = False
-    """What becomes of a field of an agent's request that is not applied (`n`, `logit_bias`, a
-    `reasoning_effort` that the chat template does not know, and the like). false: the request is refused with
-    400, by the field's name. true: the field is ignored, and the episode's record counts it in `ignored`. So
-    is `response_format` then: the answer is not held to the schema, and its tokens are trained."""
+    """What the gateway does with a field of an agent's request that it does not apply. Examples are `n`,
+    `logit_bias`, and a `reasoning_effort` that the chat template does not know. false: it refuses the request
+    with 400 and names the field. true: it ignores the field, and the episode's record counts it in `ignored`.
+    true also ignores `response_format`: the answer need not follow the schema, and its tokens are trained."""
 
     @property
     def effective_builtin(self) -> BuiltinAgent:
-        """The settings of the platform's loop, its defaults where none were given."""
+        """The settings of the platform's loop, or its defaults if the spec gives none."""
         return self.builtin or BuiltinAgent()
 
     @property
     def is_builtin(self) -> bool:
-        """Whether the platform's own loop acts, so that nobody asks the gateway's port for a turn."""
+        """Whether the platform's own loop acts. If so, nothing asks the gateway's port for a turn."""
         return self.http is None and self.sandboxed is None
 
     @property
     def field(self) -> str | None:
-        """Path of the agent, for messages; None of the platform's own loop."""
+        """Path of the agent's field, for messages; None for the platform's own loop."""
         if self.http is not None:
             return "spec.agent.http"
         return "spec.agent.sandboxed.command" if self.sandboxed is not None else None
@@ -160,5 +162,5 @@ class AgentSpec(SpecModel):
 
     @property
     def planned_turns(self) -> int:
-        """Turns that a context must have room for: the loop's limit, and 1 for an agent that has its own."""
+        """Turns that a context must have room for: the loop's limit, or 1 for an agent with its own loop."""
         return self.effective_builtin.max_turns if self.is_builtin else 1

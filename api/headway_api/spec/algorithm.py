@@ -1,4 +1,4 @@
-"""How episodes become gradients: the axes of the policy-gradient objective, and how far it may lag."""
+"""How episodes become gradients: the axes of the policy-gradient objective, and the staleness it allows."""
 
 from typing import Annotated, Final, Literal, NamedTuple
 
@@ -25,13 +25,13 @@ CORRECTIONS: Final = ("none", "tis", "sequence_mask", "bypass", "decoupled", "ic
 DISCOUNTING: Final = ("group_based_per_turn", "reinforce_pp", "monte_carlo")
 """Advantage methods that discount by gamma."""
 BY_REWARDS: Final = ("group_based", "grpo_passk", "gpg", "opo", "rloo")
-"""Methods by which nothing is trained on a group whose episodes all earned the same."""
+"""Methods that train nothing on a group whose episodes all earned the same reward."""
 NORMALIZING: Final = ("group_based", "group_based_per_turn", "grpo_passk")
-"""Advantage methods that heed normalize."""
+"""Advantage methods that use normalize."""
 CAPPED: Final = ("tis", "sequence_mask", "icepop", "sequence_tis")
 """Corrections that have a cap."""
 FLOORED: Final = ("icepop",)
-"""Corrections that have a floor too."""
+"""Corrections that also have a floor."""
 
 Method = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=64)]
 """Name of a built-in function, or of one that a plugin registers."""
@@ -44,7 +44,7 @@ def _listed(names: tuple[str, ...]) -> str:
 
 
 def _built_in_or_plugin(path: str, names: tuple[str, ...]) -> Rule:
-    """The field names a built-in function, unless there are plugins that may bring others."""
+    """The field must name a built-in function, unless plugins may register others."""
     first, _, second = path.partition(".")
 
     def holds(algorithm: "AlgorithmSpec") -> bool:
@@ -63,8 +63,8 @@ def _built_in_or_plugin(path: str, names: tuple[str, ...]) -> Rule:
 
 
 class Clip(SpecModel):
-    """Bounds of the ratio between the trained and the old policy's probability of a token, or of the mean of
-    such ratios over a row with gspo."""
+    """Bounds of the ratio between the trained and the old policy's probability of a token. With gspo they
+    bound the mean of these ratios over a row."""
 
     validations = (
         Rule(
@@ -76,8 +76,8 @@ class Clip(SpecModel):
     )
 
     low: Annotated[float, Field(ge=0, le=1)] | None = None
-    """Lower bound of the ratio itself, not a distance from 1. Needed with ppo and gspo. cispo has none: leave
-    it out, or write 1, which stands for none there."""
+    """Lower bound of the ratio itself, not a distance from 1. ppo and gspo need it. cispo has no lower bound:
+    leave it out, or write 1, which means none there."""
     high: Annotated[float, Field(ge=1, le=100)]
     """Upper bound of the ratio itself, not a distance from 1."""
     dual: Annotated[
@@ -88,12 +88,12 @@ class Clip(SpecModel):
             lambda value: value is None or value > 1,
         ),
     ] = None
-    """Bound of the ratio where the advantage is negative (dual clip, with ppo and gspo): beyond it a token
-    has no gradient. Absent: none; 3 is usual."""
+    """Bound of the ratio when the advantage is negative (dual clip, with ppo and gspo). Beyond it a token has
+    no gradient. Absent: none; 3 is usual."""
 
 
 class Bounds(NamedTuple):
-    """The bounds as they act."""
+    """The bounds that the loss applies."""
 
     low: float
     """0 bounds nothing: no ratio is below it."""
@@ -107,7 +107,7 @@ DEFAULT_BOUNDS: Final = {
 }
 DEFAULT_CAP: Final = 2.0
 CAPS: Final = {"icepop": 5.0}
-"""Caps of corrections whose papers have another one than `DEFAULT_CAP`."""
+"""Caps of corrections whose papers use another value than `DEFAULT_CAP`."""
 DEFAULT_FLOOR: Final = 0.5
 
 
@@ -115,19 +115,19 @@ class Advantage(SpecModel):
     """How good an episode was, compared with the others of its group."""
 
     method: Method = "group_based"
-    """group_based: the reward less the mean reward of its group (GRPO). group_based_per_turn: the same for
-    each turn, from rewards of turns. rloo: less the mean of the others. opo: less the mean weighted by
-    length. grpo_passk: only the best episode has one, its distance to the second. gpg: group_based without
-    std, scaled up for groups that say nothing. reinforce_pp: returns, whitened over the batch.
-    reinforce_pp_baseline: the reward less the mean of its group, whitened. monte_carlo: returns, without a
-    baseline. Or a name that a plugin registers."""
+    """group_based: the reward minus the mean reward of its group (GRPO). group_based_per_turn: the same for
+    each turn, from rewards of turns. rloo: the reward minus the mean of the others. opo: the reward minus the
+    mean weighted by length. grpo_passk: only the best episode has an advantage, its distance to the second.
+    gpg: group_based without std, scaled up to make up for groups without an advantage. reinforce_pp: returns,
+    whitened over the batch. reinforce_pp_baseline: the reward minus the mean of its group, whitened.
+    monte_carlo: returns, without a baseline. Or a name that a plugin registers."""
     normalize: Literal["std", "none"] = "std"
-    """std divides by the standard deviation of the group's rewards; none does not (Dr. GRPO). Heeded by
+    """std divides by the standard deviation of the group's rewards; none does not (Dr. GRPO). It applies to
     group_based, group_based_per_turn and grpo_passk."""
     gamma: Annotated[float, Field(ge=0, le=1)] | None = None
-    """Discount of a turn's reward for each turn before it; for group_based_per_turn, reinforce_pp and
-    monte_carlo. Absent: 1. group_based_per_turn discounts in groups whose turns have rewards of their own; in
-    others it is group_based."""
+    """Discount of a turn's reward for each turn before it. It applies to group_based_per_turn, reinforce_pp
+    and monte_carlo. Absent: 1. group_based_per_turn discounts only in groups whose turns have rewards of
+    their own. In other groups it equals group_based."""
 
 
 class Kl(SpecModel):
@@ -146,8 +146,8 @@ class Kl(SpecModel):
     coefficient: Annotated[float, Field(ge=0, le=10)] = 0.0
     """Weight of the penalty; 0 is none."""
     estimator: Literal["k1", "k2", "k3"] = "k3"
-    """How the divergence is estimated at a token, with d = log-probability of the trained less that of the
-    base model: k1 is d, k2 is d^2 / 2, k3 is exp(-d) + d - 1."""
+    """How the divergence is estimated at a token. d is the log-probability under the trained model minus that
+    under the base model. k1 is d, k2 is d^2 / 2, k3 is exp(-d) + d - 1."""
 
 
 class Entropy(SpecModel):
@@ -158,7 +158,7 @@ class Entropy(SpecModel):
 
 
 class AlgorithmSpec(SpecModel):
-    """The objective, the size of a step, and the staleness allowed."""
+    """The objective, the size of a step, and the staleness that is allowed."""
 
     validations = (
         Rule(
@@ -256,60 +256,62 @@ class AlgorithmSpec(SpecModel):
     )
 
     loss: Method = "ppo"
-    """The surrogate loss. ppo is the one to start with; cispo keeps the gradient of clipped tokens and
-    tends to collapse after 40 to 80 steps; importance_sampling does not clip; gspo is ppo with the ratio of
-    whole sequences. Or a name that a plugin registers."""
+    """The surrogate loss. Start with ppo. cispo keeps the gradient of clipped tokens and tends to collapse
+    after 40 to 80 steps. importance_sampling does not clip. gspo is ppo with the ratio of whole sequences. Or
+    a name that a plugin registers."""
     ratio: Method | None = None
-    """What the loss compares: token, the probability of each token under the trained and the old policy, or
-    sequence, the geometric mean of that over the tokens of a row. Absent: sequence with gspo, else token."""
+    """Which ratio the loss uses. token: the ratio of a token's probabilities under the trained and the old
+    policy. sequence: the geometric mean of these ratios over the tokens of a row. Absent: sequence with gspo,
+    otherwise token."""
     clip: Clip | None = None
-    """Bounds of the ratio. Absent: 0.8 and 1.2 for ppo and gspo, 6 from above for cispo. With gspo the ratio
-    is a mean over a row, which moves far less: write 0.9997 and 1.0004 there, as its paper has them."""
+    """Bounds of the ratio. Absent: 0.8 and 1.2 for ppo and gspo, and an upper bound of 6 for cispo. With gspo
+    the ratio is a mean over a row, which moves far less: write 0.9997 and 1.0004 there, as in its paper."""
     advantage: Advantage = Advantage()
     """How rewards become advantages."""
     reduction: Method = "token_mean"
-    """How the losses of tokens become one. token_mean gives every action token of the optimizer step the
-    same weight; sequence_mean every episode, prompt_mean every prompt, and their tokens share it; constant
-    divides by the episodes times the most tokens that one may sample, so that no length counts. Or a name
-    that a plugin registers."""
+    """How the losses of tokens become one number. token_mean gives every action token of the optimizer step
+    the same weight. sequence_mean gives every episode the same weight, and prompt_mean every prompt; their
+    tokens share it. constant divides by the number of episodes times the most tokens that an episode may
+    sample, so that length has no effect. Or a name that a plugin registers."""
     correction: Method = "bypass"
-    """How the gap between the sampling servers' and the learner's probabilities is treated. bypass takes
-    the servers' as those of the old policy, which saves a forward pass. The others ask the learner for those
-    of the old policy before the batch's first optimizer step: none ignores the gap; tis weighs each token by
-    the learner's over the servers', at most correctionCap; decoupled without a bound; sequence_mask drops
-    rows whose mean gap is beyond correctionCap; icepop weighs each token as decoupled does, and drops those
-    whose weight is beyond correctionFloor or correctionCap; sequence_tis weighs each row by the product over
-    its tokens, at most correctionCap. Or a name that a plugin registers."""
+    """How the learner treats the gap between the sampling servers' probabilities and its own. bypass uses the
+    servers' probabilities as those of the old policy, which saves a forward pass. The others compute the old
+    policy's probabilities with the learner before the batch's first optimizer step. none ignores the gap. tis
+    weighs each token by the learner's probability over the servers', at most correctionCap. decoupled weighs
+    likewise, without a bound. sequence_mask drops rows whose mean gap is beyond correctionCap. icepop weighs
+    each token as decoupled does, and drops tokens whose weight is beyond correctionFloor or correctionCap.
+    sequence_tis weighs each row by the product over its tokens, at most correctionCap. Or a name that a
+    plugin registers."""
     correction_cap: Annotated[float, Field(ge=1, le=100)] | None = None
-    """With tis and icepop the largest weight of a token, with sequence_tis that of a row; with sequence_mask
-    the largest geometric mean of a row's weights, and its inverse the smallest. Absent: 2, and 5 with
-    icepop."""
+    """With tis and icepop, the largest weight of a token; with sequence_tis, that of a row. With
+    sequence_mask, the largest geometric mean of a row's weights; its inverse is the smallest. Absent: 2, and
+    5 with icepop."""
     correction_floor: Annotated[float, Field(ge=0, le=1)] | None = None
-    """With icepop the smallest weight of a token that takes part. Absent: 0.5."""
+    """With icepop, the smallest weight of a token that is trained. Absent: 0.5."""
     denominator: Literal["trained", "all"] | None = None
-    """Which groups reduction divides by. trained: those that have an advantage. all: those too that have none
-    and make no gradient, as in the papers of Dr. GRPO and GPG: a batch with little to learn from takes a
-    smaller step. Absent: all with gpg, whose factor makes up for them, else trained."""
+    """Which groups reduction divides by. trained: those that have an advantage. all: also those without an
+    advantage, which make no gradient, as in the papers of Dr. GRPO and GPG. A batch with little to learn from
+    then takes a smaller step. Absent: all with gpg, whose factor makes up for them, otherwise trained."""
     plugins: Annotated[tuple[Module, ...], Field(max_length=16)] = ()
     """Python modules that the learner imports before it starts. They register functions of your own, which
-    loss, ratio, advantage.method, reduction and correction may then name. docs/algorithms.md shows how they
-    get onto the learner's path."""
+    loss, ratio, advantage.method, reduction and correction may then name. docs/algorithms.md shows how to put
+    them on the learner's path."""
     batch_size: Annotated[int, Field(ge=1, le=4096)] = 128
-    """Prompts of a training step; each is tried groupSize times."""
+    """Prompts of a training step. The job samples groupSize episodes on each."""
     group_size: Annotated[int, Field(ge=2, le=32)] = 8
-    """Episodes tried on the same prompt. An episode is judged against its group, so one is not enough;
-    lower it, with a larger batchSize, when whole groups score alike."""
+    """Episodes on the same prompt. An episode is compared with its group, so one is not enough. Lower it, and
+    raise batchSize, when whole groups score alike."""
     updates_per_batch: Annotated[int, Field(ge=1, le=32)] = 1
-    """Optimizer steps a batch is cut into. More learn faster from the same episodes and drift further
-    from the policy that sampled them."""
+    """Optimizer steps that a batch is split into. More of them learn faster from the same episodes, and drift
+    further from the policy that sampled them."""
     max_steps_off_policy: Annotated[int, Field(ge=0, le=10)] = 3
     """How many steps older than the learner the oldest token of a trained group may be. 0 is synchronous
-    training: no rollout runs while the learner works. Set 0 while looking into a collapse."""
+    training: no rollout runs while the learner trains. Set 0 while you look into a collapse."""
     sampler: Literal["in_order", "windowed", "ready_first"] = "windowed"
-    """Which finished group is trained next; none is ever older than maxStepsOffPolicy allows. windowed: the
-    oldest finished one out of the oldest batchSize * (1 + maxStepsOffPolicy / 2), so that a slow prompt does
-    not hold up the rest. in_order: that of the earliest row, whichever finished first, so that two runs have
-    the same batches. ready_first: whichever finished first; prompts that take long are trained late."""
+    """Which finished group is trained next. No group is ever older than maxStepsOffPolicy allows. windowed:
+    the oldest finished group among the oldest batchSize * (1 + maxStepsOffPolicy / 2), so that a slow prompt
+    does not hold up the rest. in_order: the group of the earliest row, whichever finished first, so that two
+    runs have the same batches. ready_first: the group that finished first; slow prompts are trained late."""
     kl: Kl = Kl()
     """Penalty on moving away from the base model."""
     entropy: Entropy = Entropy()
@@ -317,7 +319,7 @@ class AlgorithmSpec(SpecModel):
 
     @property
     def effective_clip(self) -> Bounds | None:
-        """The bounds given, else those of the loss; None where the loss does not clip."""
+        """The bounds that the spec gives, or those of the loss; None if the loss does not clip."""
         if self.clip is None:
             return DEFAULT_BOUNDS.get(self.loss)
         low = 0.0 if self.loss == "cispo" or self.clip.low is None else self.clip.low
@@ -325,7 +327,7 @@ class AlgorithmSpec(SpecModel):
 
     @property
     def counts_all(self) -> bool:
-        """Whether groups without an advantage are in the denominators of the reduction."""
+        """Whether the denominators of the reduction count groups without an advantage."""
         return (self.denominator or ("all" if self.advantage.method == "gpg" else "trained")) == "all"
 
     @property

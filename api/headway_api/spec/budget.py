@@ -13,7 +13,8 @@ from headway_api.spec.metadata import Metadata
 
 
 class RLBudget(Model):
-    """The budget of a namespace. Its jobs share it, and together never use more (docs/budget.md)."""
+    """The budget of a namespace. Its jobs share it, and together never use more than its limits
+    (docs/budget.md)."""
 
     validations = (
         Rule(
@@ -33,4 +34,4 @@ class RLBudget(Model):
     spec: RLBudgetSpec
     """The limits."""
     status: RLBudgetStatus = Field(default_factory=RLBudgetStatus)
-    """How far they are used up."""
+    """How much of each limit is used."""

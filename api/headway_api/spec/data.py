@@ -27,20 +27,20 @@ class Dataset(SpecModel):
     uri: Annotated[Uri, uri_scheme("the uri of a dataset", "s3")]
     """The file, s3://BUCKET/KEY, read with the endpoint and credentials of spec.output."""
     format: Format | None = None
-    """Format of the file. Absent: told by the ending of uri."""
+    """Format of the file. Absent: the ending of uri decides."""
     prompt_column: Annotated[str, Field(min_length=1, max_length=128)] | None = None
-    """Column that no row may leave empty. Absent: `prompt`, where there is one. The environment is given
-    every column, and makes the messages."""
+    """Column that no row may leave empty. Absent: `prompt`, if there is such a column. The environment
+    receives every column, and makes the messages."""
 
     task_column: Annotated[str, Field(min_length=1, max_length=128)] | None = None
-    """Column that names the task of a row. Figures are then told by task too."""
+    """Column that names the task of a row. Figures are then shown by task too."""
     cluster_column: Annotated[str, Field(min_length=1, max_length=128)] | None = None
-    """Column whose equal values mark rows that are no independent sample, such as questions on one document.
-    Confidence intervals allow for that."""
+    """Column whose equal values mark rows that are not independent samples, such as questions on one
+    document. Confidence intervals allow for that."""
 
     @property
     def effective_format(self) -> Format:
-        """The format given, else the one the file's ending tells."""
+        """The format that the spec gives, or the one that the file's ending names."""
         if self.format is not None:
             return self.format
         ending = self.uri.rpartition(".")[2]
@@ -65,21 +65,22 @@ class DataSpec(SpecModel):
     train: Dataset
     """Prompts to train on."""
     validation: Dataset | None = None
-    """Prompts never trained on, to measure progress with. Needed unless spec.evaluation is switched
-    off with everySteps: 0 and atStart: false."""
+    """Prompts to measure progress with, never trained on. Needed unless spec.evaluation is switched off with
+    everySteps: 0 and atStart: false."""
     test: Dataset | None = None
-    """Prompts that nothing is chosen by. After training, the weights of the best validated step (the last
-    step without validation) and those from before training are judged on all of them, sampled as
-    spec.evaluation says, and compared row by row. The result is in status.test and report.json."""
+    """Prompts that are never used to choose anything. After training, the job measures two sets of weights on
+    all of them, sampled as spec.evaluation says. One is from the best validated step, or from the last step
+    without validation. The other is from before training. It compares them row by row. The result is in
+    status.test and report.json."""
     allow_overlap: bool = False
-    """Train although held-out rows are training rows too. Unless this is true, the preflight refuses rows
-    that are equal in every column."""
+    """true trains even if held-out rows are also training rows. false: the preflight refuses rows that are
+    equal in every column."""
     task_weights: Annotated[
         dict[Annotated[str, Field(max_length=128)], Weight], Field(max_length=64, default_factory=dict)
     ]
-    """Share of training groups that the rows of a task get, relative to the other tasks; a task that is not
-    named here has the weight 1, and 0 leaves its rows out. An epoch is as many groups as there are rows.
-    Absent: every row comes once an epoch."""
+    """Share of training groups that the rows of a task get, relative to the other tasks. A task that is not
+    named here has the weight 1; 0 leaves its rows out. An epoch has as many groups as there are rows. Absent:
+    each epoch has every row once."""
     shuffle: bool = True
-    """Visit the training rows in an order drawn from spec.seed, another one each epoch; false keeps
-    the file's order."""
+    """true visits the training rows in an order drawn from spec.seed, another one each epoch. false keeps the
+    file's order."""

@@ -13,7 +13,7 @@ ENTRYPOINT_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-
 
 
 class WarmPool(SpecModel):
-    """Sandboxes kept started and empty, so that an episode need not wait for a pod."""
+    """Sandboxes that are kept started and empty, so that an episode need not wait for a pod."""
 
     validations = (
         Rule(
@@ -25,13 +25,15 @@ class WarmPool(SpecModel):
     )
 
     min: Annotated[int, Field(ge=0, le=4096)] = 4
-    """Idle sandboxes kept ready while the job runs. 0: each is started when an episode asks."""
+    """Idle sandboxes that are kept ready while the job runs. 0: the broker starts each one when an episode
+    asks."""
     max: Annotated[int, Field(ge=1, le=4096)] | None = None
-    """Most sandboxes of the job at once, idle and in use together. Absent: as many as episodes in flight."""
+    """Most sandboxes of the job at one time, idle and in use together. Absent: as many as episodes in
+    flight."""
 
 
 class EgressRule(SpecModel):
-    """A destination a sandbox may reach."""
+    """A destination that a sandbox may reach."""
 
     cidr: Annotated[str, Field(pattern=r"^[0-9a-fA-F.:]+/[0-9]{1,3}$", max_length=43)]
     """Addresses, in CIDR notation."""
@@ -40,7 +42,7 @@ class EgressRule(SpecModel):
 
 
 class Sandbox(SpecModel):
-    """The pod an episode runs in: restricted, without network and credentials, destroyed afterwards."""
+    """The pod that an episode runs in: restricted, without network or credentials, deleted afterwards."""
 
     provider: Annotated[
         Literal["pods", "agent-sandbox"],
@@ -51,15 +53,15 @@ class Sandbox(SpecModel):
     ] = "pods"
     """Who makes the sandboxes: pods is Headway's own pool."""
     runtime_class_name: Subdomain | None = None
-    """RuntimeClass of the pods, for a stronger wall around untrusted code (gvisor, kata). Absent: the
+    """RuntimeClass of the pods, for stronger isolation of untrusted code (gvisor, kata). Absent: the
     cluster's default runtime."""
     resources: Resources | None = None
-    """Resources of one sandbox. Leave requests out, so that they equal limits and no episode is slowed by
-    its neighbours. Absent: the operator's default."""
+    """Resources of one sandbox. Leave requests out: they then equal limits, and no episode is slowed by its
+    neighbours. Absent: the operator's default."""
     runs_code: bool = False
-    """Whether tools run code on the model's behalf. true: a second container, `runner`, runs it as another
-    user and out of reach of the server that judges; the environment asks it by `headway_sandbox.runner`.
-    It has the same limits. A `sandboxed` agent has it in any case."""
+    """Whether tools run code for the model. true: a second container, `runner`, runs the code as another
+    user, without access to the server that judges. The environment calls it by `headway_sandbox.runner`. It
+    has the same limits. A `sandboxed` agent always has this container."""
     reuse: Literal["Never"] = "Never"
     """Whether a sandbox serves another episode after its first. Never: nothing leaks from one episode
     into the next."""
@@ -74,14 +76,15 @@ class Sandbox(SpecModel):
             unless=(),
         ),
     ] = ()
-    """Destinations a sandbox may reach; none of them otherwise, names (DNS) included. Not applied yet."""
+    """Destinations that a sandbox may reach. Without them it reaches nothing, not even DNS. Not applied
+    yet."""
     deadline_seconds: Annotated[int, Field(ge=10, le=86400)] = 900
-    """Longest life of a sandbox in use, in seconds, whatever becomes of the rest of the job; an episode
+    """Longest time that a sandbox may be in use, in seconds, whatever the rest of the job does. An episode
     that still runs ends as an InfraError and is tried again. At least spec.rollout.timeoutSeconds."""
     pod_template: PodTemplate | None = None
-    """Fragment of a PodTemplateSpec merged over the platform's, for what has no field of its own
-    (nodeSelector, tolerations, ...): containers, volumes and variables by name, tolerations added.
-    What isolates the sandbox cannot be loosened here."""
+    """Fragment of a PodTemplateSpec merged over the platform's, for settings without a field of their own
+    (nodeSelector, tolerations, ...). Containers, volumes and variables are merged by name; tolerations are
+    added. It cannot weaken the sandbox's isolation."""
 
 
 class EnvironmentSpec(SpecModel):
@@ -90,7 +93,7 @@ class EnvironmentSpec(SpecModel):
     image: Annotated[str, Field(min_length=1, max_length=512)]
     """Container image that holds the environment."""
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = None
-    """When nodes pull the image. Absent: as Kubernetes does, Always for :latest, else IfNotPresent."""
+    """When nodes pull the image. Absent: as in Kubernetes, Always for :latest, otherwise IfNotPresent."""
     entrypoint: Annotated[
         str,
         Field(max_length=256),
@@ -102,18 +105,18 @@ class EnvironmentSpec(SpecModel):
     ]
     """The environment's class, as module:Class."""
     config: FreeForm | None = None
-    """Settings handed to the class as they are, and checked by it before the first episode."""
+    """Settings that are passed to the class unchanged. The class checks them before the first episode."""
     sandbox: Sandbox = Sandbox()
-    """The pod each episode runs in."""
+    """The pod that each episode runs in."""
 
 
 class TrainingEnvironmentSpec(EnvironmentSpec):
-    """What an episode acts on, and what the preflight holds its tools against."""
+    """What an episode acts on, and what the preflight compares its tools with."""
 
     contract: FreeForm | None = None
     """What production's tools take and answer: an OpenAPI document, or an object with the list `tools` as MCP
-    describes them. The preflight holds the environment's tools against it, but for the keywords pattern,
-    patternProperties and uniqueItems. Absent: it does not."""
+    describes them. The preflight compares the environment's tools with it, except for the keywords pattern,
+    patternProperties and uniqueItems. Absent: no comparison."""
 
 
 class RewardSpec(SpecModel):
@@ -131,5 +134,5 @@ class RewardSpec(SpecModel):
     range: Annotated[
         tuple[Annotated[float, Field(ge=-1e6, le=1e6)], ...], Field(min_length=2, max_length=2)
     ] = (0.0, 1.0)
-    """Lowest and highest reward of an episode. A reward outside, or not finite, is an InfraError:
+    """Lowest and highest reward of an episode. A reward outside this range, or not finite, is an InfraError:
     the episode is tried again, and never trained on."""

@@ -1,4 +1,4 @@
-"""RLEvalJob: several candidates on the same rows and seeds, side by side, with a gate on the result."""
+"""RLEvalJob: several candidates on the same rows and seeds, with a gate on the result."""
 
 from typing import Annotated, Literal
 
@@ -22,13 +22,13 @@ from headway_api.spec.types import Label, ObjectName, SecretRef, Subdomain, Uri,
 from headway_api.status import RLEvalJobStatus
 
 MAX_TOKENS = 4096
-"""Most tokens of one turn where the spec does not say."""
+"""Most tokens of one turn if the spec does not say."""
 BASE_SUFFIX = "-base"
-"""Ends the name of the candidate that `withBase` adds."""
+"""Suffix of the name of the candidate that `withBase` adds."""
 
 
 class CandidateModel(SpecModel):
-    """A model as it comes."""
+    """An unchanged model."""
 
     validations = (revision_of_hub("the revision of a candidate's model"),)
 
@@ -67,22 +67,22 @@ class CandidateCheckpoint(SpecModel):
     job: Label
     """Name of the RLTrainingJob."""
     which: Literal["best", "latest"] | None = None
-    """best: the weights that validated best so far. latest: the newest published; of a job that still runs,
-    the newest validated, which stay, or until there are any those of its newest checkpoint. Absent, without
-    step: best."""
+    """best: the weights that validated best so far. latest: the newest published weights. While the job still
+    runs, latest is the newest validated weights, which are kept, or those of its newest checkpoint if none
+    was validated yet. Absent, without step: best."""
     step: Annotated[int, Field(ge=0, le=1000000)] | None = None
-    """The weights of this step. They must still be kept: those of step 0, of validated steps and of kept
-    checkpoints are (spec.checkpoints of the training job)."""
+    """The weights of this step. The training job must still keep them: it keeps those of step 0, of validated
+    steps and of kept checkpoints (its spec.checkpoints)."""
     uri: Annotated[Uri, uri_scheme("the uri of a candidate's checkpoint", "s3")] | None = None
-    """The weights that are meant, as the training job's status.checkpoints names them. Where the job has this
-    step at another address, because it was deleted and made again, the candidate fails. Absent: whatever
+    """The address of the weights, as the training job's status.checkpoints shows it. The candidate fails if
+    the job has this step at another address, because it was deleted and created again. Absent: whatever
     weights the job has of this step."""
     with_base: bool = False
-    """Measure the untrained base model too, as a candidate of this name with `-base` behind it."""
+    """true also measures the untrained base model, as a candidate of this name followed by `-base`."""
 
 
 class CandidateEndpoint(SpecModel):
-    """A model behind an OpenAI-compatible endpoint. Its tokens are counted apart from the job's own."""
+    """A model behind an OpenAI-compatible endpoint. Its tokens are counted separately from the job's own."""
 
     url: Annotated[Uri, uri_scheme("the url of a candidate's endpoint", "http", "https")]
     """Base URL of the endpoint, up to and including /v1: the job appends /chat/completions."""
@@ -93,14 +93,14 @@ class CandidateEndpoint(SpecModel):
     max_concurrency: Annotated[int, Field(ge=1, le=1024)] = 8
     """Most requests in flight."""
     requests_per_minute: Annotated[int, Field(ge=1, le=1000000)] | None = None
-    """Most requests for completions started in a minute; looks at the list of models are not counted. Absent:
-    no limit but maxConcurrency."""
+    """Most requests for completions that may start in a minute; requests for the list of models are not
+    counted. Absent: only maxConcurrency limits them."""
 
 
 class CandidateRescore(SpecModel):
     """Episodes of an earlier run, scored again by this job's environment. No token is sampled.
 
-    The recorded tool calls are executed again in a fresh sandbox, then the environment judges.
+    A fresh sandbox executes the recorded tool calls again; then the environment judges.
     """
 
     validations = (
@@ -115,9 +115,9 @@ class CandidateRescore(SpecModel):
     uri: Annotated[Uri, uri_scheme("the uri of a candidate's rescore", "s3")]
     """Folder of the run: status.artifacts.uri of the job that made it."""
     candidate: Label | None = None
-    """Candidate of the RLEvalJob whose episodes are scored."""
+    """Candidate of the RLEvalJob whose episodes are scored again."""
     step: Annotated[int, Field(ge=0, le=1000000)] | None = None
-    """Step of the RLTrainingJob whose validation is scored."""
+    """Step of the RLTrainingJob whose validation is scored again."""
 
 
 class Candidate(SpecModel):
@@ -135,7 +135,7 @@ class Candidate(SpecModel):
     name: Annotated[Label, Field(max_length=40)]
     """Name of the candidate in the results."""
     model: CandidateModel | None = None
-    """A model as it comes."""
+    """An unchanged model."""
     checkpoint: CandidateCheckpoint | None = None
     """A training job's result."""
     endpoint: CandidateEndpoint | None = None
@@ -155,7 +155,7 @@ _NAMED = (
 
 
 class RLEvalJobSpec(SpecModel):
-    """What to measure, on what. Immutable but for the fields that say otherwise."""
+    """What to measure, on what. Immutable, except for the fields that say otherwise."""
 
     mutable = frozenset(
         {
@@ -249,10 +249,10 @@ class RLEvalJobSpec(SpecModel):
     )
 
     suspend: bool = False
-    """true stops every pod of the job until it is false again; what was measured is kept. May be changed
-    while the job runs."""
+    """true stops every pod of the job until it is false again; results so far are kept. May be changed while
+    the job runs."""
     seed: Annotated[int, Field(ge=0, le=2147483647)] = 0
-    """Seed of every draw. A try of a row has the same seed for each candidate."""
+    """Seed of every random draw. A try of a row has the same seed for each candidate."""
     candidates: Annotated[
         tuple[Candidate, ...],
         Field(min_length=1, max_length=8),
@@ -260,11 +260,11 @@ class RLEvalJobSpec(SpecModel):
     ]
     """Models to measure, side by side: the same rows, the same seeds."""
     baseline: Label | None = None
-    """Candidate that the others are compared with, pair by pair. Absent: that of gate.mustBeat, else the
-    first."""
+    """Candidate that the others are compared with, pair by pair. Absent: that of gate.mustBeat, otherwise the
+    first one."""
     parallelism: Annotated[int, Field(ge=1, le=8)] = 1
-    """Sets of rollout servers at one time. Candidates of one base model share a set; others follow when a
-    set is done."""
+    """Sets of rollout servers that run at one time. Candidates of one base model share a set. Other sets
+    start when a set is done."""
     data: Dataset
     """The prompts."""
     agent: AgentSpec = AgentSpec()
@@ -282,8 +282,8 @@ class RLEvalJobSpec(SpecModel):
             json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
         ),
     ] = ()
-    """Tasks of Inspect AI that every candidate is measured on too, after the rows of data. Candidates of
-    rescore are not: nobody samples for them."""
+    """Tasks of Inspect AI that every candidate is also measured on, after the rows of data. Candidates of
+    rescore are left out: no model samples for them."""
     rollout: ServersSpec = ServersSpec()
     """How episodes are sampled. replicas counts the servers of each set."""
     evaluation: MeasureSpec = MeasureSpec()
@@ -293,34 +293,35 @@ class RLEvalJobSpec(SpecModel):
     budget: BudgetSpec | None = None
     """The most the job may cost (docs/budget.md). May be changed while the job runs."""
     price_book: Subdomain | None = None
-    """ConfigMap of this namespace with the price book that costs are by, under the key prices.yaml
-    (docs/prices.md). Absent: headway-prices, where there is one; else the built-in book. What it says may be
-    changed while the job runs."""
+    """ConfigMap of this namespace with the price book for costs, under the key prices.yaml (docs/prices.md).
+    Absent: headway-prices if it exists, otherwise the built-in book. The ConfigMap's content may be changed
+    while the job runs."""
     tracking: TrackingSpec = TrackingSpec()
     """Where metrics go besides Prometheus."""
     failure_policy: FailurePolicySpec = FailurePolicySpec()
-    """How failures are met."""
+    """What happens after failures."""
     readiness_policy: Literal["Accepted", "Running", "Succeeded"] = "Succeeded"
-    """When the Ready condition is true. Succeeded makes the job a gate for whatever waits on it."""
+    """When the Ready condition is true. Succeeded makes the job a gate for whatever waits for that
+    condition."""
     active_deadline_seconds: Deadline | None = None
     """Longest the job may take, in seconds. May be changed while the job runs."""
     pending_deadline_seconds: Deadline = 3600
-    """Longest to wait, in seconds, for a candidate to exist, and for a role's pods to be ready. May be
+    """Longest time, in seconds, to wait for a candidate to exist, and for a role's pods to be ready. May be
     changed while the job is suspended."""
     ttl_seconds_after_finished: Annotated[int, Field(ge=0, le=31536000)] | None = None
-    """Delete the job so many seconds after it ended. May be changed while the job runs."""
+    """Delete the job this many seconds after it ends. Absent: keep it. May be changed while the job runs."""
     managed_by: Annotated[str, Field(pattern=MANAGER_PATTERN, max_length=63)] | None = None
     """Controller that runs the job, as domain/name. Absent: this operator."""
     service_account_name: Subdomain | None = None
-    """Service account of coordinator and rollout servers. Absent: one made for the job."""
+    """Service account of coordinator and rollout servers. Absent: the operator creates one for the job."""
     image_pull_secrets: Annotated[tuple[ObjectName, ...], Field(max_length=8)] = ()
-    """Secrets to pull the job's images with."""
+    """Secrets with which nodes pull the job's images."""
     output: OutputSpec
     """Where the results go."""
 
     @property
     def candidate_names(self) -> list[str]:
-        """Names in the results, those that `withBase` adds included, in order."""
+        """Names in the results, in order, with those that `withBase` adds."""
         found = []
         for candidate in self.candidates:
             found.append(candidate.name)
@@ -329,12 +330,13 @@ class RLEvalJobSpec(SpecModel):
         return found
 
     def asked(self, name: str) -> Candidate:
-        """The spec's words on a candidate; of one that `withBase` added, those on the tuned one."""
+        """The spec's entry of a candidate. A candidate that `withBase` added has the entry of the tuned
+        one."""
         by_name = {candidate.name: candidate for candidate in self.candidates}
         return by_name.get(name) or by_name[name.removesuffix(BASE_SUFFIX)]
 
     def takes_suites(self, name: str) -> bool:
-        """Whether a candidate is measured on the suites: whoever is sampled for."""
+        """Whether a candidate is measured on the suites: only rescored ones are not."""
         return self.asked(name).rescore is None
 
     @property
@@ -354,7 +356,7 @@ class RLEvalJobSpec(SpecModel):
 
 
 class RLEvalJob(Model):
-    """Several models measured on the same rows and seeds, and a gate that a promotion may wait on."""
+    """Several models measured on the same rows and seeds, and a gate that a promotion may wait for."""
 
     validations = NAME_RULES
 
@@ -367,4 +369,4 @@ class RLEvalJob(Model):
     spec: RLEvalJobSpec
     """What to measure, on what."""
     status: RLEvalJobStatus = Field(default_factory=RLEvalJobStatus)
-    """What has become of it."""
+    """Observed state, written by the platform."""

@@ -1,4 +1,4 @@
-"""What the end of a process leads to, after batch/v1 Job's pod failure policy."""
+"""What happens after a process ends, modelled on batch/v1 Job's pod failure policy."""
 
 from typing import Annotated, Final, Literal
 
@@ -11,7 +11,7 @@ from headway_api.rules import Rule
 FailureRole = Literal["coordinator", "learner", "rollout", "broker", "judge"]
 FailureAction = Literal["FailJob", "Ignore", "Count", "Restart"]
 OWN_CODES: Final = (exits.PERMANENT, exits.ANEW)
-"""Exit codes whose meaning is fixed; they are judged before any rule."""
+"""Exit codes with a fixed meaning, which are judged before any rule."""
 
 
 class ExitCodes(SpecModel):
@@ -37,8 +37,8 @@ class ExitCodes(SpecModel):
     operator: Literal["In", "NotIn"]
     """In: one of the values. NotIn: none of them."""
     values: Annotated[tuple[Annotated[int, Field(ge=0, le=255)], ...], Field(min_length=1, max_length=255)]
-    """The codes, in any order. A process that a signal ended has 128 and the signal's number: 137 is SIGKILL,
-    as where the memory ran out."""
+    """The codes, in any order. A process that a signal ended has the exit code 128 plus the signal's number:
+    137 is SIGKILL, for instance after memory ran out."""
 
 
 class PodConditionPattern(SpecModel):
@@ -47,11 +47,11 @@ class PodConditionPattern(SpecModel):
     type: Annotated[str, Field(min_length=1, max_length=316, pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]*$")]
     """Type of the condition, such as DisruptionTarget."""
     status: Literal["True", "False", "Unknown"] = "True"
-    """Status it has, as a string."""
+    """Status of the condition, as a string."""
 
 
 class FailureRule(SpecModel):
-    """What a failure leads to. Of the rules, the first that matches decides."""
+    """What happens after a failure. The first rule that matches decides."""
 
     validations = (
         Rule(
@@ -63,13 +63,13 @@ class FailureRule(SpecModel):
     )
 
     action: FailureAction
-    """FailJob: the job fails at once, and names the rule. Ignore: the process is started again, and nothing
-    is counted. Count: it is started again and counted against maxRestarts, as without a rule. Restart: all
-    pods of the role that ran by then are started again together, counted once; of a role with several sets
-    of servers, suites or judges, those of the same one."""
+    """FailJob: the job fails at once, and names the rule. Ignore: the process starts again, and nothing is
+    counted. Count: it starts again and counts against maxRestarts, as without a rule. Restart: all pods of
+    the role that were running by then start again together, counted once. If a role has several sets of
+    servers, suites or judges, only pods of the same one restart."""
     role: FailureRole | None = None
     """Role whose pods the rule is about. Absent: any of these. Sandboxes are not among them: each lives for
-    an episode, whose outcome says what became of it."""
+    one episode, and the episode's outcome reports the failure."""
     on_exit_codes: ExitCodes | None = None
     """Matches by the exit code of the role's container."""
     on_pod_conditions: Annotated[tuple[PodConditionPattern, ...], Field(max_length=20)] = ()

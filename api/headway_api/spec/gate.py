@@ -1,6 +1,6 @@
-"""What an evaluation's gate asks, and what of it nothing could ever report.
+"""What an evaluation's gate requires, and which requirements no result could ever meet.
 
-Tasks are known once the rows are read: the preflight judges those.
+Tasks are known only after the rows are read, so the preflight checks those.
 """
 
 import re
@@ -24,7 +24,7 @@ MORE_IS_BETTER: Final = (
     "completion",
     "format",
 )
-"""Measures that are better when higher, but those of `OPEN` and pass@k."""
+"""Measures that are better when higher, except those of `OPEN` and pass@k."""
 LESS_IS_BETTER: Final = (
     "turns",
     "prompt_tokens",
@@ -42,12 +42,12 @@ LESS_IS_BETTER: Final = (
     "cost",
     "cost_per_success",
 )
-"""Measures that are better when lower, but those of single tools."""
+"""Measures that are better when lower, except those of single tools."""
 OF_A_TOOL: Final = "tool_calls_"
 OPEN: Final = ("metric_", OF_A_TOOL)
-"""What names begin with that the environment, or the tools that were called, complete."""
+"""Prefixes of names that the environment, or the tools that were called, complete."""
 METRIC_LENGTH: Final = len(OF_A_TOOL) + 64
-"""Characters of a metric's name: what the environment or a tool completes has 64 at most."""
+"""Most characters of a metric's name: the part from the environment or a tool has at most 64."""
 PASSES: Final = "^pass_(at|power)_[1-9][0-9]*(_by_reward)?$"
 SHARES: Final = (
     "success",
@@ -59,11 +59,11 @@ SHARES: Final = (
     "agent_error",
     "infra_error",
 )
-"""Measures that lie between 0 and 1 whatever the environment says, as pass@k does."""
+"""Measures that lie between 0 and 1 in every environment, as pass@k does."""
 SHARE: Final = "^(0([.][0-9]*)?|1([.]0*)?)$"
-"""Numbers from 0 to 1 as text: CEL has no numbers as exact as those that are written."""
+"""Numbers from 0 to 1, compared as text: CEL's numbers are less exact than the text."""
 TURN_LIMIT: Final = "turn_limit"
-"""The measure that only Headway's own loop has."""
+"""The measure that exists only with Headway's own loop."""
 
 
 def _listed(names: tuple[str, ...]) -> str:
@@ -101,7 +101,7 @@ MetricName = Annotated[
 
 
 def _at_least_0(field: str, instead: str) -> Rule:
-    """A margin is no way round what the condition asks."""
+    """A margin may not be negative, which would weaken the condition."""
     return Rule(
         "!self.startsWith('-')",
         f"{field} must be at least 0; {instead}",
@@ -110,7 +110,7 @@ def _at_least_0(field: str, instead: str) -> Rule:
 
 
 class NoWorse(SpecModel):
-    """A metric on which the candidate may not fall behind."""
+    """A metric on which the candidate must not be worse."""
 
     validations = (
         Rule(
@@ -125,8 +125,8 @@ class NoWorse(SpecModel):
     metric: MetricName
     """Metric that is compared."""
     task: Annotated[str, Field(min_length=1, max_length=128)] | None = None
-    """Task that it is compared on: a suite's name, a value of spec.data.taskColumn, or all, which takes every
-    row of spec.data. Absent: that of the gate."""
+    """Task that it is compared on: a suite's name, a value of spec.data.taskColumn, or all, which is every
+    row of spec.data. Absent: the gate's task."""
     margin: Annotated[
         Decimal,
         _at_least_0("spec.gate.noWorse[].margin", "to ask for a gain, use spec.gate.mustBeat"),
@@ -135,7 +135,7 @@ class NoWorse(SpecModel):
 
 
 class Gate(SpecModel):
-    """What must hold for the job to succeed, so that a promotion may wait on it."""
+    """What must hold for the job to succeed. A promotion may wait for it."""
 
     validations = (
         Rule(
@@ -182,24 +182,25 @@ class Gate(SpecModel):
     candidate: Label
     """Candidate that is judged."""
     task: Annotated[str, Field(min_length=1, max_length=128)] = "all"
-    """Task that is judged: a suite's name, a value of spec.data.taskColumn, or all, which takes every row of
+    """Task that is judged: a suite's name, a value of spec.data.taskColumn, or all, which is every row of
     spec.data."""
     metric: MetricName = "external_score"
-    """Metric it is judged by, as docs/evaluation.md names it."""
+    """Metric that the gate judges, as docs/evaluation.md names it."""
     minimum: Decimal | None = None
     """Lowest value that passes."""
     minimum_of: Literal["LowerBound", "Value"] = "LowerBound"
-    """What is held against minimum. LowerBound: the least that the rows show, as docs/evaluation.md says.
-    Value: the value itself, with which a candidate that lies below minimum may pass by luck."""
+    """What is compared with minimum. LowerBound: the least value that the rows support, as docs/evaluation.md
+    says. Value: the value itself. With Value, a candidate whose true value is below minimum may pass by
+    luck."""
     must_beat: Label | None = None
     """Candidate to beat: the lower bound of the paired difference must lie above margin."""
     margin: Annotated[
         Decimal,
         _at_least_0("spec.gate.margin", "to allow a loss, use spec.gate.noWorse"),
     ] = "0"
-    """By how much more than nothing it must beat the other one."""
+    """How far above 0 the lower bound of the paired difference must lie."""
     no_worse: Annotated[tuple[NoWorse, ...], Field(max_length=8)] = ()
-    """Further metrics on which it may not fall behind the candidate of mustBeat."""
+    """Further metrics on which the candidate must not be worse than the candidate of mustBeat."""
     max_lost: Annotated[
         Decimal,
         Rule(
@@ -208,19 +209,19 @@ class Gate(SpecModel):
             lambda value: re.fullmatch(SHARE, value) is not None,
         ),
     ] = "0.05"
-    """Largest share of a candidate's tries that may be lost to InfraError. No figure counts them, and hard
-    rows are lost more often, to the time limit for one. The gate does not pass above it."""
+    """Largest share of a candidate's tries that may be lost to InfraError. Above it the gate does not pass.
+    No figure counts lost tries, and hard rows are lost more often, for instance to the time limit."""
 
 
 def _asked(spec: "RLEvalJobSpec") -> Iterator[tuple[str, str]]:
-    """Every metric that the gate names, with the task that it is judged on."""
+    """Every metric that the gate names, with the task that the gate judges it on."""
     if spec.gate is not None:
         yield spec.gate.metric, spec.gate.task
         yield from ((bound.metric, bound.task or spec.gate.task) for bound in spec.gate.no_worse)
 
 
 def _of_each(condition: str) -> str:
-    """CEL that holds where `condition` does of every {metric} and {task} that the gate names."""
+    """CEL that is true if `condition` is true for every {metric} and {task} that the gate names."""
     own = condition.format(metric="self.gate.metric", task="self.gate.task")
     bound = condition.format(metric="n.metric", task="(has(n.task) ? n.task : self.gate.task)")
     return f"({own}) && (!has(self.gate.noWorse) || self.gate.noWorse.all(n, {bound}))"
@@ -262,7 +263,7 @@ _NO_TURN_LIMIT_OF_S: Final = _of_each(f"{{metric}} != '{TURN_LIMIT}' || {{task}}
 
 
 def _compared(spec: "RLEvalJobSpec") -> Iterator[str]:
-    """Candidates that the gate is about."""
+    """Candidates that the gate compares."""
     if spec.gate is not None:
         yield from (name for name in (spec.gate.candidate, spec.gate.must_beat) if name is not None)
 
@@ -313,4 +314,4 @@ OF_AN_EVALUATION: Final = (
         "gate",
     ),
 )
-"""What the whole spec must fulfil for its gate to be judged."""
+"""What the whole spec must satisfy so that its gate can be judged."""

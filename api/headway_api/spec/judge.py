@@ -1,4 +1,4 @@
-"""Who may be asked for a judgement: models that an environment's reward and score consult."""
+"""Judges: models that an environment's reward and score ask for a grade."""
 
 from typing import Annotated, Final, Literal
 
@@ -28,8 +28,8 @@ class JudgeEndpoint(SpecModel):
 
 
 class JudgeModel(SpecModel):
-    """A model that the job serves itself, by servers of its own. Their pods are made like rollout servers:
-    the same image, account, credentials and spec.rollout.podTemplate."""
+    """A model that the job serves on servers of its own. Their pods are made like rollout servers: the same
+    image, account, credentials and spec.rollout.podTemplate."""
 
     validations = (revision_of_hub("the revision of a judge's model"),)
 
@@ -44,19 +44,21 @@ class JudgeModel(SpecModel):
     replicas: Annotated[int, Field(ge=1, le=64)] = 1
     """Servers of this model."""
     tensor_parallel_size: Annotated[int, Field(ge=1, le=16)] = 1
-    """Accelerators one server spreads the model over."""
+    """Accelerators that one server spreads the model over."""
     extra_args: Annotated[
         tuple[Argument, ...], Field(max_length=16), without_own_flags("extraArgs of a judge's model")
     ] = ()
-    """Arguments added to vLLM's command line, after the platform's own, as spec.rollout.engine.extraArgs."""
+    """Arguments added to vLLM's command line, after the platform's own, as in
+    spec.rollout.engine.extraArgs."""
     resources: Resources | None = None
-    """Resources of one server. Absent: the operator's default for rollout servers, with one GPU for each of
-    tensorParallelSize where the cluster has GPUs."""
+    """Resources of one server. Absent: the operator's default for rollout servers; if the cluster has GPUs,
+    with one GPU for each of tensorParallelSize."""
 
 
 class Judge(SpecModel):
     """A model that the environment's reward and score may ask, by self.judge(NAME, messages, schema=...). The
-    coordinator asks it: sandboxes reach nothing. One that fails costs a retry, and is never a reward of 0."""
+    coordinator sends the question, because sandboxes reach nothing. A judge's failure costs a retry, and
+    never becomes a reward of 0."""
 
     validations = (
         Rule(
@@ -74,26 +76,27 @@ class Judge(SpecModel):
     )
 
     name: Annotated[Label, Field(max_length=40)]
-    """Name that the environment asks it by."""
+    """Name by which the environment asks it."""
     endpoint: JudgeEndpoint | None = None
-    """Where it is served."""
+    """Endpoint that serves it."""
     model: JudgeModel | None = None
-    """A model that the job itself serves, for as long as it has pods."""
+    """A model that the job itself serves while it has pods."""
     secret_ref: SecretRef | None = None
-    """Secret whose key `token` is sent to endpoint as the bearer token. A changed one is taken up within two
-    minutes."""
+    """Secret whose key `token` is sent to endpoint as the bearer token. A changed token takes effect within
+    two minutes."""
     max_tokens: Annotated[int, Field(ge=1, le=131072)] = 1024
-    """Most tokens of one answer. One that is cut off there is none."""
+    """Most tokens of one answer. An answer that is cut off at this limit does not count."""
     concurrency: Annotated[int, Field(ge=1, le=1024)] = 8
-    """Most questions in flight, over all servers. Others wait, within the time of their episode."""
+    """Most questions in flight, over all servers. Other questions wait, within the time of their episode."""
     timeout_seconds: Annotated[int, Field(ge=1, le=3600)] = 60
-    """Longest one question may take, every try of it included, and not the wait for its place."""
+    """Longest time that one question may take, in seconds. It includes every try, but not the wait for its
+    turn."""
     cache: bool = True
-    """Whether an equal question of this job is answered as it was before, and costs nothing."""
+    """Whether the job reuses the answer to an equal earlier question, at no cost."""
 
     @property
     def whom(self) -> dict[str, str | None]:
-        """Which model answers, wherever it is served: what tells its answers from another judge's."""
+        """Which model answers, wherever it is served. It distinguishes its answers from another judge's."""
         if self.model is not None:
             return {"base": self.model.base, "revision": self.model.revision, "dtype": self.model.dtype}
         assert self.endpoint is not None
@@ -101,7 +104,7 @@ class Judge(SpecModel):
 
     @property
     def priced_as(self) -> str:
-        """The model by which a price book names it: `model.base`, or `endpoint.model`."""
+        """The model's name in a price book: `model.base`, or `endpoint.model`."""
         if self.model is not None:
             return self.model.base
         assert self.endpoint is not None

@@ -1,4 +1,5 @@
-"""How the learner runs and steps: processes, DeepSpeed, the optimizer, how long, what is kept."""
+"""How the learner runs and takes steps: processes, DeepSpeed, the optimizer, how long it trains, what is
+kept."""
 
 from typing import Annotated, Literal
 
@@ -26,10 +27,11 @@ class DeepSpeed(SpecModel):
     )
 
     zero_stage: Annotated[int, Field(ge=0, le=3)] = 2
-    """ZeRO stage: 0 spreads nothing (float32 only), 1 spreads optimizer state, 2 gradients too, 3 weights
-    too. The stage cannot change when a job resumes."""
+    """ZeRO stage. 0 spreads nothing (float32 only), 1 spreads optimizer state, 2 also gradients, 3 also
+    weights. The stage cannot change when a job resumes."""
     offload: Literal["none", "cpu"] = "none"
-    """Where optimizer state lives, and the optimizer step is computed: none keeps it on the accelerator."""
+    """Where the optimizer state is kept and the optimizer step is computed. none: on the accelerator. cpu: on
+    the CPU."""
 
 
 class LearnerSpec(SpecModel):
@@ -38,29 +40,29 @@ class LearnerSpec(SpecModel):
     mutable = frozenset({"nodes", "processes_per_node", "termination_grace_period_seconds"})
 
     nodes: Annotated[int, Field(ge=1, le=64)] = 1
-    """Learner pods. May be changed while the job is suspended; it goes on from its checkpoint."""
+    """Learner pods. May be changed while the job is suspended; it resumes from its checkpoint."""
     processes_per_node: Annotated[int, Field(ge=1, le=16)] = 1
     """Training processes in each pod, one for each accelerator. May be changed while the job is suspended."""
     deepspeed: DeepSpeed = DeepSpeed()
     """DeepSpeed's settings."""
     micro_batch_tokens: Annotated[int, Field(ge=16, le=1048576)] | None = None
-    """Tokens that go through the model at once; a longer row goes alone. Memory grows with it, the result is
-    the same but for rounding. Absent: 16384 on an accelerator, 4096 without."""
+    """Tokens that go through the model at once; a longer row goes alone. More tokens need more memory, and
+    the result is the same up to rounding. Absent: 16384 on an accelerator, 4096 without."""
     activation_checkpointing: bool | None = None
-    """true computes activations again in the backward pass instead of keeping them: a third more work, and
-    memory that hardly grows with tokens. Absent: true on an accelerator, false without."""
+    """true computes activations again in the backward pass instead of keeping them. That is a third more
+    work, and memory hardly grows with the number of tokens. Absent: true on an accelerator, false without."""
     weights: WeightsSpec = WeightsSpec()
     """How new weights reach the rollout servers."""
     resources: Resources | None = None
-    """Resources of one learner pod. Absent: the operator's default, with one GPU for each process where
-    the cluster has GPUs."""
+    """Resources of one learner pod. Absent: the operator's default; if the cluster has GPUs, with one GPU for
+    each process."""
     termination_grace_period_seconds: Annotated[int, Field(ge=30, le=7200)] = 300
-    """Seconds that a learner pod has, once it is told to stop, to end its step and make it durable; one that
-    has nothing to save ends at once. Give it a step and twice the upload of a checkpoint: the one before may
-    be under way. May be changed while the job is suspended."""
+    """Seconds that a learner pod has, after the signal to stop, to end its step and make it durable. A
+    learner with nothing to save ends at once. Allow for a step and two uploads of a checkpoint, because an
+    earlier upload may still be running. May be changed while the job is suspended."""
     pod_template: PodTemplate | None = None
-    """Fragment of a PodTemplateSpec merged over the platform's (nodeSelector, tolerations, ...): containers,
-    volumes and variables by name, tolerations added."""
+    """Fragment of a PodTemplateSpec merged over the platform's (nodeSelector, tolerations, ...). Containers,
+    volumes and variables are merged by name; tolerations are added."""
 
     @property
     def world_size(self) -> int:
@@ -68,12 +70,12 @@ class LearnerSpec(SpecModel):
         return self.nodes * self.processes_per_node
 
     def recomputes_activations(self, *, accelerated: bool) -> bool:
-        """Whether activations are computed again in the backward pass."""
+        """Whether the learner computes activations again in the backward pass."""
         return accelerated if self.activation_checkpointing is None else self.activation_checkpointing
 
 
 class RateSchedule(SpecModel):
-    """How the step size changes after warm-up, by optimizer steps."""
+    """How the step size changes after warm-up, in optimizer steps."""
 
     validations = (
         Rule(
@@ -86,11 +88,11 @@ class RateSchedule(SpecModel):
     )
 
     decay: Literal["constant", "linear", "cosine"] = "constant"
-    """constant keeps learningRate. linear goes down in a line, cosine along half a cosine, to finalShare of
-    learningRate."""
+    """constant keeps learningRate. linear lowers it along a line, and cosine along half a cosine, to
+    finalShare of learningRate."""
     decay_steps: Annotated[int, Field(ge=1, le=1000000)] | None = None
     """Optimizer steps, warm-up included, after which the step size stays at finalShare. Absent:
-    spec.schedule.maxSteps x spec.algorithm.updatesPerBatch; it then moves when maxSteps is raised."""
+    spec.schedule.maxSteps x spec.algorithm.updatesPerBatch; it then changes when maxSteps is raised."""
     final_share: Annotated[float, Field(ge=0, le=1)] | None = None
     """Share of learningRate that is left at the end. Absent: 0."""
 
@@ -114,8 +116,8 @@ class OptimizerSpec(SpecModel):
         at_most("spec.optimizer.learningRate", 0.01),
         Rule("self > 0.0", "spec.optimizer.learningRate must be above 0", lambda value: value > 0),
     ] = 4e-5
-    """Largest step size, reached after warm-up; at most 0.01. Some models want less (1e-5); full weights
-    want a tenth of what LoRA does."""
+    """Largest step size, reached after warm-up; at most 0.01. Some models need less (1e-5). Full weights need
+    a tenth of what LoRA needs."""
     warmup_steps: Annotated[int, Field(ge=0, le=1000)] = 5
     """Optimizer steps over which the step size grows from 0."""
     schedule: RateSchedule = RateSchedule()
@@ -131,7 +133,7 @@ class OptimizerSpec(SpecModel):
 
 
 class ScheduleSpec(SpecModel):
-    """When the job is done: at whichever limit comes first."""
+    """When the job is done: at the limit that it reaches first."""
 
     mutable = frozenset({"max_steps"})
     validations = (
@@ -144,8 +146,8 @@ class ScheduleSpec(SpecModel):
     )
 
     max_steps: Annotated[int, Field(ge=1, le=100000)] = 50
-    """Training steps. May be raised while the job is suspended. Give a change 25 to 50 steps
-    before judging it."""
+    """Training steps. May be raised while the job is suspended. Give a change 25 to 50 steps before you judge
+    it."""
     max_epochs: Annotated[int, Field(ge=1, le=1000)] = 1
     """Passes over the training rows."""
 
@@ -156,14 +158,14 @@ class CheckpointsSpec(SpecModel):
     mutable = frozenset({"every_steps", "keep_last", "keep_best"})
 
     every_steps: Annotated[int, Field(ge=1, le=1000)] = 1
-    """Steps between resumable checkpoints. A learner that dies takes the steps since the last one anew, from
-    the same episodes; one that is told to stop makes a checkpoint first, and so does the last step. Weights
-    to serve are written every step; where they are deltas, or pass from memory, those of every such step are
-    a whole Hugging Face model too, unless that is each of them. May be changed while the job is
+    """Steps between resumable checkpoints. After a crash, the learner repeats the steps since the last
+    checkpoint, from the same episodes. It also makes a checkpoint before it stops on request, and at the last
+    step. Weights to serve are written every step. If those are deltas or pass from memory, each checkpointed
+    step also gets a whole Hugging Face model, unless everySteps is 1. May be changed while the job is
     suspended."""
     keep_last: Annotated[int, Field(ge=1, le=100)] = 2
-    """Latest resumable checkpoints kept; older ones are deleted. May be changed while the job is
+    """Number of latest resumable checkpoints to keep; older ones are deleted. May be changed while the job is
     suspended."""
     keep_best: Annotated[int, Field(ge=0, le=10)] = 1
-    """Checkpoints of the best validated steps, by external score, kept besides the latest. May be changed
-    while the job is suspended."""
+    """Number of checkpoints of the best validated steps, by external score, to keep besides the latest. May
+    be changed while the job is suspended."""

@@ -16,7 +16,7 @@ MANAGER_PATTERN: Final = r"^[a-z0-9.-]+/[A-Za-z0-9._-]+$"
 
 
 def _names_a_class(block: str) -> Rule:
-    """Of a block `tokens`; `block`: the one it stands in."""
+    """Rule for a block `tokens`. `block` is the block that contains it."""
     return Rule(
         "has(self.prefill) || has(self.cachedPrefill) || has(self.sample) || has(self.train) || "
         "has(self.discarded) || has(self.evaluation) || has(self.endpoint) || has(self.judge)",
@@ -27,7 +27,7 @@ def _names_a_class(block: str) -> Rule:
 
 
 def _has_a_limit(block: str) -> Rule:
-    """Of a block that has `usd` and `tokens`."""
+    """Rule for a block that has `usd` and `tokens`."""
     return Rule(
         "has(self.usd) || has(self.tokens)",
         f"{block} has no limit; write usd, tokens, or both",
@@ -36,7 +36,7 @@ def _has_a_limit(block: str) -> Rule:
 
 
 class TokenBudget(SpecModel):
-    """Limits by class of token, as status.usage counts them; a class without a limit is not limited."""
+    """Limits by class of token, as status.usage counts them. A class without a limit is unbounded."""
 
     validations = (_names_a_class("spec.budget"),)
 
@@ -59,23 +59,23 @@ class TokenBudget(SpecModel):
 
 
 class BudgetSpec(SpecModel):
-    """The most a job may cost. An episode begins only where all that it may cost fits what is left."""
+    """The most that a job may cost. An episode begins only if its worst case fits what is left."""
 
     validations = (_has_a_limit("spec.budget"),)
 
     usd: Money | None = None
-    """The most it may cost, in US dollars, as a string. Classes without a price cost nothing here;
+    """The most that the job may cost, in US dollars, as a string. Classes without a price cost nothing here;
     status.budget.unpriced names them."""
     tokens: TokenBudget | None = None
-    """The most tokens it may use."""
+    """The most tokens that the job may use."""
     on_exhausted: Literal["Suspend", "Fail", "Drain"] = "Suspend"
-    """What happens once no further episode fits and none runs. Suspend: the job stops its pods, and goes on
-    once the budget is raised. Fail: it fails. Drain: it trains the batches that are whole, and ends well; not
-    in an RLEvalJob."""
+    """What happens when no further episode fits and none runs. Suspend: the job stops its pods, and resumes
+    when the budget is raised. Fail: the job fails. Drain: the job trains the complete batches and succeeds;
+    not allowed in an RLEvalJob."""
 
 
 class SharedTokenBudget(TokenBudget):
-    """Limits by class of token, as the jobs' status.usage counts them."""
+    """Limits by class of token, as status.usage of the jobs counts them."""
 
     validations = (_names_a_class("spec"),)
 
@@ -86,16 +86,17 @@ class RLBudgetSpec(SpecModel):
     validations = (_has_a_limit("spec"),)
 
     usd: Money | None = None
-    """The most they may cost, in US dollars, as a string. Classes without a price cost nothing here."""
+    """The most that the jobs may cost, in US dollars, as a string. Classes without a price cost nothing
+    here."""
     tokens: SharedTokenBudget | None = None
-    """The most tokens they may use."""
+    """The most tokens that the jobs may use."""
     managed_by: Annotated[str, Field(pattern=MANAGER_PATTERN, max_length=63)] | None = None
-    """Controller that grants it to its jobs, as domain/name. Absent: this operator. It bounds jobs with the
-    same managedBy."""
+    """Controller that grants the budget to its jobs, as domain/name. Absent: this operator. The budget bounds
+    jobs with the same managedBy."""
 
 
 def limits_of(budget: BudgetSpec | RLBudgetSpec | None) -> dict[str, Decimal]:
-    """The limits of a budget, by the names that status has for them: `usd`, or `tokens.` and the class."""
+    """The limits of a budget, by their names in status: `usd`, or `tokens.` and the class."""
     if budget is None:
         return {}
     found = {} if budget.usd is None else {USD: Decimal(budget.usd)}
@@ -109,30 +110,30 @@ class MlflowTracking(SpecModel):
     uri: Annotated[Uri, uri_scheme("spec.tracking.mlflow.uri", "http", "https")]
     """Address of the server."""
     experiment: Annotated[str, Field(min_length=1, max_length=256)] | None = None
-    """Experiment the run is filed under. Absent: the job's namespace and name, NAMESPACE/NAME."""
+    """Experiment that the run belongs to. Absent: the job's namespace and name, NAMESPACE/NAME."""
 
 
 class OtlpHeader(SpecModel):
     """A header of each request."""
 
     name: Annotated[str, Field(pattern=r"^[xX]-[A-Za-z0-9-]+$", max_length=64)]
-    """Its name, which begins with x-: x-mlflow-experiment-id for MLflow."""
+    """The header's name, which begins with x-: x-mlflow-experiment-id for MLflow."""
     value: Annotated[str, Field(pattern=r"^[ -~]*$", max_length=256)]
-    """Its value. Whoever reads the job reads it: reach a receiver that asks for a key by a collector that has
-    it."""
+    """The header's value. Everybody who can read the job can read it. If a receiver needs a secret key, send
+    to a collector that holds the key."""
 
 
 class OtlpTracking(SpecModel):
     """A receiver of OpenTelemetry's traces."""
 
     endpoint: Annotated[Uri, uri_scheme("spec.tracking.otlp.endpoint", "http", "https")]
-    """Its address, for OTLP over HTTP: traces are posted to ENDPOINT/v1/traces."""
+    """Address of the receiver, for OTLP over HTTP: traces are posted to ENDPOINT/v1/traces."""
     headers: Annotated[list[OtlpHeader], Field(max_length=8, default_factory=list)]
     """Headers of each request."""
 
 
 class TrackingSpec(SpecModel):
-    """Where metrics go besides Prometheus, and traces."""
+    """Where metrics go besides Prometheus, and where traces go."""
 
     mlflow: MlflowTracking | None = None
     """Log every metric to MLflow."""
@@ -141,35 +142,35 @@ class TrackingSpec(SpecModel):
 
 
 class RoleSecretRefs(SpecModel):
-    """Secrets of single roles."""
+    """Secrets for single roles."""
 
     coordinator: SecretRef | None = None
-    """Of the coordinator, which writes trajectories, usage and reports, and deletes nothing."""
+    """For the coordinator, which writes trajectories, usage and reports, and deletes nothing."""
     learner: SecretRef | None = None
-    """Of the learner, which writes checkpoints and weights, and deletes old ones. Not in an RLEvalJob."""
+    """For the learner, which writes checkpoints and weights, and deletes old ones. Not in an RLEvalJob."""
     rollout: SecretRef | None = None
-    """Of the rollout servers, which read models and weights, and write nothing."""
+    """For the rollout servers, which read models and weights, and write nothing."""
 
 
 class OutputSpec(SpecModel):
-    """The object store: where results go, and how every s3:// URI of the job is reached."""
+    """The object store: where results go, and how the job reaches every s3:// URI."""
 
     uri: Annotated[Uri, uri_scheme("spec.output.uri", "s3")]
-    """Where results go: checkpoints, trajectories and the ledger lie in a folder of the job's name
-    under it."""
+    """Where results go. The job keeps checkpoints, trajectories and the ledger in a folder below it, named
+    after the job."""
     endpoint_url: Annotated[Uri, uri_scheme("spec.output.endpointUrl", "http", "https")] | None = None
     """Address of an S3-compatible store. Absent: AWS."""
     region: Annotated[str, Field(pattern=r"^[a-z0-9-]+$", max_length=63)] | None = None
-    """Region of the store. Absent: as the pod's environment says."""
+    """Region of the store. Absent: the pod's environment decides."""
     secret_ref: SecretRef | None = None
-    """Secret whose keys become variables of coordinator, learner and rollout servers: AWS_ACCESS_KEY_ID and
-    AWS_SECRET_ACCESS_KEY, and HF_TOKEN for a hf:// model that needs one. Without the first two, or without
-    a Secret: the service account's own identity (IRSA or EKS Pod Identity)."""
+    """Secret whose keys become environment variables of coordinator, learner and rollout servers:
+    AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and HF_TOKEN for a hf:// model that needs one. Without the
+    first two, or without a Secret, they use the service account's own identity (IRSA or EKS Pod Identity)."""
     role_secret_refs: RoleSecretRefs | None = None
-    """Secrets that stand for secretRef in the pods of one role, so that each role may do no more than it
-    needs (docs/security.md). A role that is absent here has secretRef."""
+    """Secrets that replace secretRef in the pods of one role, so that each role has only the rights that it
+    needs (docs/security.md). A role that is absent here uses secretRef."""
 
     def secret_of(self, role: str) -> SecretRef | None:
-        """The Secret with the store's credentials of a role; None: its service account's own identity."""
+        """The Secret with a role's credentials for the store; None: its service account's own identity."""
         own = self.role_secret_refs and getattr(self.role_secret_refs, role, None)
         return own or self.secret_ref

@@ -1,4 +1,4 @@
-"""The part of an object's metadata that Headway reads, and the rules its name keeps."""
+"""The part of an object's metadata that Headway reads, and the rules for its name."""
 
 import re
 from datetime import datetime

@@ -1,4 +1,4 @@
-"""What is trained: the base model, and which of its weights move."""
+"""What is trained: the base model, and which of its weights change."""
 
 import re
 from typing import Annotated, Final, Literal
@@ -21,14 +21,14 @@ class Lora(SpecModel):
     """true multiplies the adapter's output by alpha / sqrt(rank) instead (rsLoRA), so that a large rank
     learns as fast as a small one. Rollout servers do the same."""
     dropout: Annotated[float, Field(ge=0), at_most("spec.model.lora.dropout", 0.9)] = 0.0
-    """Share of the adapter's inputs that are set to 0 while gradients are computed; at most 0.9. Nothing else
-    has dropout: not sampling, and no log-probability that is compared with the servers'. 0 is none, and is
+    """Share of the adapter's inputs that are set to 0 while gradients are computed; at most 0.9. Sampling has
+    no dropout, and neither do log-probabilities that are compared with the servers'. 0 is none, and is
     usual."""
     targets: Annotated[
         tuple[Annotated[str, Field(min_length=1, max_length=128)], ...], Field(max_length=32)
     ] = ()
-    """Names of the linear modules that get an adapter (q_proj, up_proj, ...). Absent: every linear module;
-    in a mixture of experts, those outside its feed-forward layers. Embeddings, output head and experts get
+    """Names of the linear modules that get an adapter (q_proj, up_proj, ...). Absent: every linear module; in
+    a mixture of experts, those outside its feed-forward layers. Embeddings, the output head and experts get
     none."""
 
 
@@ -37,7 +37,7 @@ class Full(SpecModel):
 
 
 def revision_of_hub(field: str) -> Rule:
-    """Only the hub keeps revisions: elsewhere one would be ignored."""
+    """A revision needs a hf:// address, because only the hub keeps revisions."""
     return Rule(
         "!has(self.revision) || self.base.startsWith('hf://')",
         f"{field} is of a hf:// model and has no effect with any other; remove it, and let base be the "
@@ -52,7 +52,7 @@ HUB_PATTERN: Final = f"^hf://({_PART}/)?{_PART}$"
 
 
 def name_of_hub(field: str) -> Rule:
-    """A hf:// address is a name that the hub would give."""
+    """A hf:// address must be a name that the hub allows."""
     return Rule(
         f"!self.startsWith('hf://') || (self.matches('{HUB_PATTERN}') && !self.contains('--') && "
         "!self.contains('..') && !self.endsWith('.git'))",
@@ -82,8 +82,8 @@ class WarmStart(SpecModel):
     )
 
     job: Label | None = None
-    """An RLTrainingJob in the same namespace that has ended: the weights that validated best are taken, or
-    its last. Which they were is kept in status.warmStart. Until it has ended this job waits."""
+    """An RLTrainingJob in the same namespace. This job waits until that job has ended. Then it takes the
+    weights that validated best, or the last ones. status.warmStart keeps which they were."""
     uri: (
         Annotated[
             Uri,
@@ -92,8 +92,8 @@ class WarmStart(SpecModel):
         ]
         | None
     ) = None
-    """A folder in Hugging Face layout, with a LoRA adapter or with all weights of a model: s3://BUCKET/PREFIX,
-    read with the endpoint and credentials of spec.output, or hf://ORGANIZATION/NAME."""
+    """A folder in Hugging Face layout, with a LoRA adapter or with all weights of a model. s3://BUCKET/PREFIX
+    is read with the endpoint and credentials of spec.output. hf://ORGANIZATION/NAME is on the hub."""
 
 
 class ModelSpec(SpecModel):
@@ -114,13 +114,12 @@ class ModelSpec(SpecModel):
         uri_scheme("spec.model.base", "hf", "s3"),
         name_of_hub("spec.model.base"),
     ]
-    """Where the base model comes from: hf://ORGANIZATION/NAME on the Hugging Face hub, with the HF_TOKEN of
-    the Secret of spec.output.secretRef where the model is private or gated, or
-    s3://BUCKET/PREFIX of a folder in Hugging Face layout, read with the endpoint and credentials of
-    spec.output."""
+    """Where the base model comes from. hf://ORGANIZATION/NAME is on the Hugging Face hub; a private or gated
+    model needs HF_TOKEN in the Secret of spec.output.secretRef. s3://BUCKET/PREFIX is a folder in Hugging
+    Face layout, read with the endpoint and credentials of spec.output."""
     revision: Annotated[str, Field(min_length=1, max_length=128)] | None = None
-    """Branch, tag or commit of a hf:// model. Absent: the default branch; pin a commit for a run that
-    can be repeated."""
+    """Branch, tag or commit of a hf:// model. Absent: the default branch. Pin a commit so that the run can be
+    repeated."""
     dtype: Annotated[
         Literal["bfloat16", "float16", "float32"],
         not_yet(
@@ -130,7 +129,7 @@ class ModelSpec(SpecModel):
         ),
     ] = "bfloat16"
     """Number format of the weights in learner and rollout servers. float32 makes sampling and training
-    probabilities agree closely, at twice the memory. float16 is not run yet."""
+    probabilities agree closely, at twice the memory. float16 is not supported yet."""
     context_length: Annotated[int, Field(ge=64, le=2097152)] | None = None
     """Most tokens of one episode: prompt, every turn and every tool result together. Absent: the
     model's own limit."""
@@ -139,9 +138,9 @@ class ModelSpec(SpecModel):
     full: Full | None = None
     """Train every weight instead of an adapter."""
     warm_start: WarmStart | None = None
-    """Weights to start from. A LoRA adapter needs lora with its rank, alpha and targets, and goes on being
-    trained; with full it is merged into the base model first. All weights need full. Both must be of this
-    base model. Step 0 is these weights, so validation at the start measures them."""
+    """Weights to start from. They must be of this base model. A LoRA adapter needs lora with the same rank,
+    alpha and targets, and training continues on it. With full, the adapter is merged into the base model
+    first. A whole model needs full. Step 0 is these weights, so validation at the start measures them."""
 
     @property
     def effective_lora(self) -> Lora | None:

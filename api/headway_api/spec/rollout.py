@@ -1,4 +1,4 @@
-"""How episodes are sampled: the servers, the knobs of sampling, deadlines and retries."""
+"""How episodes are sampled: the servers, the sampling settings, deadlines and retries."""
 
 from collections.abc import Sequence
 from typing import Annotated, Final
@@ -24,7 +24,7 @@ class Sampling(SpecModel):
         ),
         sampled_as_asked("spec.rollout.sampling.temperature"),
     ] = 1.0
-    """Divides the logits before drawing. 1 samples from the policy that is trained; keep it."""
+    """Divides the logits before sampling. 1 samples from the policy that is trained; keep it."""
     top_p: Annotated[
         float,
         Field(ge=0, le=1),
@@ -35,9 +35,9 @@ class Sampling(SpecModel):
             lambda value: value == 1,
         ),
     ] = 1.0
-    """Share of probability that is drawn from. Training needs 1."""
+    """Share of the probability mass that tokens are drawn from. Training needs 1."""
     max_tokens: Annotated[int, Field(ge=1, le=131072)] = 4096
-    """Most tokens of one turn. Raise it when more than one response in twenty ends here."""
+    """Most tokens of one turn. Raise it when more than one response in twenty reaches it."""
 
 
 OWN_FLAGS: Final = (
@@ -79,14 +79,14 @@ OWN_FLAGS: Final = (
     "--worker-extension-cls",
     "-tp",
 )
-"""Flags of vLLM that follow from the rest of the spec. With others the learner would train on the wrong
-probabilities (`--logprobs-mode raw_logprobs`: 0.2 nats off at temperature 0.7), find no server, or one that
-answers strangers."""
+"""Flags of vLLM that the platform derives from the rest of the spec. With other values the learner would
+train on the wrong probabilities (`--logprobs-mode raw_logprobs`: 0.2 nats off at temperature 0.7), find no
+server, or find one that answers strangers."""
 
 
 def _is_free(argument: str) -> bool:
-    """Whether an argument sets none of the platform's own flags, in any way in which vLLM reads one: its
-    beginning (argparse's abbreviations), with `_`, as `--flag=value` or `--flag.key`."""
+    """Whether an argument sets none of the platform's own flags, in any form that vLLM accepts: abbreviated
+    (argparse), with `_`, as `--flag=value` or `--flag.key`."""
     name = argument.split("=")[0].split(".")[0].replace("_", "-")
     return not argument.startswith("-") or not any(flag.startswith(name) for flag in OWN_FLAGS)
 
@@ -96,7 +96,7 @@ def _are_free(arguments: Sequence[str]) -> bool:
 
 
 def without_own_flags(field: str) -> Rule:
-    """Arguments for vLLM that set nothing which follows from the rest of the spec."""
+    """Arguments for vLLM must set no flag that the platform derives from the rest of the spec."""
     return Rule(
         "self.all(argument, !argument.startsWith('-') || "
         "[argument.split('=')[0].split('.')[0].replace('_', '-')].all(name, "
@@ -110,12 +110,12 @@ class Engine(SpecModel):
     """How a rollout server runs the model."""
 
     tensor_parallel_size: Annotated[int, Field(ge=1, le=16)] = 1
-    """Accelerators one server spreads the model over."""
+    """Accelerators that one server spreads the model over."""
     extra_args: Annotated[
         tuple[Argument, ...], Field(max_length=64), without_own_flags("spec.rollout.engine.extraArgs")
     ] = ()
-    """Arguments added to vLLM's command line, after the platform's own. Those that follow from the rest of
-    the spec are refused, abbreviated ones too."""
+    """Arguments added to vLLM's command line, after the platform's own. Flags that the platform derives from
+    the rest of the spec are refused, abbreviated ones too."""
 
 
 class ServersSpec(SpecModel):
@@ -126,19 +126,19 @@ class ServersSpec(SpecModel):
     replicas: Annotated[int, Field(ge=1, le=256)] = 1
     """Rollout servers. May be changed while the job runs, also with kubectl scale."""
     max_concurrency: Annotated[int, Field(ge=1, le=4096)] = 96
-    """Most episodes in flight at once, over all servers; fewer while the servers' KV caches are full."""
+    """Most episodes in flight at once, over all servers. Fewer run while the servers' KV caches are full."""
     timeout_seconds: Annotated[int, Field(ge=10, le=86400)] = 600
-    """Longest an episode may take, in seconds, before it is ended: Truncated and judged where its own turns
-    took the time, an InfraError where it waits for something that hangs. At most
-    spec.environment.sandbox.deadlineSeconds; 60 less leave time for the judgement."""
+    """Longest time that an episode may take, in seconds, before the platform ends it. If its own turns took
+    the time, it is Truncated and judged. If it waits for something that hangs, it is an InfraError. At most
+    spec.environment.sandbox.deadlineSeconds; 60 less leaves time for the judgement."""
     max_retries: Annotated[int, Field(ge=0, le=10)] = 3
-    """How often an episode that ended as an InfraError is tried again before its group goes on
-    without it."""
+    """How often an episode that ended as an InfraError is tried again. After that its group continues without
+    it."""
     engine: Engine = Engine()
     """How a server runs the model."""
     resources: Resources | None = None
-    """Resources of one server. Absent: the operator's default, with one GPU for each of
-    engine.tensorParallelSize where the cluster has GPUs."""
+    """Resources of one server. Absent: the operator's default; if the cluster has GPUs, with one GPU for each
+    of engine.tensorParallelSize."""
     pod_template: PodTemplate | None = None
     """Fragment of a PodTemplateSpec merged over the platform's (nodeSelector, tolerations, ...): containers,
     volumes and variables by name, tolerations added."""
@@ -162,4 +162,4 @@ class RolloutSpec(ServersSpec):
     """How tokens are drawn in training."""
     episode_token_limit: Annotated[int, Field(ge=1, le=2097152)] | None = None
     """Most tokens sampled in one episode, over all its turns, in training, preflight and validation. An
-    episode that reaches it is Truncated and judged. At least sampling.maxTokens. Absent: no limit."""
+    episode that reaches the limit is Truncated and judged. At least sampling.maxTokens. Absent: no limit."""

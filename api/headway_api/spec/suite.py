@@ -1,4 +1,4 @@
-"""What a candidate must not have lost: tasks of Inspect AI, run beside the job's own rows."""
+"""Suites: tasks of Inspect AI that candidates are measured on, beside the job's own rows."""
 
 from typing import Annotated, Any, Final, Literal
 
@@ -14,18 +14,18 @@ RESERVED: Final = ("all", "other")
 ENTRYPOINT: Final = "headway_sandbox.suites.environment:InspectSample"
 """The class in the sandbox image that runs one sample."""
 PROGRAM: Final = ("python3", "-m", "headway_sandbox.suites.program")
-"""What acts in an episode of a suite."""
+"""The program that acts in an episode of a suite."""
 BOUNDS: Final = (-1e6, 1e6)
-"""Lowest and highest score of a sample: a scorer's scale is its own."""
+"""Lowest and highest score of a sample, wide because each scorer has a scale of its own."""
 SAMPLE: Final = "sample"
 """Column of a suite's rows: index into the task's dataset."""
 CHECK: Final = "check"
-"""Column of the one row by which the preflight has the task loaded."""
+"""Column of the one row with which the preflight makes the sandbox load the task."""
 
 
 class Suite(SpecModel):
-    """A task of Inspect AI (inspect.aisi.org.uk) that every candidate is measured on too. Each of its samples
-    is an episode like any other; in the results its name stands as the task."""
+    """A task of Inspect AI (inspect.aisi.org.uk) that every candidate is also measured on. Each of its
+    samples is an episode like any other. In the results the suite's name is the task."""
 
     name: Annotated[
         Label,
@@ -36,12 +36,12 @@ class Suite(SpecModel):
             lambda value: value not in RESERVED,
         ),
     ]
-    """Name of the task in the results, for the gate too. No value of spec.data.taskColumn may equal it."""
+    """Name of the task in the results and for the gate. No value of spec.data.taskColumn may equal it."""
     image: Annotated[str, Field(min_length=1, max_length=512)]
     """Container image: Headway's sandbox image with inspect-ai, openai, the task and its dataset added. Its
     pods reach the candidate and nothing else, so nothing can be fetched while a sample runs."""
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = None
-    """When nodes pull the image. Absent: as Kubernetes does, Always for :latest, else IfNotPresent."""
+    """When nodes pull the image. Absent: as in Kubernetes, Always for :latest, otherwise IfNotPresent."""
     task: Annotated[
         str,
         Field(
@@ -53,15 +53,16 @@ class Suite(SpecModel):
     args: FreeForm | None = None
     """Arguments of the task, by name."""
     limit: Annotated[int, Field(ge=1, le=10000)]
-    """Measure on the first so many samples, in the order of the task's dataset."""
+    """Number of samples to measure on: the first ones, in the order of the task's dataset."""
     epochs: Annotated[int, Field(ge=1, le=32)] = 1
     """Tries on each sample."""
     sandbox: Sandbox = Sandbox()
-    """The pod each sample runs in. Inspect AI takes seconds of a CPU to start: give it one."""
+    """The pod that each sample runs in. Inspect AI needs seconds of CPU time to start: give the pod one
+    CPU."""
 
     @property
     def environment(self) -> EnvironmentSpec:
-        """A sample as an episode: what its sandbox runs."""
+        """The environment of a sample's episode: what its sandbox runs."""
         return EnvironmentSpec(
             image=self.image,
             image_pull_policy=self.image_pull_policy,
@@ -71,12 +72,12 @@ class Suite(SpecModel):
         )
 
     def row(self, sample: int) -> dict[str, Any]:
-        """What an episode on one of its samples begins with."""
+        """The row with which an episode on a sample begins."""
         return {SAMPLE: sample}
 
     @property
     def last_row(self) -> dict[str, Any]:
-        """The row of the last sample, by which the preflight learns whether there are so many."""
+        """The row of the last sample. With it the preflight checks that there are that many samples."""
         return {SAMPLE: self.limit - 1, CHECK: True}
 
 
@@ -91,11 +92,11 @@ FIELDS: Final = {
     "spec.agent.sandboxed.command": "image",
     "spec.environment.config": "args",
 }
-"""Field that a sandbox names -> the suite's own, where that is another."""
+"""Field that a sandbox names -> the suite's own field, if the names differ."""
 
 
 def field_said(suite: str, field: str | None) -> str:
-    """The field of a suite for the one that its sandbox names, as of any environment."""
+    """The field of a suite for a field that its sandbox names in the terms of any environment."""
     if field is None:
         return field_of(suite, "image")
     if field.startswith("suite."):

@@ -1,4 +1,4 @@
-"""RLTrainingJob: one run of reinforcement learning, from dataset to adapter."""
+"""RLTrainingJob: one run of reinforcement learning, from dataset to trained weights."""
 
 import math
 from typing import Annotated, Final, Literal
@@ -35,7 +35,7 @@ EPISODE_WITHIN_SANDBOX: Final = Rule(
 
 
 class FailurePolicySpec(SpecModel):
-    """How failures of the job's own pods are met. Disruptions (a drained node) do not count, and a failure
+    """What happens after failures of the job's own pods. Disruptions (a drained node) do not count. A failure
     of the learner counts once, however many nodes it has."""
 
     mutable = frozenset({"max_restarts"})
@@ -43,13 +43,13 @@ class FailurePolicySpec(SpecModel):
     max_restarts: Annotated[int, Field(ge=0, le=1000)] = 5
     """Restarts of a role before the job fails. May be changed while the job is suspended."""
     rules: Annotated[tuple[FailureRule, ...], Field(max_length=16)] = ()
-    """What each kind of failure leads to (docs/failures.md); the first that matches decides, and where none
-    does, the failure counts and a disruption does not."""
+    """What happens after each kind of failure (docs/failures.md). The first rule that matches decides. If
+    none matches, a failure counts and a disruption does not."""
 
 
 class RLTrainingJobSpec(SpecModel):
-    """What to train, on what, how, and where the result goes. Immutable but for the fields that say
-    otherwise: make a new job to change the rest."""
+    """What to train, on what, how, and where the result goes. Immutable, except for the fields that say
+    otherwise: create a new job to change the rest."""
 
     mutable = frozenset(
         {
@@ -129,10 +129,10 @@ class RLTrainingJobSpec(SpecModel):
     )
 
     suspend: bool = False
-    """true stops every pod of the job and holds it until it is false again; it then goes on from the last
-    completed step. May be changed while the job runs."""
+    """true stops every pod of the job until it is false again. The job then resumes from the last completed
+    step. May be changed while the job runs."""
     seed: Annotated[int, Field(ge=0, le=2147483647)] = 0
-    """Seed of the order of rows and of every draw."""
+    """Seed of the order of rows and of every random draw."""
     model: ModelSpec
     """What is trained."""
     data: DataSpec
@@ -160,50 +160,50 @@ class RLTrainingJobSpec(SpecModel):
     preflight: PreflightSpec = PreflightSpec()
     """Checks before the first gradient."""
     collapse: CollapseSpec = CollapseSpec()
-    """What happens at signs of collapse."""
+    """What happens when signals of collapse are raised."""
     budget: BudgetSpec | None = None
     """The most the job may cost (docs/budget.md). May be changed while the job runs."""
     price_book: Subdomain | None = None
-    """ConfigMap of this namespace with the price book that costs are by, under the key prices.yaml
-    (docs/prices.md). Absent: headway-prices, where there is one; else the built-in book. What it says may be
-    changed while the job runs."""
+    """ConfigMap of this namespace with the price book for costs, under the key prices.yaml (docs/prices.md).
+    Absent: headway-prices if it exists, otherwise the built-in book. The ConfigMap's content may be changed
+    while the job runs."""
     checkpoints: CheckpointsSpec = CheckpointsSpec()
     """What is kept to resume from."""
     tracking: TrackingSpec = TrackingSpec()
     """Where metrics go besides Prometheus."""
     failure_policy: FailurePolicySpec = FailurePolicySpec()
-    """How failures are met."""
+    """What happens after failures."""
     readiness_policy: Literal["Accepted", "Running", "Succeeded"] = "Running"
-    """When the Ready condition is true, for what waits on it (Flux, Helm 4, and Argo CD with the health check
-    of docs/gitops.md): once the spec is accepted, once every role runs, or once the job has succeeded. A job
-    that is suspended is ready too, unless this is Succeeded; one that paused itself is not."""
+    """When the Ready condition is true: once the spec is accepted, once every role runs, or once the job has
+    succeeded. Flux, Helm 4, and Argo CD with the health check of docs/gitops.md wait for it. A suspended job
+    is ready too, unless this is Succeeded. A job that paused itself is not ready."""
     active_deadline_seconds: Deadline | None = None
-    """Longest the job may take, in seconds, suspended time left out; it then fails. Absent: no limit.
-    May be changed while the job runs."""
+    """Longest time that the job may take, in seconds, without suspended time; it then fails. Absent: no
+    limit. May be changed while the job runs."""
     pending_deadline_seconds: Deadline = 3600
-    """Longest the job may wait for its pods to be ready, in seconds, suspended time left out; it then
-    fails, naming what it waited for. May be changed while the job is suspended."""
+    """Longest time that the job may wait for its pods to be ready, in seconds, without suspended time. It
+    then fails, and names what it waited for. May be changed while the job is suspended."""
     ttl_seconds_after_finished: Annotated[int, Field(ge=0, le=31536000)] | None = None
-    """Delete the job, its pods and its status so many seconds after it ended; what lies under spec.output
-    stays. Absent: keep it. May be changed while the job runs."""
+    """Delete the job, its pods and its status this many seconds after it ends. Everything under spec.output
+    stays. Absent: keep the job. May be changed while the job runs."""
     managed_by: Annotated[str, Field(pattern=MANAGER_PATTERN, max_length=63)] | None = None
     """Controller that runs the job, as domain/name. Absent: this operator."""
     service_account_name: Subdomain | None = None
-    """Service account of learner, coordinator and rollout servers; a sandbox never gets it. Absent: one
-    made for the job."""
+    """Service account of learner, coordinator and rollout servers; a sandbox never gets it. Absent: the
+    operator creates one for the job."""
     image_pull_secrets: Annotated[tuple[ObjectName, ...], Field(max_length=8)] = ()
-    """Secrets to pull the job's images with."""
+    """Secrets with which nodes pull the job's images."""
     output: OutputSpec
     """Where the results go."""
 
     @property
     def evaluation_max_tokens(self) -> int:
-        """Most tokens of a turn in validation: its own limit, else that of training."""
+        """Most tokens of a turn in validation: its own limit, or that of training."""
         return self.evaluation.sampling.max_tokens or self.rollout.sampling.max_tokens
 
     @property
     def has_validation_server(self) -> bool:
-        """Whether a rollout server of its own samples the held-out rows."""
+        """Whether a separate rollout server samples the held-out rows."""
         return self.evaluation.servers == "Dedicated"
 
     @property
@@ -231,4 +231,4 @@ class RLTrainingJob(Model):
     spec: RLTrainingJobSpec
     """What to train, on what, how, and where the result goes."""
     status: RLTrainingJobStatus = Field(default_factory=RLTrainingJobStatus)
-    """What has become of it. Written by the platform."""
+    """Observed state, written by the platform."""

@@ -1,4 +1,4 @@
-"""What is measured around the reward: evaluation, preflight, signs of collapse."""
+"""What is measured besides the reward: evaluation, preflight, signals of collapse."""
 
 from typing import Annotated, Final, Literal, get_args
 
@@ -32,7 +32,7 @@ class EvaluationSampling(SpecModel):
     temperature: Annotated[
         float, Field(ge=0, le=2), sampled_as_asked("spec.evaluation.sampling.temperature")
     ] = 0.0
-    """Divides the logits before drawing; 0 always takes the likeliest token. Give 1 to see what training
+    """Divides the logits before sampling; 0 always takes the likeliest token. Give 1 to see what training
     samples look like."""
     top_p: Annotated[
         float,
@@ -43,7 +43,7 @@ class EvaluationSampling(SpecModel):
             lambda self: self > 0,
         ),
     ] = 1.0
-    """Share of probability that is drawn from."""
+    """Share of the probability mass that tokens are drawn from."""
     max_tokens: Annotated[int, Field(ge=1, le=131072)] | None = None
     """Most tokens of one turn. Absent: spec.rollout.sampling.maxTokens."""
 
@@ -72,38 +72,41 @@ class MeasureSpec(SpecModel):
     sampling: EvaluationSampling = EvaluationSampling()
     """How tokens are drawn."""
     pass_k: PassK = (1,)
-    """The k of pass_at_k (one of k tries succeeds) and pass_power_k (all k do), each at most groupSize. Each
-    is reported twice: by the reward under val/reward, and by the external score under val/external_score."""
+    """The k of pass_at_k (at least one of k tries succeeds) and pass_power_k (all k do), each at most
+    groupSize. Each is reported twice: by the reward under val/reward, and by the external score under
+    val/external_score."""
     success_threshold: Annotated[float, Field(ge=-1e6, le=1e6)] = 1.0
-    """A try succeeds with this external score or more. Under val/reward its reward decides instead."""
+    """A try succeeds if its external score is at least this. Under val/reward its reward decides instead."""
     max_rows: Annotated[int, Field(ge=1, le=1000000)] | None = None
-    """Measure on the first so many rows. Absent: all of them."""
+    """Number of rows to measure on: the first ones. Absent: all of them."""
 
 
 class EvaluationSpec(MeasureSpec):
-    """Validation during training: the same rows each time, scored by reward and external score."""
+    """Validation during training, on the same rows each time, by reward and external score."""
 
     mutable = frozenset({"every_steps"})
 
     every_steps: Annotated[int, Field(ge=0, le=1000)] = 10
-    """Training steps between validations; one more follows the last step. 0 does not validate. May be
-    changed while the job is suspended."""
+    """Training steps between validations; one more follows the last step. 0 makes none. May be changed while
+    the job is suspended."""
     at_start: bool = True
-    """Validate the base model before the first step, so that there is something to compare with."""
+    """true validates the base model before the first step, for comparison."""
     servers: Literal["Shared", "Dedicated"] = "Shared"
-    """Who samples held-out rows. Shared: the servers of training, which waits meanwhile where it trains full
-    weights. Dedicated: one more server, with its accelerators; training goes on. It samples as many episodes
-    at once as one server's share of rollout.maxConcurrency, beside those of training."""
+    """Who samples held-out rows. Shared: the servers of training; with full weights, training waits
+    meanwhile. Dedicated: one more server, with its own accelerators, while training continues. That server
+    samples as many episodes at once as one server's share of rollout.maxConcurrency, beside those of
+    training."""
 
 
 class PreflightSpec(SpecModel):
-    """Checks before the first gradient: of bucket, data, model files, environment, reward and context, and of
-    episodes that the untrained model samples on one rollout server, before a learner exists."""
+    """Checks before the first gradient. They cover bucket, data, model files, environment, reward and
+    context. They also judge episodes that the untrained model samples on one rollout server, before a learner
+    exists."""
 
     policy: Policy = "Enforce"
-    """Enforce fails the job where a check fails; Warn says so in the PreflightPassed condition and goes
-    on; Off leaves out the checks of environment, reward and context, and samples nothing. Data and model
-    files are read, and fail the job, under every policy: it cannot run without them."""
+    """Enforce fails the job when a check fails. Warn reports the failure in the PreflightPassed condition and
+    continues. Off leaves out the checks of environment, reward and context, and samples nothing. Every policy
+    reads data and model files. A fault in them fails the job, because it cannot run without them."""
     episodes: Annotated[
         int,
         Field(ge=0, le=10000),
@@ -113,10 +116,10 @@ class PreflightSpec(SpecModel):
             lambda value: value == 0 or value >= 8,
         ),
     ] = 100
-    """Baseline episodes, rounded up to whole groups of algorithm.groupSize, and to 12 rows where there are
-    so many: fewer tell little. They are sampled as training samples, billed as evaluation, kept in
-    spec.output and never trained on. Fewer are sampled where a failure is certain before. 0: the checks
-    that need none."""
+    """Baseline episodes, rounded up to whole groups of algorithm.groupSize, and to 12 rows if there are that
+    many, since fewer show little. They are sampled like training episodes, billed as evaluation, kept in
+    spec.output and never trained on. If a failure is certain earlier, fewer are sampled. 0: only the checks
+    that need no episodes."""
     checks: Annotated[
         dict[str, Policy],
         Field(max_length=len(CHECK_IDS), default_factory=dict),
@@ -126,12 +129,12 @@ class PreflightSpec(SpecModel):
             lambda value: all(check in CHECK_IDS for check in value),
         ),
     ]
-    """Another policy for single checks of baseline episodes, by the check's name, as in {foothold: Warn};
-    docs/preflight.md has them all. Of no effect where policy is Off."""
+    """Another policy for single checks of baseline episodes, by the check's name, as in {foothold: Warn}.
+    docs/preflight.md lists them all. No effect if policy is Off."""
 
 
 class CollapseSpec(SpecModel):
-    """What happens when training shows signs of collapse."""
+    """What happens when training shows signals of collapse."""
 
     validations = (
         Rule(
@@ -152,10 +155,10 @@ class CollapseSpec(SpecModel):
     )
 
     policy: Literal["Alert", "Pause", "Remediate"] = "Alert"
-    """Alert leaves the job alone; the signs are in status.signals, the condition Healthy and the metrics.
-    Pause stops every pod, as suspend does, when one of `signals` is raised. The learner leaves a checkpoint,
-    and a person has the job go on, by the command in status.pause.resume. Remediate makes one change at a
-    time, watches 25 steps, and keeps the change or takes it back (docs/remedies.md)."""
+    """Alert only reports: status.signals, the condition Healthy and the metrics show the signals. Pause stops
+    every pod, as suspend does, when one of `signals` is raised. The learner makes a checkpoint first. A
+    person resumes the job with the command in status.pause.resume. Remediate makes one change at a time,
+    watches 25 steps, and keeps the change or undoes it (docs/remedies.md)."""
     signals: (
         Annotated[
             tuple[SignalName, ...],
@@ -168,9 +171,9 @@ class CollapseSpec(SpecModel):
         ]
         | None
     ) = None
-    """With Pause: the signs that the job stops for. With Remediate: those that something is changed for.
-    Absent: RewardCollapsed, NothingToTrain, ValidationParted, ScoreParted, EntropyRising, PolicyMismatch and
-    TooFewEffectiveSamples."""
+    """With Pause: the signals at which the job stops. With Remediate: the signals at which the job is
+    changed. Absent: RewardCollapsed, NothingToTrain, ValidationParted, ScoreParted, EntropyRising,
+    PolicyMismatch and TooFewEffectiveSamples."""
     remedies: Annotated[
         tuple[RemedyName, ...],
         Field(max_length=len(REMEDIES)),
@@ -180,16 +183,16 @@ class CollapseSpec(SpecModel):
             lambda value: len(set(value)) == len(value),
         ),
     ] = REMEDIES
-    """With Remediate: which changes may be made, in this order. RollBack goes back to the best validated
-    checkpoint. OnPolicy sets maxStepsOffPolicy to 0. CispoToPpo trains with ppo, its bounds 0.8 and 1.2.
+    """With Remediate: the changes that may be made, in this order. RollBack goes back to the best validated
+    checkpoint. OnPolicy sets maxStepsOffPolicy to 0. CispoToPpo trains with ppo and the bounds 0.8 and 1.2.
     LowerLearningRate lowers learningRate. SmallerGroups and LargerBatch change groupSize and batchSize.
-    WiderAdapter doubles rank and alpha of the adapter, whose output stays the same; rollout servers set
-    memory aside for it from the start. ReferenceKl penalizes distance to the base model, which with full
-    weights takes the memory of another copy in each learner process."""
+    WiderAdapter doubles rank and alpha of the adapter, and its output stays the same. Rollout servers reserve
+    memory for it from the start. ReferenceKl penalizes distance to the base model. With full weights it needs
+    the memory of another copy in each learner process."""
     max_remedies: Annotated[int, Field(ge=0, le=8)] = MOST_REMEDIES
-    """With Remediate: most changes made; then the job goes on as it is."""
+    """With Remediate: the most changes that are made. After them the job continues unchanged."""
 
     @property
     def acted_upon(self) -> tuple[SignalName, ...]:
-        """The signs that the job stops for, or is changed for, where its policy is to act."""
+        """The signals at which the job stops or is changed, if its policy acts."""
         return ACTED_UPON if self.signals is None else self.signals

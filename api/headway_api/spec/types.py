@@ -19,7 +19,7 @@ PRESERVE = {"x-kubernetes-preserve-unknown-fields": True}
 
 
 def _as_text(value: Any) -> Any:
-    """An integer may be written as a number. Half a CPU is "0.5" or 500m: the schema has no fractions."""
+    """Accept an integer as a quantity. Write half a CPU as "0.5" or 500m: the schema has no fractions."""
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
@@ -47,16 +47,16 @@ Subdomain = Annotated[str, Field(pattern=SUBDOMAIN_PATTERN, min_length=1, max_le
 Uri = Annotated[str, Field(min_length=1, max_length=1024)]
 Argument = Annotated[str, Field(max_length=1024)]
 FREE_DEPTH: Final = 16
-"""Levels of lists and objects in a field that no schema holds."""
+"""Levels of lists and objects in a field without a schema."""
 FREE_VALUES: Final = 4000
 FREE_BYTES: Final = 64 * KIB
-"""As JSON. An environment's config becomes a variable of its pods, of which Linux takes 128 KiB."""
+"""Most bytes as JSON. An environment's config becomes a variable of its pods, and Linux takes 128 KiB."""
 FREE_KEYS: Final = 256
-"""Of the outermost object, so that the API server can hold it to that."""
+"""Most keys of the outermost object, so that the API server can enforce it."""
 
 
 def _held(value: dict[str, Any]) -> dict[str, Any]:
-    """A free-form value within bounds; ValueError with what to write instead."""
+    """The value, if it is within bounds; otherwise ValueError with what to write instead."""
     try:
         nesting(value, FREE_DEPTH, FREE_VALUES)
     except OutOfBounds as error:
@@ -75,10 +75,10 @@ PodTemplate = Annotated[
 
 
 def uri_scheme(field: str, *schemes: str) -> Rule:
-    """The field holds a URI with one of these schemes.
+    """The field must be a URI with one of these schemes.
 
-    Where s3:// may stand, file:// may too, but only outside a cluster: the API server refuses it in a CR,
-    the models take it, so that every process of a job can be run on one machine over a folder.
+    A field that takes s3:// also takes file://, but only outside a cluster. The API server refuses file:// in
+    a CR. The models accept it, so that every process of a job can run on one machine over a folder.
     """
     prefixes = tuple(f"{scheme}://" for scheme in schemes)
     listed = " || ".join(f"self.startsWith('{prefix}')" for prefix in prefixes)
@@ -91,12 +91,12 @@ def uri_scheme(field: str, *schemes: str) -> Rule:
 
 
 def at_most(field: str, limit: float) -> Rule:
-    """The field's largest value, which is no whole number: the API server would show it rounded to one."""
+    """The field's largest value, for limits that are not integers: the API server would show them rounded."""
     return Rule(f"self <= {limit}", f"{field} must be at most {limit}", lambda value: value <= limit)
 
 
 def sampled_as_asked(field: str) -> Rule:
-    """The temperature is one that the servers sample with."""
+    """The temperature must be one that the servers really sample with."""
     return Rule(
         "self == 0.0 || self >= 0.01",
         f"{field} must not lie between 0 and 0.01: vLLM would sample with 0.01 instead, and what is recorded "

@@ -1,8 +1,8 @@
-"""What the platform answers: the `status` of both kinds.
+"""What the platform reports: the `status` of both kinds.
 
 Two writers share it. Each has its own field manager and leaves the other's fields alone
-(`names.FIELD_MANAGER_OPERATOR`, `names.FIELD_MANAGER_COORDINATOR`). Nothing here is a source: numbers
-are projections of the ledger and the step reports. Fractions are strings, as everywhere in Kubernetes.
+(`names.FIELD_MANAGER_OPERATOR`, `names.FIELD_MANAGER_COORDINATOR`). Status is no source: its numbers are
+projections of the ledger and the step reports. Fractions are strings, as everywhere in Kubernetes.
 """
 
 from headway_api.status.common import (

@@ -35,7 +35,7 @@ Word = Annotated[str, Field(max_length=128)]
 
 
 def list_map(key: str) -> dict[str, Any]:
-    """A list that two writers may each own entries of, told apart by `key`."""
+    """A list of which two writers may each own entries; `key` identifies an entry."""
     return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]}
 
 
@@ -52,13 +52,13 @@ class Role(StatusModel):
     name: Word
     """learner, rollout, coordinator, broker or judge."""
     desired: Count = 0
-    """Pods wanted."""
+    """Pods that should run."""
     ready: Count = 0
-    """Pods ready."""
+    """Pods that are ready."""
     restarts: Count = 0
     """Restarts after failures; disruptions do not count."""
     message: Text | None = None
-    """What keeps it from being ready, in the API's own words."""
+    """What keeps the pods from being ready, in the Kubernetes API's own words."""
 
 
 class MlflowRun(StatusModel):

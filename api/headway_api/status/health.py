@@ -12,97 +12,99 @@ from headway_api.status.common import Count, Text, Word
 
 
 class Signal(StatusModel):
-    """A sign that training goes wrong."""
+    """A signal that training goes wrong."""
 
     name: Word
-    """Which one; docs/signals.md explains each."""
+    """Name of the signal; docs/signals.md explains each."""
     state: SignalState
-    """Suspect: over its threshold, not yet for long. Raised: for long enough. Unknown: too few steps say
-    anything."""
+    """Suspect: over its threshold, but not yet for long enough. Raised: over it for long enough. Unknown: too
+    few steps have the figure."""
     since: Count = 0
-    """Step since which it is in this state."""
+    """First step of this state."""
     value: Word | None = None
-    """The figure that is judged, with its 95 % interval where it has one."""
+    """The figure that is judged, with its 95 % confidence interval if it has one."""
     threshold: Word | None = None
-    """What it is held against."""
+    """What the figure is compared with."""
     message: Text = ""
-    """What was seen, and the first thing to change."""
+    """What was observed, and the first thing to change."""
 
 
 class Pause(StatusModel):
-    """Training was stopped at a sign of collapse, and waits for a person."""
+    """The job stopped training at a signal of collapse, and waits for a person."""
 
     signal: Word
-    """The sign it was stopped for, the gravest one."""
+    """The most severe signal that it stopped for."""
     signals: Annotated[list[Word], Field(max_length=32, default_factory=list)]
-    """Signs of spec.collapse.signals that were raised then, or before the pods were gone. The job does not
-    stop for them again unless they are cleared and raised anew."""
+    """Signals of spec.collapse.signals that were raised then, or before the pods had ended. The job stops for
+    one of them again only after it was cleared and raised again."""
     step: Count
-    """The newest step that was taken."""
+    """The newest step that was completed."""
     time: datetime
-    """When it was stopped. Names the pause: a step may come a second time."""
+    """When training stopped. The time identifies the pause, because a step number can occur twice."""
     message: Text = ""
-    """What was seen, with the numbers, and the first thing to change."""
+    """What was observed, with the numbers, and the first thing to change."""
     resume: Text = ""
-    """The command that has the job go on."""
+    """The command that resumes the job."""
 
 
 RemedyState = Literal["Watching", "Kept", "Undone", "Replaced", "Refused"]
-"""What became of a remedy; `Remediation.state` explains each."""
+"""Result of a remedy; `Remediation.state` explains each."""
 
 
 class RemedyFigures(StatusModel):
-    """How a job did at a moment."""
+    """Figures of a job at one moment."""
 
     reward: Word | None = None
-    """Mean training reward of the last steps, at most ten, with its 95 % interval."""
+    """Mean training reward of the last steps, at most ten, with its 95 % confidence interval."""
     steps: Count | None = None
-    """How many steps."""
+    """Number of those steps."""
     validated_step: Count | None = None
-    """Step of the newest validation. Of the figures after a remedy: of those made since."""
+    """Step of the newest validation. In the figures after a remedy, only validations since the remedy
+    count."""
     external_score: Decimal | None = None
-    """Its external score."""
+    """External score of that validation."""
 
 
 class Remediation(StatusModel):
-    """A change that was made to the running job: against a sign of collapse, or since a person ordered it."""
+    """A change to the running job, made against a signal of collapse or because a person ordered it."""
 
     number: Count
-    """Which change of the job; those that the learner refused count too."""
+    """Number of the change in this job. Changes that the learner refused count too."""
     step: Count
-    """The step it was made as: nothing was trained in it."""
+    """The step that made the change. Nothing was trained in it."""
     remedy: Word
-    """Which remedy; docs/remedies.md explains each."""
+    """Name of the remedy; docs/remedies.md explains each."""
     signal: Word | None = None
-    """Sign of collapse that it is meant against. Absent where a person ordered it."""
+    """Signal of collapse that the remedy acts on. Absent if a person ordered it."""
     order: Word | None = None
-    """The annotation by which a person ordered it."""
+    """The annotation with which a person ordered it."""
     action: Text
-    """What was changed, in words of the spec."""
+    """What was changed, in the terms of the spec."""
     state: RemedyState
-    """Watching: for 25 steps. Kept: it stays. Undone: it was taken back. Replaced: another one was taken
-    before its watch was over; what it changed stays. Refused: the learner could not do it."""
+    """Watching: for 25 steps. Kept: the change stays. Undone: it was undone. Replaced: another remedy was
+    applied before the watch ended; the change stays. Refused: the learner could not make it."""
     restored_step: Count | None = None
     """The step whose weights the job went back to."""
     watched_until: Count | None = None
-    """The last step of the watch. Absent while it is watched."""
+    """The last step of the watch. Absent while the watch runs."""
     before: RemedyFigures | None = None
-    """How the job did when it was decided."""
+    """Figures of the job when the remedy was decided."""
     after: RemedyFigures | None = None
-    """How it did when the watch ended."""
+    """Figures of the job when the watch ended."""
     message: Text = ""
-    """What was seen when it was decided; then why it was kept, taken back, replaced or refused."""
+    """What was observed when the remedy was decided. After that, why it was kept, undone, replaced or
+    refused."""
 
 
 class RemedyOrder(StatusModel):
-    """What became of the newest order of a person's, the annotation headway.dev/remedy."""
+    """State of a person's newest order, the annotation headway.dev/remedy."""
 
     order: Word
-    """Its text. The same text is carried out once; NAME@2 repeats it."""
+    """Text of the annotation. The same text is carried out once; NAME@2 repeats it."""
     state: Literal["Waiting", "Taken", "Refused"]
-    """Waiting: the learner is in the middle of a step, or a validation holds it up. Taken: it is in
-    remediations. Refused: it does not apply, or the learner could not do it."""
+    """Waiting: the learner is in the middle of a step, or a validation delays it. Taken: remediations
+    contains it. Refused: it does not apply, or the learner could not make it."""
     step: Count | None = None
-    """The step it was made as, or after which it was refused."""
+    """The step that made the change, or after which it was refused."""
     message: Text | None = None
     """Why it was refused."""

@@ -13,30 +13,30 @@ class Check(StatusModel):
     """One check of the preflight."""
 
     name: Word
-    """Which check."""
+    """Name of the check."""
     passed: bool
     """Whether it passed."""
     warning: bool = False
-    """It passed, and its message says what a person should look at all the same."""
+    """Whether it passed with a message that a person should read."""
     message: Text = ""
-    """The numbers, and what to change where it failed."""
+    """The numbers and, if it failed, what to change."""
     field: Annotated[str, Field(max_length=256)] | None = None
     """Field of the spec to change."""
 
 
 class PreflightFinding(StatusModel):
-    """What a check of baseline episodes came to."""
+    """Result of a check of baseline episodes."""
 
     check: Word
-    """Which check; docs/preflight.md explains each."""
+    """Name of the check; docs/preflight.md explains each."""
     verdict: Verdict
-    """Unknown: too few episodes to tell, or what it needs was not given."""
+    """Result. Unknown: too few episodes to tell, or something that the check needs was not given."""
     value: Word | None = None
-    """The number that is judged, with its 95 % interval where it has one."""
+    """The number that is judged, with its 95 % confidence interval if it has one."""
     threshold: Word | None = None
-    """What it is held against."""
+    """What the number is compared with."""
     message: Text = ""
-    """What was seen, and what to change where something is wrong."""
+    """What was observed and, if something is wrong, what to change."""
     field: Annotated[str, Field(max_length=256)] | None = None
     """Field of the spec to change."""
 
@@ -45,18 +45,18 @@ class Preflight(StatusModel):
     """The checks before the first gradient."""
 
     state: Literal["Pending", "Running", "Sampling", "Passed", "Warned", "Failed", "Skipped"] = "Pending"
-    """Where they stand. Sampling: the untrained model samples episodes on one rollout server. Warned: a check
-    failed that the spec has only warn."""
+    """State of the checks. Sampling: the untrained model samples episodes on one rollout server. Warned: a
+    check failed whose policy is Warn."""
     checks: Annotated[list[Check], Field(max_length=32, default_factory=list)]
     """Result of each check that needs no episodes."""
     episodes: Count | None = None
     """Baseline episodes that have ended."""
     wanted_episodes: Count | None = None
-    """Baseline episodes that the checks are to judge. Fewer where a failure was certain before."""
+    """Baseline episodes that the checks need. Fewer if a failure was certain earlier."""
     findings: Annotated[list[PreflightFinding], Field(max_length=16, default_factory=list)]
-    """What the checks of baseline episodes came to: what failed first, then warnings, then what is not
-    known."""
+    """Results of the checks of baseline episodes: failures first, then warnings, then what is not known."""
     summary: Word | None = None
-    """How many of them failed, warned, are not known and passed, and whether an earlier run found it."""
+    """How many of these checks failed, warned, are not known and passed, and whether the results are from an
+    earlier run."""
     waits_for: Check | None = None
-    """The check that cannot be made yet, for want of a sandbox or an agent, and why."""
+    """The check that cannot run yet because a sandbox or an agent is missing, and why."""

@@ -19,27 +19,29 @@ from headway_api.status.usage import Budget, Estimate, Usage
 
 
 class Progress(StatusModel):
-    """How far training has come."""
+    """Progress of training."""
 
     step: Count = 0
-    """Training steps completed and checkpointed."""
+    """Training steps that are completed and checkpointed."""
     max_steps: Count | None = None
-    """Steps after which the job is done: the smaller of schedule.maxSteps and what the epochs hold."""
+    """Steps after which the job is done: the smaller of schedule.maxSteps and the steps that the epochs
+    give."""
     epoch: Count = 0
-    """Passes over the training rows completed."""
+    """Completed passes over the training rows."""
     episodes: Count = 0
-    """Training episodes that were scored, however they ended; those of abandoned groups left out."""
+    """Training episodes that were scored, whatever their outcome, without those of abandoned groups."""
     policy_version: Annotated[str, Field(pattern=r"^[0-9]+\.[0-9]+$", max_length=32)] | None = None
-    """INCARNATION.STEP of the weights the servers sample with."""
+    """INCARNATION.STEP of the weights that the servers sample with."""
     updated_time: datetime | None = None
-    """When anything last went forward: the coordinator started, an episode was scored, a group ended, a
-    validation began or was completed, the learner reported a step or began a new incarnation."""
+    """Time of the last progress. It counts as progress that the coordinator starts, an episode is scored, a
+    group ends, or a validation begins or completes. The learner's reports of a step and its new incarnations
+    count too."""
     evaluating: Count | None = None
-    """Step whose validation runs now. Absent while none does."""
+    """Step whose validation runs now. Absent if none runs."""
     stalled: Text | None = None
-    """Why nothing has gone forward for a while, naming the part it waits for. Absent while it does."""
+    """Why nothing has progressed for a while, with the part that it waits for. Absent while it progresses."""
     finished: Word | None = None
-    """Why no step follows: MaxSteps, MaxEpochs, or BudgetExhausted. Absent: one may."""
+    """Why no step follows: MaxSteps, MaxEpochs, or BudgetExhausted. Absent: a step may follow."""
 
 
 class Reward(StatusModel):
@@ -63,10 +65,10 @@ class BestValidation(StatusModel):
 
 
 class TaskValidation(StatusModel):
-    """What the rows of one task came to."""
+    """Validation results of the rows of one task."""
 
     name: Word
-    """The task; `other` for those with the fewest rows, where there are more than 32."""
+    """The task. If there are more than 32 tasks, `other` has those with the fewest rows."""
     rows: Count
     """Held-out rows of the task."""
     reward: Decimal
@@ -85,10 +87,10 @@ class Validation(StatusModel):
     reward: Decimal | None = None
     """Mean reward."""
     external_score: Decimal | None = None
-    """Mean of the environment's external score, which is not the reward and not trained on."""
+    """Mean of the environment's external score. It is not the reward, and nothing is trained on it."""
     score: Word | None = None
-    """The same and half the width of its 95 % interval: 0.83 ± 0.05. Absent where no try has an external
-    score, and of a validation that was the last one again after a rollback."""
+    """The external score, and half the width of its 95 % confidence interval: 0.83 ± 0.05. Absent if no try
+    has an external score, or if a rollback made an earlier validation the last one again."""
     baseline: Decimal | None = None
     """Mean reward at step 0, before training."""
     baseline_external_score: Decimal | None = None
@@ -96,47 +98,47 @@ class Validation(StatusModel):
     best: BestValidation | None = None
     """The best so far."""
     tasks: Annotated[list[TaskValidation], Field(max_length=33, default_factory=list)]
-    """The last validation by task, where spec.data.validation.taskColumn names tasks."""
+    """The last validation by task, if spec.data.validation.taskColumn names tasks."""
 
 
 class Algorithm(StatusModel):
-    """The objective as it runs: presets and defaults written out, and what remedies have changed in it."""
+    """The objective as it runs: presets and defaults written out, with the changes that remedies made."""
 
     loss: Word | None = None
-    """Loss, as the spec names it: the ratio and the surrogate below."""
+    """Loss, as the spec names it. It sets the ratio and the surrogate below."""
     advantage: Word | None = None
     """Advantage method."""
     normalize: Word | None = None
-    """What advantages are divided by. Absent where the method does not ask."""
+    """What advantages are divided by. Absent if the method does not use it."""
     gamma: Decimal | None = None
-    """Discount of a turn's reward for each turn before it; of group_based_per_turn where
-    turns have rewards. Absent where the method does not discount."""
+    """Discount of a turn's reward for each turn before it. With group_based_per_turn it applies if turns have
+    rewards. Absent if the method does not discount."""
     ratio: Word | None = None
-    """What the ratio compares: tokens or sequences."""
+    """Whether the ratio compares tokens or sequences."""
     surrogate: Word | None = None
     """Surrogate loss of a token."""
     clip_low: Decimal | None = None
-    """Lower bound of the ratio; 0 bounds nothing. Absent where the loss does not clip."""
+    """Lower bound of the ratio; 0 bounds nothing. Absent if the loss does not clip."""
     clip_high: Decimal | None = None
-    """Upper bound of the ratio. Absent where the loss does not clip."""
+    """Upper bound of the ratio. Absent if the loss does not clip."""
     clip_dual: Decimal | None = None
-    """Bound of the ratio where the advantage is negative. Absent: none."""
+    """Bound of the ratio when the advantage is negative. Absent: none."""
     correction: Word | None = None
-    """Treatment of the gap between sampling and training probabilities."""
+    """How the gap between sampling and training probabilities is treated."""
     correction_cap: Decimal | None = None
-    """Its cap. Absent where it has none."""
+    """Cap of the correction. Absent if it has none."""
     correction_floor: Decimal | None = None
-    """Its floor. Absent where it has none."""
+    """Floor of the correction. Absent if it has none."""
     reduction: Word | None = None
-    """How token losses become one."""
+    """How the losses of tokens become one number."""
     episode_tokens: Count | None = None
-    """Tokens that an episode is planned to have, by which constant divides. Absent with other reductions."""
+    """Planned tokens of an episode, by which the reduction constant divides. Absent with other reductions."""
     denominator: Word | None = None
     """Groups that the reduction divides by: trained, or all."""
     kl_coefficient: Decimal | None = None
     """Weight of the divergence from the base model in the loss; 0 is none."""
     kl_estimator: Word | None = None
-    """How it is estimated. Absent where it has no weight."""
+    """How the divergence is estimated. Absent if its weight is 0."""
     entropy_coefficient: Decimal | None = None
     """Weight of the entropy in the loss; 0 is none."""
     plugins: Annotated[list[Word], Field(max_length=16, default_factory=list)]
@@ -144,37 +146,37 @@ class Algorithm(StatusModel):
     sampler: Word | None = None
     """Which finished group is trained next."""
     max_steps_off_policy: Count | None = None
-    """Largest lag of a trained token, in steps."""
+    """Largest staleness of a trained token, in steps."""
     batch_size: Count | None = None
     """Prompts of a training step."""
     group_size: Count | None = None
-    """Episodes tried on each of them."""
+    """Episodes on each prompt."""
     learning_rate: Decimal | None = None
     """Largest step size, reached after warm-up."""
     decay: Word | None = None
-    """How the step size changes after that."""
+    """How the step size changes after warm-up."""
     lora_rank: Count | None = None
-    """Rank of the adapter. Absent where every weight is trained."""
+    """Rank of the adapter. Absent if every weight is trained."""
     lora_alpha: Count | None = None
-    """Its scale."""
+    """Scale of the adapter."""
 
 
 class Checkpoint(StatusModel):
     """State of the learner in the artifact store. Only a learner reads it."""
 
     step: Count
-    """Step it was taken after."""
+    """Step after which it was made."""
     uri: Uri
-    """Folder it lies in."""
+    """Folder of the checkpoint."""
 
 
 class Weights(StatusModel):
-    """Trained weights in the artifact store, ready to load and to serve."""
+    """Trained weights in the artifact store, ready to load and serve."""
 
     step: Count
-    """Step they are of."""
+    """Step that made them."""
     uri: Uri
-    """Folder in Hugging Face layout: a LoRA adapter, or the whole model where all of it was trained."""
+    """Folder in Hugging Face layout: a LoRA adapter, or the whole model if every weight was trained."""
 
 
 class StartingWeights(StatusModel):
@@ -183,27 +185,27 @@ class StartingWeights(StatusModel):
     job: Word
     """The job that spec.model.warmStart named."""
     step: Count
-    """Step of that job that they are of."""
+    """Step of that job that made the weights."""
     uri: Uri
-    """Folder they lie in."""
+    """Folder of the weights."""
 
 
 class Checkpoints(StatusModel):
-    """What there is to resume from and to serve."""
+    """Checkpoints to resume from, and weights to serve."""
 
     latest: Checkpoint | None = None
-    """The one a restart resumes from."""
+    """The checkpoint from which a restart resumes."""
     best: Weights | None = None
-    """The weights that validated best, by external score, of those whose folder holds all of them: of full
-    weights, a step that was to be the last may have none. Kept, as those of every validated step are. They
-    are there to load and to serve; training resumes from latest only. Where the learner was
-    rolled back they may have been trained anew after the validation that chose them."""
+    """The weights that validated best by external score, among steps whose folder holds all weights. With
+    full weights, a step that was meant to be the last may lack such a folder. The job keeps the weights of
+    every validated step. These are for loading and serving; training resumes only from latest. After a
+    rollback, the step may have been trained again since the validation that chose it."""
     adapter: Weights | None = None
-    """The newest weights whose folder holds all of them; those of the last step when the job has ended."""
+    """The newest weights whose folder holds all of them. When the job has ended, those of the last step."""
 
 
 class Artifacts(StatusModel):
-    """Where the results lie."""
+    """Where the results are."""
 
     uri: Uri | None = None
     """The job's folder."""
@@ -214,14 +216,14 @@ class Artifacts(StatusModel):
     report: Uri | None = None
     """The report of the run."""
     page: Uri | None = None
-    """The same as one HTML file, with curves and episodes; absent where it could not be written."""
+    """The report as one HTML file, with curves and episodes. Absent if it could not be written."""
 
 
 class TestResult(StatusModel):
-    """What one set of weights reached on the test split."""
+    """Result of one set of weights on the test split."""
 
     reward: Word | None = None
-    """Mean reward with its 95 % interval."""
+    """Mean reward with its 95 % confidence interval."""
     external_score: Word | None = None
     """Mean external score."""
     success: Word | None = None
@@ -229,83 +231,84 @@ class TestResult(StatusModel):
 
 
 class Test(StatusModel):
-    """The judgement on spec.data.test, made once after training."""
+    """Result on spec.data.test, measured once after training."""
 
     step: Count
-    """Step whose weights were judged: the best validated one, or the last without validation."""
+    """Step whose weights were measured: the best validated step, or the last step without validation."""
     rows: Count
     """Rows of the test split."""
     tuned: TestResult
-    """What they reached."""
+    """Result of these weights."""
     base: TestResult | None = None
-    """What the weights from before training reached. Absent where those are not kept."""
+    """Result of the weights from before training. Absent if those are not kept."""
     reward_difference: Word | None = None
-    """How far the reward is ahead of the base's, row by row, with the 95 % interval and p."""
+    """How far the reward is above the base's, row by row, with the 95 % confidence interval and p."""
     external_score_difference: Word | None = None
-    """How far the external score is."""
+    """How far the external score is above the base's, likewise."""
 
 
 class RLTrainingJobStatus(StatusModel):
-    """What has become of a training job."""
+    """Observed state of a training job."""
 
     observed_generation: Generation | None = None
-    """metadata.generation of the spec this status is true of; -1 until the operator has seen the job."""
+    """metadata.generation of the spec that this status describes; -1 until the operator has seen the job."""
     state: State | None = None
-    """The conditions in one word, for the printer column; judge by the conditions. Queued: somebody else,
-    such as Kueue, has suspended one of its Jobs."""
+    """The conditions in one word, for the printer column; base decisions on the conditions. Queued: another
+    controller, such as Kueue, has suspended one of its Jobs."""
     reason: Word | None = None
-    """Reason of the condition that state comes from."""
+    """Reason of the condition that decides state."""
     conditions: Annotated[
         list[Condition], Field(max_length=32, default_factory=list, json_schema_extra=list_map("type"))
     ]
-    """What is so of the job."""
+    """Conditions of the job."""
     start_time: datetime | None = None
-    """When the operator first took the job up."""
+    """When the operator first acted on the job."""
     completion_time: datetime | None = None
-    """When the job ended, well or badly."""
+    """When the job ended, whether it succeeded or failed."""
     suspended_seconds: Count | None = None
-    """Seconds it was suspended, over all past suspensions; deadlines leave them out."""
+    """Seconds that the job was suspended, over all past suspensions. Deadlines do not count them."""
     warm_start: StartingWeights | None = None
-    """What spec.model.warmStart.job stood for when the job was taken up. It is not chosen again."""
+    """The weights that spec.model.warmStart.job gave when the operator accepted the job. They are not chosen
+    again."""
     warnings: Annotated[list[Text], Field(max_length=24, default_factory=list)]
-    """What seems unwise in the spec, and what to write instead. The job runs all the same."""
+    """What seems unwise in the spec, and what to write instead. The job still runs."""
     progress: Progress | None = None
-    """How far training has come."""
+    """Progress of training."""
     reward: Reward | None = None
     """Rewards of the last trained batch."""
     validation: Validation | None = None
     """The last validation."""
     test: Test | None = None
-    """The judgement on the test split, once it was made."""
+    """Result on the test split, after it was measured."""
     usage: Usage | None = None
-    """What has been used, and its cost."""
+    """What the job has used, and its cost."""
     estimate: Estimate | None = None
     """What the whole job will use and cost."""
     budget: Budget | None = None
-    """How far the job's budget is used up. Absent: it has none."""
+    """How much of the job's budget is used. Absent: the job has none."""
     grant: Grant | None = None
-    """What the RLBudget of the namespace lets the job use. Absent: there is none."""
+    """What the RLBudget of the namespace lets the job use. Absent: the namespace has none."""
     algorithm: Algorithm | None = None
     """The objective as it runs."""
     checkpoints: Checkpoints | None = None
-    """What there is to resume from and to serve."""
+    """Checkpoints to resume from, and weights to serve."""
     preflight: Preflight | None = None
     """The checks before the first gradient."""
     signals: Annotated[
         list[Signal],
         Field(max_length=SHOWN_MOST, default_factory=list, json_schema_extra=list_map("name")),
     ]
-    """Signs that training goes wrong, the worst 16: those that are raised, then suspect ones, clear ones, and
-    those of which too little is known; within each state in the order of docs/signals.md, the gravest first.
-    The condition Healthy names every raised one, also those that find no room here."""
+    """Signals that training goes wrong, the worst 16: first raised, then suspect, then clear ones, then those
+    with too little data. Within each state they have the order of docs/signals.md, the most severe first. The
+    condition Healthy names every raised signal, also those that do not fit here."""
     pause: Pause | None = None
-    """The last pause, where spec.collapse.policy is Pause. It is over once resumedPause is its time."""
+    """The last pause, if spec.collapse.policy is Pause. It has ended once resumedPause equals its time."""
     resumed_pause: datetime | None = None
-    """Time of the last pause that a person has ended, by the annotation headway.dev/resume."""
+    """Time of the last pause that a person has ended with the annotation headway.dev/resume."""
     remediations: Annotated[list[Remediation], Field(max_length=8, default_factory=list)]
     """Changes made to the running job, the last eight."""
     remedy_order: RemedyOrder | None = None
-    """What became of a person's order to change the job. Absent: there is none."""
+    """State of a person's order to change the job. Absent: there is none."""
     roles: Annotated[
         list[Role], Field(max_length=8, default_factory=list, json_schema_extra=list_map("name"))
     ]
@@ -313,12 +316,12 @@ class RLTrainingJobStatus(StatusModel):
     failures: Failures | None = None
     """What spec.failurePolicy.rules have decided. Absent: nothing yet."""
     accelerators: Accelerators | None = None
-    """Accelerators that its pods hold and have held. Absent: none has yet."""
+    """Accelerators that its pods hold and have held. Absent: no pod has held one yet."""
     rollout_replicas: Count | None = None
-    """Rollout servers there are, for the scale subresource."""
+    """Rollout servers that exist, for the scale subresource."""
     rollout_selector: Text | None = None
     """Label selector of the rollout servers, for the scale subresource."""
     artifacts: Artifacts | None = None
-    """Where the results lie."""
+    """Where the results are."""
     tracking: Tracking | None = None
     """Where metrics are tracked."""

@@ -1,4 +1,4 @@
-"""Tokens used, what they cost, what is estimated, and what is left of the budget."""
+"""Tokens used, what they cost, the estimate, and what is left of the budget."""
 
 from datetime import datetime
 from typing import Annotated, Literal
@@ -11,45 +11,45 @@ from headway_api.status.common import Count, Text, Word, list_map
 
 
 class Usage(StatusModel):
-    """What the job has used and what that costs; the ledger in spec.output is the source."""
+    """What the job has used and what that costs. The ledger in spec.output is the source."""
 
     prefill_tokens: Count = 0
-    """Prompt tokens the servers computed."""
+    """Prompt tokens that the servers computed."""
     cached_prefill_tokens: Count = 0
-    """Prompt tokens the servers found in their cache."""
+    """Prompt tokens that the servers found in their cache."""
     sample_tokens: Count = 0
     """Tokens sampled."""
     train_tokens: Count = 0
     """Tokens of trained rows, context and action."""
     discarded_tokens: Count = 0
-    """Tokens of episodes that were retried, or whose group was abandoned; uniform groups are billed."""
+    """Tokens of episodes that were retried, or whose group was abandoned. Uniform groups are billed."""
     evaluation_tokens: Count = 0
-    """Tokens of validation episodes: of prompts, with what the servers had cached, and sampled."""
+    """Tokens of validation episodes: of prompts, with those that the servers had cached, and sampled."""
     endpoint_tokens: Count = 0
-    """Tokens of prompts and answers at endpoints outside the job, as those count them."""
+    """Tokens of prompts and answers at endpoints outside the job, as those endpoints count them."""
     judge_tokens: Count = 0
     """Tokens of questions to judges and of their answers, as their endpoints count them."""
     sandbox_seconds: Decimal | None = None
-    """Seconds sandboxes were in use."""
+    """Seconds that sandboxes were in use."""
     accelerator_seconds: Decimal | None = None
-    """Seconds accelerators were held, one for each of them, until the coordinator ended; accelerators has
-    those of pods that ended after it too. Absent: none were."""
+    """Seconds that accelerators were held, counted for each accelerator, until the coordinator ended.
+    accelerators also counts pods that ended after the coordinator. Absent: none were held."""
     cost: Money | None = None
     """Cost so far by the price book, without the classes in unpriced."""
     unpriced: Annotated[list[Word], Field(max_length=16, default_factory=list)]
-    """Classes of usage that were used and have no price in the price book: what they cost is not known. Of
-    judges, endpoints and candidates of other models, CLASS:MODEL."""
+    """Classes of usage that were used and have no price in the price book, so their cost is unknown. Usage of
+    judges, endpoints and candidates of other models is named CLASS:MODEL."""
     currency: Literal["USD"] = "USD"
     """Currency of cost."""
     price_book: Word | None = None
-    """Price book used, with the date it is of: NAME@DATE."""
+    """Price book used, with its date: NAME@DATE."""
     price_book_hash: Word | None = None
-    """The first 12 digits of the SHA-256 of all that the price book says."""
+    """The first 12 digits of the SHA-256 of the price book's whole content."""
     price_corrections: Count = 0
-    """Times that a changed price book changed what had been used before. Each stands under prices/ of
-    status.artifacts.uri, with the cost before and after."""
+    """How often a changed price book changed the cost of earlier usage. Each change is recorded under prices/
+    of status.artifacts.uri, with the cost before and after."""
     price_book_problem: Text | None = None
-    """Why what the ConfigMap holds now is not in force. Absent: it is, or there is none."""
+    """Why the ConfigMap's present content is not used. Absent: it is used, or there is none."""
 
     @computed_field(description="Prefill, sample and train tokens together, and no others.")  # type: ignore[prop-decorator]
     @property
@@ -58,27 +58,27 @@ class Usage(StatusModel):
 
 
 class Estimate(StatusModel):
-    """What the whole job will use and cost, what is spent included. docs/estimate.md explains it."""
+    """What the whole job will use and cost, including what is spent. docs/estimate.md explains it."""
 
     basis: Literal["Data", "Preflight", "Running"]
-    """What it is made from. Data: rows, prompts and limits. Preflight: the preflight's episodes, of a
-    training job. Running: what is spent, and the episodes played so far. In training recent ones weigh
+    """What the estimate is based on. Data: rows, prompts and limits. Preflight: the preflight's episodes, for
+    a training job. Running: what is spent, and the episodes so far. In training, recent episodes weigh
     more."""
     time: datetime
-    """When this basis began; while the job runs, the figures go on with it."""
+    """When this basis began. The figures keep changing with it while the job runs."""
     low: Money | None = None
-    """US dollars that it costs at least, under the assumptions of docs/estimate.md. Absent where nothing can
-    be told; message says why."""
+    """US dollars that the job costs at least, under the assumptions of docs/estimate.md. Absent if nothing
+    can be estimated; message says why."""
     likely: Money | None = None
-    """What it is likely to cost."""
+    """What the job is likely to cost."""
     high: Money | None = None
-    """What it costs at most."""
+    """What the job costs at most."""
     unpriced: Annotated[list[Word], Field(max_length=16, default_factory=list)]
-    """Classes of usage that are not in the cost: they have no price, or nobody knows how much of them."""
+    """Classes of usage that the cost leaves out, because they have no price or their amount is unknown."""
     price_book: Word | None = None
-    """Price book used, with the date it is of: NAME@DATE."""
+    """Price book used, with its date: NAME@DATE."""
     prefill_tokens: Count = 0
-    """Likely prompt tokens that the servers compute. This and the next are as in usage."""
+    """Likely prompt tokens that the servers compute. This and the next fields are as in usage."""
     cached_prefill_tokens: Count = 0
     """Prompt tokens that the servers find in their cache."""
     sample_tokens: Count = 0
@@ -94,15 +94,15 @@ class Estimate(StatusModel):
     judge_tokens: Count = 0
     """Tokens of questions to judges and of their answers."""
     sandbox_seconds: Decimal | None = None
-    """Seconds sandboxes are in use."""
+    """Seconds that sandboxes are in use."""
     accelerator_seconds: Decimal | None = None
-    """Seconds accelerators are held, of those that the spec asks for by name."""
+    """Seconds that accelerators are held, of those that the spec asks for by name."""
     seconds: Count | None = None
-    """Likely seconds from the first episode to the end. Absent before any was played."""
+    """Likely seconds from the first episode to the end. Absent before the first episode."""
     episodes: Count = 0
-    """Episodes that were measured for it."""
+    """Episodes that the estimate is based on."""
     message: Text | None = None
-    """Why it says nothing, or no more than it does."""
+    """Why there is no estimate, or only a partial one."""
 
 
 class BudgetLimit(StatusModel):
@@ -110,23 +110,23 @@ class BudgetLimit(StatusModel):
     class."""
 
     name: Word
-    """`usd`, or `tokens.` and the class; of a grant with `namespace.` before it."""
+    """`usd`, or `tokens.` and the class. A grant's limit has `namespace.` before that."""
     limit: Word
     """The most that may be used."""
     spent: Word
-    """What the ledger says was used."""
+    """What was used, by the ledger."""
     reserved: Word
-    """What runs may use beyond that, at worst."""
+    """What running work may use beyond that in the worst case."""
     left: Word
-    """What neither is spent nor reserved."""
+    """What is neither spent nor reserved."""
     needed: Word | None = None
-    """The least limit with which the job goes on. Absent: this limit does not stop it."""
+    """The lowest limit with which the job can continue. Absent: this limit does not stop it."""
     wished: Word | None = None
-    """Of a grant: what the job would use if it had it. Absent: it has enough."""
+    """For a grant: what the job would use if it were granted. Absent: the job has enough."""
 
 
 class Budget(StatusModel):
-    """How far the limits of spec.budget, and what the namespace grants, are used up. docs/budget.md explains
+    """How much of the limits of spec.budget, and of the namespace's grant, is used. docs/budget.md explains
     it."""
 
     limits: Annotated[
@@ -136,7 +136,7 @@ class Budget(StatusModel):
     unpriced: Annotated[list[Word], Field(max_length=16, default_factory=list)]
     """Classes of usage that usd does not bound, since they have no price in the price book."""
     exhausted_time: datetime | None = None
-    """When it was found that nothing runs and nothing more fits. Absent: the job goes on."""
+    """When the coordinator found that nothing runs and nothing more fits. Absent: the job continues."""
     closed: bool | None = None
-    """Whether its coordinator has ended in order, so that nothing is used beyond what is said here. Absent:
-    one runs, or may have ended without a word."""
+    """Whether the coordinator has shut down properly, so that the usage shown here is final. Absent: a
+    coordinator runs, or may have ended without a final report."""
