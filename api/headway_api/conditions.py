@@ -168,7 +168,7 @@ class Condition(StatusModel):
     type: Annotated[str, Field(pattern=r"^[A-Z][A-Za-z]*$", max_length=64)]
     """What the condition is about."""
     status: ConditionStatus
-    """Whether the statement is true."""
+    """Whether it is true."""
     reason: Annotated[str, Field(pattern=CONDITION_REASON, max_length=64)]
     """Why, in one word that scripts may match on."""
     message: Annotated[str, Field(max_length=MESSAGE_LIMIT)] = ""

@@ -43,7 +43,7 @@ class Grant(StatusModel):
     parts: Annotated[
         list[Part], Field(max_length=MOST_LIMITS, default_factory=list, json_schema_extra=_BY_NAME)
     ]
-    """What the job may use, by limit. The job begins nothing that would cost more."""
+    """What the job may use, by limit. It begins nothing that would exceed it."""
 
 
 class GrantedJob(StatusModel):

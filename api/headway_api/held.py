@@ -46,7 +46,7 @@ class HeldPod(StatusModel):
     role: Word
     """Role of the pod."""
     product: Word
-    """What the pod asks for: a node's product label, or the name of the resource."""
+    """What the pod asks for, as in totals."""
     count: Annotated[int, Field(ge=1)]
     """Number of accelerators."""
     since: datetime
@@ -56,14 +56,14 @@ class HeldPod(StatusModel):
     until: datetime | None = None
     """When its last process ended. Absent while it holds accelerators."""
     gone_time: datetime | None = None
-    """When the operator first missed it. Ten minutes later, totals contains it."""
+    """When the operator first missed it. totals has it ten minutes later."""
 
 
 class Accelerators(StatusModel):
     """Accelerators that the job's pods hold and have held. Pods without accelerators are left out."""
 
     seen_time: datetime
-    """When the operator last looked. Time is counted up to then. At most a minute old while pods run."""
+    """When the operator last looked; time counts up to then. At most a minute old while pods run."""
     totals: Annotated[list[HeldSeconds], Field(max_length=MOST_TOTALS, default_factory=list)]
     """Seconds by role and product, for pods that are not in the list below."""
     pods: Annotated[list[HeldPod], Field(max_length=MOST_PODS, default_factory=list)]

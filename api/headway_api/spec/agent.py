@@ -40,16 +40,15 @@ class BuiltinAgent(SpecModel):
 
     max_turns: Annotated[int, Field(ge=1, le=1000)] = 16
     """Turns after which an episode is cut off and counted as Truncated. Start at one and a half times the
-    turns that a person needs. Fewer than a tenth of the episodes should reach it."""
+    turns that a person needs. Under a tenth of the episodes should reach it."""
     system_prompt: Annotated[str, Field(max_length=32768)] | None = None
     """System message put before the row's prompt. Absent: the environment's own, if it has one."""
     tool_call_parser: ToolCallParser = "auto"
     """How the gateway reads tool calls from the model's text. auto chooses the reader that parses what the
-    model's own chat template writes; docs/models.md has one line for each family. A reader that you name is
-    used as it is. hermes reads JSON between <tool_call> tags; the preflight fails if the model's tokenizer
-    has no such tag. llama reads a turn that is one JSON object with name and parameters. pythonic reads a
-    turn that is a list of calls in Python. Each other reader has the name of the model family whose format it
-    reads."""
+    model's own chat template writes; docs/models.md has one line for each family. hermes reads JSON between
+    <tool_call> tags; the preflight fails if the tokenizer has no such tag. llama reads a turn that is one
+    JSON object with name and parameters. pythonic reads a turn that is a list of calls in Python. Each other
+    reader is named after the model family whose format it reads."""
 
 
 class AgentService(SpecModel):
@@ -91,17 +90,16 @@ class HttpAgent(SpecModel):
         ]
         | None
     ) = None
-    """Base URL by which an agent outside the cluster reaches the coordinator's gateway. Give the address of
-    an ingress or a load balancer that forwards all paths below it to port 8110 of the Service
-    <job>-coordinator. Absent: that Service itself."""
+    """Base URL by which an agent outside the cluster reaches the coordinator's gateway: of an ingress or load
+    balancer that forwards all paths below it to port 8110 of the Service <job>-coordinator. Absent: that
+    Service itself."""
     idle_seconds: Annotated[int, Field(ge=5, le=86400)] = 120
-    """Longest time, in seconds, that an agent with a prompt may leave the gateway idle: none of its calls is
-    running, and no new one arrives. After that the episode counts as lost: it is an InfraError, and is tried
-    again. A job thus survives a redeploy of the agent. Give it the longest time that an agent works between
-    two turns."""
+    """Most seconds that an agent with a prompt may leave the gateway idle: it makes no call and none is
+    running. After that the episode is an InfraError, and is tried again. A job thus survives a redeploy of
+    the agent. Give it the longest time that an agent works between two turns."""
     reports_reward: bool = True
     """Whether the agent sends a reward after its episode, as agents made for SageMaker do. true: the episode
-    waits for that reward, and the environment receives it and judges. false: the environment judges alone."""
+    waits for it, and the environment receives it and judges. false: the environment judges alone."""
 
 
 class SandboxedAgent(SpecModel):
@@ -110,9 +108,9 @@ class SandboxedAgent(SpecModel):
 
     command: Annotated[tuple[Argument, ...], Field(min_length=1, max_length=32)]
     """Program and arguments, run once an episode. The program finds an OpenAI-compatible endpoint in
-    OPENAI_BASE_URL and OPENAI_API_KEY. The file that HEADWAY_EPISODE_FILE names has its episode as JSON. It
-    may write to HOME and TMPDIR. Exit status 0 ends the episode. Any other status makes it an AgentError, or
-    an InfraError if the model had not taken a turn."""
+    OPENAI_BASE_URL and OPENAI_API_KEY, and its episode as JSON in the file that HEADWAY_EPISODE_FILE names.
+    It may write to HOME and TMPDIR. Exit status 0 ends the episode. Any other makes it an AgentError, or an
+    InfraError if the model had not taken a turn."""
 
 
 class AgentSpec(SpecModel):
@@ -133,10 +131,10 @@ class AgentSpec(SpecModel):
     sandboxed: SandboxedAgent | None = None
     """An agent of your own, as a program in the sandbox."""
     lenient: bool = False
-    """What the gateway does with a field of an agent's request that it does not apply. Examples are `n`,
-    `logit_bias`, and a `reasoning_effort` that the chat template does not know. false: it refuses the request
+    """What the gateway does with a field of an agent's request that it does not apply, such as `n`,
+    `logit_bias`, or a `reasoning_effort` that the chat template does not know. false: it refuses the request
     with 400 and names the field. true: it ignores the field, and the episode's record counts it in `ignored`.
-    true also ignores `response_format`: the answer need not follow the schema, and its tokens are trained."""
+    true ignores `response_format` too: the answer need not follow the schema, and its tokens are trained."""
 
     @property
     def effective_builtin(self) -> BuiltinAgent:

@@ -116,18 +116,18 @@ class Advantage(SpecModel):
 
     method: Method = "group_based"
     """group_based: the reward minus the mean reward of its group (GRPO). group_based_per_turn: the same for
-    each turn, from rewards of turns. rloo: the reward minus the mean of the others. opo: the reward minus the
-    mean weighted by length. grpo_passk: only the best episode has an advantage, its distance to the second.
-    gpg: group_based without std, scaled up to make up for groups without an advantage. reinforce_pp: returns,
-    whitened over the batch. reinforce_pp_baseline: the reward minus the mean of its group, whitened.
-    monte_carlo: returns, without a baseline. Or a name that a plugin registers."""
+    each turn, from rewards of turns. rloo: minus the mean of the others. opo: minus the mean weighted by
+    length. grpo_passk: only the best episode has one, its distance to the second. gpg: group_based without
+    std, scaled up for groups without an advantage. reinforce_pp: returns, whitened over the batch.
+    reinforce_pp_baseline: the reward minus the mean of its group, whitened. monte_carlo: returns, without a
+    baseline. Or a name that a plugin registers."""
     normalize: Literal["std", "none"] = "std"
     """std divides by the standard deviation of the group's rewards; none does not (Dr. GRPO). It applies to
     group_based, group_based_per_turn and grpo_passk."""
     gamma: Annotated[float, Field(ge=0, le=1)] | None = None
-    """Discount of a turn's reward for each turn before it. It applies to group_based_per_turn, reinforce_pp
-    and monte_carlo. Absent: 1. group_based_per_turn discounts only in groups whose turns have rewards of
-    their own. In other groups it equals group_based."""
+    """Discount of a turn's reward for each turn before it, with group_based_per_turn, reinforce_pp and
+    monte_carlo. Absent: 1. group_based_per_turn discounts only in groups whose turns have rewards of their
+    own. In others it equals group_based."""
 
 
 class Kl(SpecModel):
@@ -260,9 +260,9 @@ class AlgorithmSpec(SpecModel):
     after 40 to 80 steps. importance_sampling does not clip. gspo is ppo with the ratio of whole sequences. Or
     a name that a plugin registers."""
     ratio: Method | None = None
-    """Which ratio the loss uses. token: the ratio of a token's probabilities under the trained and the old
-    policy. sequence: the geometric mean of these ratios over the tokens of a row. Absent: sequence with gspo,
-    otherwise token."""
+    """Which ratio the loss uses. token: that of a token's probabilities under the trained and the old policy.
+    sequence: the geometric mean of these over the tokens of a row. Absent: sequence with gspo, otherwise
+    token."""
     clip: Clip | None = None
     """Bounds of the ratio. Absent: 0.8 and 1.2 for ppo and gspo, and an upper bound of 6 for cispo. With gspo
     the ratio is a mean over a row, which moves far less: write 0.9997 and 1.0004 there, as in its paper."""
@@ -270,18 +270,17 @@ class AlgorithmSpec(SpecModel):
     """How rewards become advantages."""
     reduction: Method = "token_mean"
     """How the losses of tokens become one number. token_mean gives every action token of the optimizer step
-    the same weight. sequence_mean gives every episode the same weight, and prompt_mean every prompt; their
-    tokens share it. constant divides by the number of episodes times the most tokens that an episode may
-    sample, so that length has no effect. Or a name that a plugin registers."""
+    the same weight. sequence_mean gives every episode the same weight, prompt_mean every prompt; their tokens
+    share it. constant divides by the episodes times the most tokens that one may sample, so that length has
+    no effect. Or a name that a plugin registers."""
     correction: Method = "bypass"
     """How the learner treats the gap between the sampling servers' probabilities and its own. bypass uses the
-    servers' probabilities as those of the old policy, which saves a forward pass. The others compute the old
-    policy's probabilities with the learner before the batch's first optimizer step. none ignores the gap. tis
-    weighs each token by the learner's probability over the servers', at most correctionCap. decoupled weighs
-    likewise, without a bound. sequence_mask drops rows whose mean gap is beyond correctionCap. icepop weighs
-    each token as decoupled does, and drops tokens whose weight is beyond correctionFloor or correctionCap.
-    sequence_tis weighs each row by the product over its tokens, at most correctionCap. Or a name that a
-    plugin registers."""
+    servers' probabilities as the old policy's, which saves a forward pass. The others compute the old
+    policy's with the learner before the batch's first optimizer step. none ignores the gap. tis weighs each
+    token by the learner's probability over the servers', at most correctionCap; decoupled without a bound.
+    sequence_mask drops rows whose mean gap is beyond correctionCap. icepop weighs tokens as decoupled does,
+    and drops those whose weight is beyond correctionFloor or correctionCap. sequence_tis weighs each row by
+    the product over its tokens, at most correctionCap. Or a name that a plugin registers."""
     correction_cap: Annotated[float, Field(ge=1, le=100)] | None = None
     """With tis and icepop, the largest weight of a token; with sequence_tis, that of a row. With
     sequence_mask, the largest geometric mean of a row's weights; its inverse is the smallest. Absent: 2, and
@@ -289,9 +288,9 @@ class AlgorithmSpec(SpecModel):
     correction_floor: Annotated[float, Field(ge=0, le=1)] | None = None
     """With icepop, the smallest weight of a token that is trained. Absent: 0.5."""
     denominator: Literal["trained", "all"] | None = None
-    """Which groups reduction divides by. trained: those that have an advantage. all: also those without an
-    advantage, which make no gradient, as in the papers of Dr. GRPO and GPG. A batch with little to learn from
-    then takes a smaller step. Absent: all with gpg, whose factor makes up for them, otherwise trained."""
+    """Which groups reduction divides by. trained: those that have an advantage. all: also those without one,
+    as in the papers of Dr. GRPO and GPG. A batch with little to learn from then takes a smaller step. Absent:
+    all with gpg, whose factor makes up for them, otherwise trained."""
     plugins: Annotated[tuple[Module, ...], Field(max_length=16)] = ()
     """Python modules that the learner imports before it starts. They register functions of your own, which
     loss, ratio, advantage.method, reduction and correction may then name. docs/algorithms.md shows how to put
@@ -302,8 +301,8 @@ class AlgorithmSpec(SpecModel):
     """Episodes on the same prompt. An episode is compared with its group, so one is not enough. Lower it, and
     raise batchSize, when whole groups score alike."""
     updates_per_batch: Annotated[int, Field(ge=1, le=32)] = 1
-    """Optimizer steps that a batch is split into. More of them learn faster from the same episodes, and drift
-    further from the policy that sampled them."""
+    """Optimizer steps that a batch is split into. More learn faster from the same episodes, and drift further
+    from the policy that sampled them."""
     max_steps_off_policy: Annotated[int, Field(ge=0, le=10)] = 3
     """How many steps older than the learner the oldest token of a trained group may be. 0 is synchronous
     training: no rollout runs while the learner trains. Set 0 while you look into a collapse."""

@@ -29,14 +29,14 @@ class Dataset(SpecModel):
     format: Format | None = None
     """Format of the file. Absent: the ending of uri decides."""
     prompt_column: Annotated[str, Field(min_length=1, max_length=128)] | None = None
-    """Column that no row may leave empty. Absent: `prompt`, if there is such a column. The environment
-    receives every column, and makes the messages."""
+    """Column that no row may leave empty. Absent: `prompt`, if there is one. The environment receives every
+    column, and makes the messages."""
 
     task_column: Annotated[str, Field(min_length=1, max_length=128)] | None = None
-    """Column that names the task of a row. Figures are then shown by task too."""
+    """Column that names the task of a row. Figures are then also shown by task."""
     cluster_column: Annotated[str, Field(min_length=1, max_length=128)] | None = None
-    """Column whose equal values mark rows that are not independent samples, such as questions on one
-    document. Confidence intervals allow for that."""
+    """Column whose equal values mark dependent rows, such as questions on one document. Confidence intervals
+    allow for that."""
 
     @property
     def effective_format(self) -> Format:
@@ -69,18 +69,18 @@ class DataSpec(SpecModel):
     everySteps: 0 and atStart: false."""
     test: Dataset | None = None
     """Prompts that are never used to choose anything. After training, the job measures two sets of weights on
-    all of them, sampled as spec.evaluation says. One is from the best validated step, or from the last step
-    without validation. The other is from before training. It compares them row by row. The result is in
-    status.test and report.json."""
+    all of them, as spec.evaluation says: those of the best validated step (the last step without validation),
+    and those from before training. It compares them row by row. The result is in status.test and
+    report.json."""
     allow_overlap: bool = False
     """true trains even if held-out rows are also training rows. false: the preflight refuses rows that are
     equal in every column."""
     task_weights: Annotated[
         dict[Annotated[str, Field(max_length=128)], Weight], Field(max_length=64, default_factory=dict)
     ]
-    """Share of training groups that the rows of a task get, relative to the other tasks. A task that is not
-    named here has the weight 1; 0 leaves its rows out. An epoch has as many groups as there are rows. Absent:
-    each epoch has every row once."""
+    """Share of training groups that the rows of a task get, relative to other tasks. A task that is not named
+    has the weight 1; 0 leaves its rows out. An epoch has as many groups as there are rows. Absent: each epoch
+    has every row once."""
     shuffle: bool = True
     """true visits the training rows in an order drawn from spec.seed, another one each epoch. false keeps the
     file's order."""

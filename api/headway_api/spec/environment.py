@@ -25,8 +25,7 @@ class WarmPool(SpecModel):
     )
 
     min: Annotated[int, Field(ge=0, le=4096)] = 4
-    """Idle sandboxes that are kept ready while the job runs. 0: the broker starts each one when an episode
-    asks."""
+    """Idle sandboxes that are kept ready while the job runs. 0: each starts when an episode asks."""
     max: Annotated[int, Field(ge=1, le=4096)] | None = None
     """Most sandboxes of the job at one time, idle and in use together. Absent: as many as episodes in
     flight."""
@@ -79,12 +78,12 @@ class Sandbox(SpecModel):
     """Destinations that a sandbox may reach. Without them it reaches nothing, not even DNS. Not applied
     yet."""
     deadline_seconds: Annotated[int, Field(ge=10, le=86400)] = 900
-    """Longest time that a sandbox may be in use, in seconds, whatever the rest of the job does. An episode
-    that still runs ends as an InfraError and is tried again. At least spec.rollout.timeoutSeconds."""
+    """Most seconds that a sandbox may be in use, whatever the rest of the job does. An episode that still
+    runs ends as an InfraError and is tried again. At least spec.rollout.timeoutSeconds."""
     pod_template: PodTemplate | None = None
     """Fragment of a PodTemplateSpec merged over the platform's, for settings without a field of their own
-    (nodeSelector, tolerations, ...). Containers, volumes and variables are merged by name; tolerations are
-    added. It cannot weaken the sandbox's isolation."""
+    (nodeSelector, tolerations, ...): containers, volumes and variables by name, tolerations added. It cannot
+    weaken the sandbox's isolation."""
 
 
 class EnvironmentSpec(SpecModel):
@@ -105,7 +104,7 @@ class EnvironmentSpec(SpecModel):
     ]
     """The environment's class, as module:Class."""
     config: FreeForm | None = None
-    """Settings that are passed to the class unchanged. The class checks them before the first episode."""
+    """Settings passed to the class unchanged. It checks them before the first episode."""
     sandbox: Sandbox = Sandbox()
     """The pod that each episode runs in."""
 

@@ -304,16 +304,16 @@ class RLEvalJobSpec(SpecModel):
     """When the Ready condition is true. Succeeded makes the job a gate for whatever waits for that
     condition."""
     active_deadline_seconds: Deadline | None = None
-    """Longest the job may take, in seconds. May be changed while the job runs."""
+    """Most seconds that the job may take. May be changed while the job runs."""
     pending_deadline_seconds: Deadline = 3600
-    """Longest time, in seconds, to wait for a candidate to exist, and for a role's pods to be ready. May be
-    changed while the job is suspended."""
+    """Most seconds to wait for a candidate to exist, and for a role's pods to be ready. May be changed while
+    the job is suspended."""
     ttl_seconds_after_finished: Annotated[int, Field(ge=0, le=31536000)] | None = None
     """Delete the job this many seconds after it ends. Absent: keep it. May be changed while the job runs."""
     managed_by: Annotated[str, Field(pattern=MANAGER_PATTERN, max_length=63)] | None = None
     """Controller that runs the job, as domain/name. Absent: this operator."""
     service_account_name: Subdomain | None = None
-    """Service account of coordinator and rollout servers. Absent: the operator creates one for the job."""
+    """Service account of coordinator and rollout servers. Absent: one made for the job."""
     image_pull_secrets: Annotated[tuple[ObjectName, ...], Field(max_length=8)] = ()
     """Secrets with which nodes pull the job's images."""
     output: OutputSpec

@@ -37,8 +37,8 @@ class ExitCodes(SpecModel):
     operator: Literal["In", "NotIn"]
     """In: one of the values. NotIn: none of them."""
     values: Annotated[tuple[Annotated[int, Field(ge=0, le=255)], ...], Field(min_length=1, max_length=255)]
-    """The codes, in any order. A process that a signal ended has the exit code 128 plus the signal's number:
-    137 is SIGKILL, for instance after memory ran out."""
+    """The codes, in any order. A process that a signal ended has 128 plus the signal's number: 137 is
+    SIGKILL, for instance after memory ran out."""
 
 
 class PodConditionPattern(SpecModel):
@@ -65,11 +65,11 @@ class FailureRule(SpecModel):
     action: FailureAction
     """FailJob: the job fails at once, and names the rule. Ignore: the process starts again, and nothing is
     counted. Count: it starts again and counts against maxRestarts, as without a rule. Restart: all pods of
-    the role that were running by then start again together, counted once. If a role has several sets of
-    servers, suites or judges, only pods of the same one restart."""
+    the role that ran by then start again together, counted once. If a role has several sets of servers,
+    suites or judges, only pods of the same one do."""
     role: FailureRole | None = None
     """Role whose pods the rule is about. Absent: any of these. Sandboxes are not among them: each lives for
-    one episode, and the episode's outcome reports the failure."""
+    one episode, whose outcome reports the failure."""
     on_exit_codes: ExitCodes | None = None
     """Matches by the exit code of the role's container."""
     on_pod_conditions: Annotated[tuple[PodConditionPattern, ...], Field(max_length=20)] = ()

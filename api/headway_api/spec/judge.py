@@ -57,8 +57,8 @@ class JudgeModel(SpecModel):
 
 class Judge(SpecModel):
     """A model that the environment's reward and score may ask, by self.judge(NAME, messages, schema=...). The
-    coordinator sends the question, because sandboxes reach nothing. A judge's failure costs a retry, and
-    never becomes a reward of 0."""
+    coordinator asks it, because sandboxes reach nothing. A failure costs a retry, and never becomes a reward
+    of 0."""
 
     validations = (
         Rule(
@@ -82,15 +82,14 @@ class Judge(SpecModel):
     model: JudgeModel | None = None
     """A model that the job itself serves while it has pods."""
     secret_ref: SecretRef | None = None
-    """Secret whose key `token` is sent to endpoint as the bearer token. A changed token takes effect within
-    two minutes."""
+    """Secret whose key `token` is sent to endpoint as the bearer token. A change takes effect within two
+    minutes."""
     max_tokens: Annotated[int, Field(ge=1, le=131072)] = 1024
-    """Most tokens of one answer. An answer that is cut off at this limit does not count."""
+    """Most tokens of one answer. An answer cut off there does not count."""
     concurrency: Annotated[int, Field(ge=1, le=1024)] = 8
-    """Most questions in flight, over all servers. Other questions wait, within the time of their episode."""
+    """Most questions in flight, over all servers. Others wait, within the time of their episode."""
     timeout_seconds: Annotated[int, Field(ge=1, le=3600)] = 60
-    """Longest time that one question may take, in seconds. It includes every try, but not the wait for its
-    turn."""
+    """Most seconds that one question may take, with every try, but without the wait for its turn."""
     cache: bool = True
     """Whether the job reuses the answer to an equal earlier question, at no cost."""
 

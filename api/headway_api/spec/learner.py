@@ -30,8 +30,7 @@ class DeepSpeed(SpecModel):
     """ZeRO stage. 0 spreads nothing (float32 only), 1 spreads optimizer state, 2 also gradients, 3 also
     weights. The stage cannot change when a job resumes."""
     offload: Literal["none", "cpu"] = "none"
-    """Where the optimizer state is kept and the optimizer step is computed. none: on the accelerator. cpu: on
-    the CPU."""
+    """Where the optimizer state is kept and its step is computed: none on the accelerator, cpu on the CPU."""
 
 
 class LearnerSpec(SpecModel):
@@ -49,20 +48,20 @@ class LearnerSpec(SpecModel):
     """Tokens that go through the model at once; a longer row goes alone. More tokens need more memory, and
     the result is the same up to rounding. Absent: 16384 on an accelerator, 4096 without."""
     activation_checkpointing: bool | None = None
-    """true computes activations again in the backward pass instead of keeping them. That is a third more
-    work, and memory hardly grows with the number of tokens. Absent: true on an accelerator, false without."""
+    """true computes activations again in the backward pass instead of keeping them: a third more work, and
+    memory hardly grows with tokens. Absent: true on an accelerator, false without."""
     weights: WeightsSpec = WeightsSpec()
     """How new weights reach the rollout servers."""
     resources: Resources | None = None
     """Resources of one learner pod. Absent: the operator's default; if the cluster has GPUs, with one GPU for
     each process."""
     termination_grace_period_seconds: Annotated[int, Field(ge=30, le=7200)] = 300
-    """Seconds that a learner pod has, after the signal to stop, to end its step and make it durable. A
-    learner with nothing to save ends at once. Allow for a step and two uploads of a checkpoint, because an
-    earlier upload may still be running. May be changed while the job is suspended."""
+    """Seconds that a learner pod has, after the signal to stop, to end its step and make it durable. With
+    nothing to save it ends at once. Allow for a step and two uploads of a checkpoint: an earlier one may
+    still be running. May be changed while the job is suspended."""
     pod_template: PodTemplate | None = None
-    """Fragment of a PodTemplateSpec merged over the platform's (nodeSelector, tolerations, ...). Containers,
-    volumes and variables are merged by name; tolerations are added."""
+    """Fragment of a PodTemplateSpec merged over the platform's (nodeSelector, tolerations, ...): containers,
+    volumes and variables by name, tolerations added."""
 
     @property
     def world_size(self) -> int:
@@ -158,11 +157,10 @@ class CheckpointsSpec(SpecModel):
     mutable = frozenset({"every_steps", "keep_last", "keep_best"})
 
     every_steps: Annotated[int, Field(ge=1, le=1000)] = 1
-    """Steps between resumable checkpoints. After a crash, the learner repeats the steps since the last
-    checkpoint, from the same episodes. It also makes a checkpoint before it stops on request, and at the last
-    step. Weights to serve are written every step. If those are deltas or pass from memory, each checkpointed
-    step also gets a whole Hugging Face model, unless everySteps is 1. May be changed while the job is
-    suspended."""
+    """Steps between resumable checkpoints. After a crash, the learner repeats the steps since the last one,
+    from the same episodes. It also makes one before it stops on request, and at the last step. Weights to
+    serve are written every step. If those are deltas or pass from memory, each checkpointed step also gets a
+    whole Hugging Face model, unless everySteps is 1. May be changed while the job is suspended."""
     keep_last: Annotated[int, Field(ge=1, le=100)] = 2
     """Number of latest resumable checkpoints to keep; older ones are deleted. May be changed while the job is
     suspended."""

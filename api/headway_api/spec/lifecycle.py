@@ -64,14 +64,14 @@ class BudgetSpec(SpecModel):
     validations = (_has_a_limit("spec.budget"),)
 
     usd: Money | None = None
-    """The most that the job may cost, in US dollars, as a string. Classes without a price cost nothing here;
-    status.budget.unpriced names them."""
+    """The most that the job may cost, in US dollars, as a string. Classes without a price, which
+    status.budget.unpriced names, cost nothing here."""
     tokens: TokenBudget | None = None
     """The most tokens that the job may use."""
     on_exhausted: Literal["Suspend", "Fail", "Drain"] = "Suspend"
-    """What happens when no further episode fits and none runs. Suspend: the job stops its pods, and resumes
-    when the budget is raised. Fail: the job fails. Drain: the job trains the complete batches and succeeds;
-    not allowed in an RLEvalJob."""
+    """What happens when no further episode fits and none runs. Suspend: the job stops its pods until the
+    budget is raised. Fail: it fails. Drain: it trains the complete batches and succeeds; not in an
+    RLEvalJob."""
 
 
 class SharedTokenBudget(TokenBudget):
@@ -117,10 +117,10 @@ class OtlpHeader(SpecModel):
     """A header of each request."""
 
     name: Annotated[str, Field(pattern=r"^[xX]-[A-Za-z0-9-]+$", max_length=64)]
-    """The header's name, which begins with x-: x-mlflow-experiment-id for MLflow."""
+    """The header's name, beginning with x-: x-mlflow-experiment-id for MLflow."""
     value: Annotated[str, Field(pattern=r"^[ -~]*$", max_length=256)]
-    """The header's value. Everybody who can read the job can read it. If a receiver needs a secret key, send
-    to a collector that holds the key."""
+    """The header's value, which everybody who can read the job can read. If a receiver needs a key, send to a
+    collector that holds it."""
 
 
 class OtlpTracking(SpecModel):
@@ -156,19 +156,19 @@ class OutputSpec(SpecModel):
     """The object store: where results go, and how the job reaches every s3:// URI."""
 
     uri: Annotated[Uri, uri_scheme("spec.output.uri", "s3")]
-    """Where results go. The job keeps checkpoints, trajectories and the ledger in a folder below it, named
-    after the job."""
+    """Where results go: a folder below it, named after the job, gets checkpoints, trajectories and the
+    ledger."""
     endpoint_url: Annotated[Uri, uri_scheme("spec.output.endpointUrl", "http", "https")] | None = None
     """Address of an S3-compatible store. Absent: AWS."""
     region: Annotated[str, Field(pattern=r"^[a-z0-9-]+$", max_length=63)] | None = None
     """Region of the store. Absent: the pod's environment decides."""
     secret_ref: SecretRef | None = None
-    """Secret whose keys become environment variables of coordinator, learner and rollout servers:
-    AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and HF_TOKEN for a hf:// model that needs one. Without the
-    first two, or without a Secret, they use the service account's own identity (IRSA or EKS Pod Identity)."""
+    """Secret whose keys become variables of coordinator, learner and rollout servers: AWS_ACCESS_KEY_ID and
+    AWS_SECRET_ACCESS_KEY, and HF_TOKEN for a hf:// model that needs one. Without the first two, or without a
+    Secret, they use the service account's own identity (IRSA or EKS Pod Identity)."""
     role_secret_refs: RoleSecretRefs | None = None
     """Secrets that replace secretRef in the pods of one role, so that each role has only the rights that it
-    needs (docs/security.md). A role that is absent here uses secretRef."""
+    needs (docs/security.md). Absent roles use secretRef."""
 
     def secret_of(self, role: str) -> SecretRef | None:
         """The Secret with a role's credentials for the store; None: its service account's own identity."""

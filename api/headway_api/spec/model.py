@@ -115,8 +115,8 @@ class ModelSpec(SpecModel):
         name_of_hub("spec.model.base"),
     ]
     """Where the base model comes from. hf://ORGANIZATION/NAME is on the Hugging Face hub; a private or gated
-    model needs HF_TOKEN in the Secret of spec.output.secretRef. s3://BUCKET/PREFIX is a folder in Hugging
-    Face layout, read with the endpoint and credentials of spec.output."""
+    model needs HF_TOKEN in spec.output.secretRef. s3://BUCKET/PREFIX is a folder in Hugging Face layout, read
+    with the endpoint and credentials of spec.output."""
     revision: Annotated[str, Field(min_length=1, max_length=128)] | None = None
     """Branch, tag or commit of a hf:// model. Absent: the default branch. Pin a commit so that the run can be
     repeated."""
@@ -138,9 +138,9 @@ class ModelSpec(SpecModel):
     full: Full | None = None
     """Train every weight instead of an adapter."""
     warm_start: WarmStart | None = None
-    """Weights to start from. They must be of this base model. A LoRA adapter needs lora with the same rank,
-    alpha and targets, and training continues on it. With full, the adapter is merged into the base model
-    first. A whole model needs full. Step 0 is these weights, so validation at the start measures them."""
+    """Weights to start from, of this base model. A LoRA adapter needs lora with the same rank, alpha and
+    targets, and is trained further. With full, it is merged into the base model first. A whole model needs
+    full. Step 0 is these weights, so validation at the start measures them."""
 
     @property
     def effective_lora(self) -> Lora | None:

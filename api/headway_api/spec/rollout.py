@@ -35,7 +35,7 @@ class Sampling(SpecModel):
             lambda value: value == 1,
         ),
     ] = 1.0
-    """Share of the probability mass that tokens are drawn from. Training needs 1."""
+    """Share of the probability mass to sample from. Training needs 1."""
     max_tokens: Annotated[int, Field(ge=1, le=131072)] = 4096
     """Most tokens of one turn. Raise it when more than one response in twenty reaches it."""
 
@@ -114,8 +114,8 @@ class Engine(SpecModel):
     extra_args: Annotated[
         tuple[Argument, ...], Field(max_length=64), without_own_flags("spec.rollout.engine.extraArgs")
     ] = ()
-    """Arguments added to vLLM's command line, after the platform's own. Flags that the platform derives from
-    the rest of the spec are refused, abbreviated ones too."""
+    """Arguments added to vLLM's command line, after the platform's own. Flags that follow from the rest of
+    the spec are refused, abbreviated ones too."""
 
 
 class ServersSpec(SpecModel):
@@ -128,8 +128,8 @@ class ServersSpec(SpecModel):
     max_concurrency: Annotated[int, Field(ge=1, le=4096)] = 96
     """Most episodes in flight at once, over all servers. Fewer run while the servers' KV caches are full."""
     timeout_seconds: Annotated[int, Field(ge=10, le=86400)] = 600
-    """Longest time that an episode may take, in seconds, before the platform ends it. If its own turns took
-    the time, it is Truncated and judged. If it waits for something that hangs, it is an InfraError. At most
+    """Most seconds that an episode may take. If its own turns took the time, it is then Truncated and judged.
+    If it waits for something that hangs, it is an InfraError. At most
     spec.environment.sandbox.deadlineSeconds; 60 less leaves time for the judgement."""
     max_retries: Annotated[int, Field(ge=0, le=10)] = 3
     """How often an episode that ended as an InfraError is tried again. After that its group continues without

@@ -43,8 +43,8 @@ class FailurePolicySpec(SpecModel):
     max_restarts: Annotated[int, Field(ge=0, le=1000)] = 5
     """Restarts of a role before the job fails. May be changed while the job is suspended."""
     rules: Annotated[tuple[FailureRule, ...], Field(max_length=16)] = ()
-    """What happens after each kind of failure (docs/failures.md). The first rule that matches decides. If
-    none matches, a failure counts and a disruption does not."""
+    """What happens after each kind of failure (docs/failures.md). The first rule that matches decides.
+    Without a match, a failure counts and a disruption does not."""
 
 
 class RLTrainingJobSpec(SpecModel):
@@ -175,22 +175,22 @@ class RLTrainingJobSpec(SpecModel):
     """What happens after failures."""
     readiness_policy: Literal["Accepted", "Running", "Succeeded"] = "Running"
     """When the Ready condition is true: once the spec is accepted, once every role runs, or once the job has
-    succeeded. Flux, Helm 4, and Argo CD with the health check of docs/gitops.md wait for it. A suspended job
-    is ready too, unless this is Succeeded. A job that paused itself is not ready."""
+    succeeded. Flux, Helm 4, and Argo CD (with the health check of docs/gitops.md) wait for it. A suspended
+    job is ready too, unless this is Succeeded. A job that paused itself is not."""
     active_deadline_seconds: Deadline | None = None
-    """Longest time that the job may take, in seconds, without suspended time; it then fails. Absent: no
-    limit. May be changed while the job runs."""
+    """Most seconds that the job may take, without suspended time; it then fails. Absent: no limit. May be
+    changed while the job runs."""
     pending_deadline_seconds: Deadline = 3600
-    """Longest time that the job may wait for its pods to be ready, in seconds, without suspended time. It
-    then fails, and names what it waited for. May be changed while the job is suspended."""
+    """Most seconds that the job may wait for its pods to be ready, without suspended time. It then fails, and
+    names what it waited for. May be changed while the job is suspended."""
     ttl_seconds_after_finished: Annotated[int, Field(ge=0, le=31536000)] | None = None
     """Delete the job, its pods and its status this many seconds after it ends. Everything under spec.output
     stays. Absent: keep the job. May be changed while the job runs."""
     managed_by: Annotated[str, Field(pattern=MANAGER_PATTERN, max_length=63)] | None = None
     """Controller that runs the job, as domain/name. Absent: this operator."""
     service_account_name: Subdomain | None = None
-    """Service account of learner, coordinator and rollout servers; a sandbox never gets it. Absent: the
-    operator creates one for the job."""
+    """Service account of learner, coordinator and rollout servers; a sandbox never gets it. Absent: one made
+    for the job."""
     image_pull_secrets: Annotated[tuple[ObjectName, ...], Field(max_length=8)] = ()
     """Secrets with which nodes pull the job's images."""
     output: OutputSpec

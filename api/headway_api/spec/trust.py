@@ -43,7 +43,7 @@ class EvaluationSampling(SpecModel):
             lambda self: self > 0,
         ),
     ] = 1.0
-    """Share of the probability mass that tokens are drawn from."""
+    """Share of the probability mass to sample from."""
     max_tokens: Annotated[int, Field(ge=1, le=131072)] | None = None
     """Most tokens of one turn. Absent: spec.rollout.sampling.maxTokens."""
 
@@ -73,12 +73,12 @@ class MeasureSpec(SpecModel):
     """How tokens are drawn."""
     pass_k: PassK = (1,)
     """The k of pass_at_k (at least one of k tries succeeds) and pass_power_k (all k do), each at most
-    groupSize. Each is reported twice: by the reward under val/reward, and by the external score under
+    groupSize. Each is reported by the reward under val/reward, and by the external score under
     val/external_score."""
     success_threshold: Annotated[float, Field(ge=-1e6, le=1e6)] = 1.0
     """A try succeeds if its external score is at least this. Under val/reward its reward decides instead."""
     max_rows: Annotated[int, Field(ge=1, le=1000000)] | None = None
-    """Number of rows to measure on: the first ones. Absent: all of them."""
+    """Measure only on this many rows, the first ones. Absent: all."""
 
 
 class EvaluationSpec(MeasureSpec):
@@ -93,20 +93,18 @@ class EvaluationSpec(MeasureSpec):
     """true validates the base model before the first step, for comparison."""
     servers: Literal["Shared", "Dedicated"] = "Shared"
     """Who samples held-out rows. Shared: the servers of training; with full weights, training waits
-    meanwhile. Dedicated: one more server, with its own accelerators, while training continues. That server
-    samples as many episodes at once as one server's share of rollout.maxConcurrency, beside those of
-    training."""
+    meanwhile. Dedicated: one more server, with its own accelerators, while training continues. It samples as
+    many episodes at once as one server's share of rollout.maxConcurrency, beside those of training."""
 
 
 class PreflightSpec(SpecModel):
-    """Checks before the first gradient. They cover bucket, data, model files, environment, reward and
-    context. They also judge episodes that the untrained model samples on one rollout server, before a learner
-    exists."""
+    """Checks before the first gradient: of bucket, data, model files, environment, reward, context, and of
+    episodes that the untrained model samples on one rollout server."""
 
     policy: Policy = "Enforce"
-    """Enforce fails the job when a check fails. Warn reports the failure in the PreflightPassed condition and
+    """Enforce fails the job when a check fails. Warn reports it in the PreflightPassed condition and
     continues. Off leaves out the checks of environment, reward and context, and samples nothing. Every policy
-    reads data and model files. A fault in them fails the job, because it cannot run without them."""
+    reads data and model files, and a fault in them fails the job: it cannot run without them."""
     episodes: Annotated[
         int,
         Field(ge=0, le=10000),
@@ -117,9 +115,9 @@ class PreflightSpec(SpecModel):
         ),
     ] = 100
     """Baseline episodes, rounded up to whole groups of algorithm.groupSize, and to 12 rows if there are that
-    many, since fewer show little. They are sampled like training episodes, billed as evaluation, kept in
-    spec.output and never trained on. If a failure is certain earlier, fewer are sampled. 0: only the checks
-    that need no episodes."""
+    many: fewer show little. They are sampled like training episodes, billed as evaluation, kept in
+    spec.output and never trained on. Fewer are sampled if a failure is certain earlier. 0: only the checks
+    that need none."""
     checks: Annotated[
         dict[str, Policy],
         Field(max_length=len(CHECK_IDS), default_factory=dict),
@@ -155,10 +153,10 @@ class CollapseSpec(SpecModel):
     )
 
     policy: Literal["Alert", "Pause", "Remediate"] = "Alert"
-    """Alert only reports: status.signals, the condition Healthy and the metrics show the signals. Pause stops
-    every pod, as suspend does, when one of `signals` is raised. The learner makes a checkpoint first. A
-    person resumes the job with the command in status.pause.resume. Remediate makes one change at a time,
-    watches 25 steps, and keeps the change or undoes it (docs/remedies.md)."""
+    """Alert only reports, in status.signals, the condition Healthy and the metrics. Pause stops every pod, as
+    suspend does, when one of `signals` is raised. The learner makes a checkpoint first. A person resumes the
+    job with the command in status.pause.resume. Remediate makes one change at a time, watches 25 steps, and
+    keeps or undoes the change (docs/remedies.md)."""
     signals: (
         Annotated[
             tuple[SignalName, ...],
@@ -190,7 +188,7 @@ class CollapseSpec(SpecModel):
     memory for it from the start. ReferenceKl penalizes distance to the base model. With full weights it needs
     the memory of another copy in each learner process."""
     max_remedies: Annotated[int, Field(ge=0, le=8)] = MOST_REMEDIES
-    """With Remediate: the most changes that are made. After them the job continues unchanged."""
+    """With Remediate: the most changes. After them the job continues unchanged."""
 
     @property
     def acted_upon(self) -> tuple[SignalName, ...]:

@@ -13,13 +13,13 @@ class WeightsSpec(SpecModel):
 
     backend: Literal["auto", "file", "delta", "nccl"] = "auto"
     """auto is delta with bfloat16 and file with float32, where nearly every element changes in each step.
-    file writes all weights at each step. delta writes only the elements that changed, compressed. nccl writes
-    nothing at most steps: the servers take the weights from the learner's memory. They use NCCL if both
-    compute on GPUs (this transport has not been run yet), and gloo elsewhere."""
+    file writes all weights at each step; delta only the elements that changed, compressed. nccl writes
+    nothing at most steps: the servers take the weights from the learner's memory, over NCCL if both compute
+    on GPUs (this transport has not been run yet), otherwise over gloo."""
     full_every_steps: Annotated[int, Field(ge=1, le=1000)] = 10
-    """With delta and nccl, the learner writes all weights to the store at least once in this many steps. With
-    delta, a server that joins fetches the last full version and the deltas since. Validated steps are full
-    versions too. At the end, so is the last step."""
+    """With delta and nccl, all weights are written to the store at least every this many steps. With delta, a
+    server that joins fetches the last full version and the deltas since. Validated steps are full versions
+    too, and so is the last step at the end."""
 
     def chosen(self, dtype: str) -> Literal["file", "delta", "nccl"]:
         """The backend of a job with full weights in `dtype`."""

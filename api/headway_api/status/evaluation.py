@@ -193,7 +193,7 @@ class RLEvalJobStatus(StatusModel):
     start_time: datetime | None = None
     """When the operator first acted on the job."""
     completion_time: datetime | None = None
-    """When the job ended, whether it succeeded or failed."""
+    """When the job succeeded or failed."""
     suspended_seconds: Count | None = None
     """Seconds that the job was suspended, over all past suspensions. Deadlines do not count them."""
     candidates: Annotated[

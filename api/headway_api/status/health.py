@@ -17,12 +17,12 @@ class Signal(StatusModel):
     name: Word
     """Name of the signal; docs/signals.md explains each."""
     state: SignalState
-    """Suspect: over its threshold, but not yet for long enough. Raised: over it for long enough. Unknown: too
-    few steps have the figure."""
+    """Suspect: over its threshold, but not yet for long. Raised: for long enough. Unknown: too few steps have
+    the figure."""
     since: Count = 0
     """First step of this state."""
     value: Word | None = None
-    """The figure that is judged, with its 95 % confidence interval if it has one."""
+    """The figure that is judged, with its 95 % interval if it has one."""
     threshold: Word | None = None
     """What the figure is compared with."""
     message: Text = ""
@@ -40,7 +40,7 @@ class Pause(StatusModel):
     step: Count
     """The newest step that was completed."""
     time: datetime
-    """When training stopped. The time identifies the pause, because a step number can occur twice."""
+    """When training stopped. It identifies the pause, because a step can occur twice."""
     message: Text = ""
     """What was observed, with the numbers, and the first thing to change."""
     resume: Text = ""
@@ -55,21 +55,20 @@ class RemedyFigures(StatusModel):
     """Figures of a job at one moment."""
 
     reward: Word | None = None
-    """Mean training reward of the last steps, at most ten, with its 95 % confidence interval."""
+    """Mean training reward of the last steps, at most ten, with its 95 % interval."""
     steps: Count | None = None
     """Number of those steps."""
     validated_step: Count | None = None
-    """Step of the newest validation. In the figures after a remedy, only validations since the remedy
-    count."""
+    """Step of the newest validation; after a remedy, of those made since."""
     external_score: Decimal | None = None
-    """External score of that validation."""
+    """Its external score."""
 
 
 class Remediation(StatusModel):
     """A change to the running job, made against a signal of collapse or because a person ordered it."""
 
     number: Count
-    """Number of the change in this job. Changes that the learner refused count too."""
+    """Number of the change in this job, with those that the learner refused."""
     step: Count
     """The step that made the change. Nothing was trained in it."""
     remedy: Word
@@ -92,8 +91,7 @@ class Remediation(StatusModel):
     after: RemedyFigures | None = None
     """Figures of the job when the watch ended."""
     message: Text = ""
-    """What was observed when the remedy was decided. After that, why it was kept, undone, replaced or
-    refused."""
+    """What was observed when it was decided; then why it was kept, undone, replaced or refused."""
 
 
 class RemedyOrder(StatusModel):

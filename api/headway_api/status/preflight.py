@@ -30,9 +30,9 @@ class PreflightFinding(StatusModel):
     check: Word
     """Name of the check; docs/preflight.md explains each."""
     verdict: Verdict
-    """Result. Unknown: too few episodes to tell, or something that the check needs was not given."""
+    """Unknown: too few episodes to tell, or something that the check needs is missing."""
     value: Word | None = None
-    """The number that is judged, with its 95 % confidence interval if it has one."""
+    """The number that is judged, with its 95 % interval if it has one."""
     threshold: Word | None = None
     """What the number is compared with."""
     message: Text = ""
@@ -56,7 +56,6 @@ class Preflight(StatusModel):
     findings: Annotated[list[PreflightFinding], Field(max_length=16, default_factory=list)]
     """Results of the checks of baseline episodes: failures first, then warnings, then what is not known."""
     summary: Word | None = None
-    """How many of these checks failed, warned, are not known and passed, and whether the results are from an
-    earlier run."""
+    """How many of them failed, warned, are not known and passed, and whether an earlier run found it."""
     waits_for: Check | None = None
     """The check that cannot run yet because a sandbox or an agent is missing, and why."""

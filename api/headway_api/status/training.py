@@ -33,9 +33,8 @@ class Progress(StatusModel):
     policy_version: Annotated[str, Field(pattern=r"^[0-9]+\.[0-9]+$", max_length=32)] | None = None
     """INCARNATION.STEP of the weights that the servers sample with."""
     updated_time: datetime | None = None
-    """Time of the last progress. It counts as progress that the coordinator starts, an episode is scored, a
-    group ends, or a validation begins or completes. The learner's reports of a step and its new incarnations
-    count too."""
+    """Time of the last progress: the coordinator started, an episode was scored, or a group ended. A
+    validation that began or completed, a step, and a new incarnation of the learner count too."""
     evaluating: Count | None = None
     """Step whose validation runs now. Absent if none runs."""
     stalled: Text | None = None
@@ -65,7 +64,7 @@ class BestValidation(StatusModel):
 
 
 class TaskValidation(StatusModel):
-    """Validation results of the rows of one task."""
+    """Validation results of one task."""
 
     name: Word
     """The task. If there are more than 32 tasks, `other` has those with the fewest rows."""
@@ -89,8 +88,8 @@ class Validation(StatusModel):
     external_score: Decimal | None = None
     """Mean of the environment's external score. It is not the reward, and nothing is trained on it."""
     score: Word | None = None
-    """The external score, and half the width of its 95 % confidence interval: 0.83 ± 0.05. Absent if no try
-    has an external score, or if a rollback made an earlier validation the last one again."""
+    """The external score, and half the width of its 95 % interval: 0.83 ± 0.05. Absent if no try has an
+    external score, or if a rollback made an earlier validation the last one again."""
     baseline: Decimal | None = None
     """Mean reward at step 0, before training."""
     baseline_external_score: Decimal | None = None
@@ -197,9 +196,9 @@ class Checkpoints(StatusModel):
     """The checkpoint from which a restart resumes."""
     best: Weights | None = None
     """The weights that validated best by external score, among steps whose folder holds all weights. With
-    full weights, a step that was meant to be the last may lack such a folder. The job keeps the weights of
-    every validated step. These are for loading and serving; training resumes only from latest. After a
-    rollback, the step may have been trained again since the validation that chose it."""
+    full weights, a step that was meant to be the last may lack them. The weights of every validated step are
+    kept. Training resumes only from latest. After a rollback, the step may have been trained again since that
+    validation."""
     adapter: Weights | None = None
     """The newest weights whose folder holds all of them. When the job has ended, those of the last step."""
 
@@ -223,7 +222,7 @@ class TestResult(StatusModel):
     """Result of one set of weights on the test split."""
 
     reward: Word | None = None
-    """Mean reward with its 95 % confidence interval."""
+    """Mean reward with its 95 % interval."""
     external_score: Word | None = None
     """Mean external score."""
     success: Word | None = None
@@ -234,7 +233,7 @@ class Test(StatusModel):
     """Result on spec.data.test, measured once after training."""
 
     step: Count
-    """Step whose weights were measured: the best validated step, or the last step without validation."""
+    """Step whose weights were measured: the best validated, or the last without validation."""
     rows: Count
     """Rows of the test split."""
     tuned: TestResult
@@ -242,9 +241,9 @@ class Test(StatusModel):
     base: TestResult | None = None
     """Result of the weights from before training. Absent if those are not kept."""
     reward_difference: Word | None = None
-    """How far the reward is above the base's, row by row, with the 95 % confidence interval and p."""
+    """How far the reward is above the base's, row by row, with the 95 % interval and p."""
     external_score_difference: Word | None = None
-    """How far the external score is above the base's, likewise."""
+    """The same for the external score."""
 
 
 class RLTrainingJobStatus(StatusModel):
@@ -253,8 +252,8 @@ class RLTrainingJobStatus(StatusModel):
     observed_generation: Generation | None = None
     """metadata.generation of the spec that this status describes; -1 until the operator has seen the job."""
     state: State | None = None
-    """The conditions in one word, for the printer column; base decisions on the conditions. Queued: another
-    controller, such as Kueue, has suspended one of its Jobs."""
+    """The conditions in one word, for the printer column; rely on the conditions. Queued: another controller,
+    such as Kueue, has suspended one of its Jobs."""
     reason: Word | None = None
     """Reason of the condition that decides state."""
     conditions: Annotated[
@@ -264,12 +263,11 @@ class RLTrainingJobStatus(StatusModel):
     start_time: datetime | None = None
     """When the operator first acted on the job."""
     completion_time: datetime | None = None
-    """When the job ended, whether it succeeded or failed."""
+    """When the job succeeded or failed."""
     suspended_seconds: Count | None = None
-    """Seconds that the job was suspended, over all past suspensions. Deadlines do not count them."""
+    """Seconds that the job was suspended, over all past suspensions; deadlines leave them out."""
     warm_start: StartingWeights | None = None
-    """The weights that spec.model.warmStart.job gave when the operator accepted the job. They are not chosen
-    again."""
+    """The weights that spec.model.warmStart.job gave, chosen once, when the operator accepted the job."""
     warnings: Annotated[list[Text], Field(max_length=24, default_factory=list)]
     """What seems unwise in the spec, and what to write instead. The job still runs."""
     progress: Progress | None = None
@@ -298,9 +296,9 @@ class RLTrainingJobStatus(StatusModel):
         list[Signal],
         Field(max_length=SHOWN_MOST, default_factory=list, json_schema_extra=list_map("name")),
     ]
-    """Signals that training goes wrong, the worst 16: first raised, then suspect, then clear ones, then those
-    with too little data. Within each state they have the order of docs/signals.md, the most severe first. The
-    condition Healthy names every raised signal, also those that do not fit here."""
+    """Signals that training goes wrong, the worst 16: first raised, then suspect, clear and unknown ones.
+    Within each state they have the order of docs/signals.md, the most severe first. The condition Healthy
+    names every raised signal, also those that do not fit here."""
     pause: Pause | None = None
     """The last pause, if spec.collapse.policy is Pause. It has ended once resumedPause equals its time."""
     resumed_pause: datetime | None = None

@@ -32,13 +32,13 @@ class Usage(StatusModel):
     sandbox_seconds: Decimal | None = None
     """Seconds that sandboxes were in use."""
     accelerator_seconds: Decimal | None = None
-    """Seconds that accelerators were held, counted for each accelerator, until the coordinator ended.
-    accelerators also counts pods that ended after the coordinator. Absent: none were held."""
+    """Seconds that accelerators were held, counted for each, until the coordinator ended. accelerators also
+    counts pods that ended later. Absent: none were held."""
     cost: Money | None = None
     """Cost so far by the price book, without the classes in unpriced."""
     unpriced: Annotated[list[Word], Field(max_length=16, default_factory=list)]
-    """Classes of usage that were used and have no price in the price book, so their cost is unknown. Usage of
-    judges, endpoints and candidates of other models is named CLASS:MODEL."""
+    """Classes of usage without a price in the price book, so their cost is unknown. Usage of judges,
+    endpoints and candidates of other models is named CLASS:MODEL."""
     currency: Literal["USD"] = "USD"
     """Currency of cost."""
     price_book: Word | None = None
@@ -46,8 +46,8 @@ class Usage(StatusModel):
     price_book_hash: Word | None = None
     """The first 12 digits of the SHA-256 of the price book's whole content."""
     price_corrections: Count = 0
-    """How often a changed price book changed the cost of earlier usage. Each change is recorded under prices/
-    of status.artifacts.uri, with the cost before and after."""
+    """How often a changed price book changed earlier costs. Each change is recorded under prices/ of
+    status.artifacts.uri, with the cost before and after."""
     price_book_problem: Text | None = None
     """Why the ConfigMap's present content is not used. Absent: it is used, or there is none."""
 
@@ -58,14 +58,13 @@ class Usage(StatusModel):
 
 
 class Estimate(StatusModel):
-    """What the whole job will use and cost, including what is spent. docs/estimate.md explains it."""
+    """What the whole job will use and cost, with what is spent. docs/estimate.md explains it."""
 
     basis: Literal["Data", "Preflight", "Running"]
-    """What the estimate is based on. Data: rows, prompts and limits. Preflight: the preflight's episodes, for
-    a training job. Running: what is spent, and the episodes so far. In training, recent episodes weigh
-    more."""
+    """What it is based on. Data: rows, prompts and limits. Preflight: the preflight's episodes, for a
+    training job. Running: what is spent, and the episodes so far. In training, recent ones weigh more."""
     time: datetime
-    """When this basis began. The figures keep changing with it while the job runs."""
+    """When this basis began. The figures keep changing while the job runs."""
     low: Money | None = None
     """US dollars that the job costs at least, under the assumptions of docs/estimate.md. Absent if nothing
     can be estimated; message says why."""
@@ -116,13 +115,13 @@ class BudgetLimit(StatusModel):
     spent: Word
     """What was used, by the ledger."""
     reserved: Word
-    """What running work may use beyond that in the worst case."""
+    """What running work may use beyond that at worst."""
     left: Word
     """What is neither spent nor reserved."""
     needed: Word | None = None
     """The lowest limit with which the job can continue. Absent: this limit does not stop it."""
     wished: Word | None = None
-    """For a grant: what the job would use if it were granted. Absent: the job has enough."""
+    """For a grant: what the job would use if it could. Absent: it has enough."""
 
 
 class Budget(StatusModel):
@@ -138,5 +137,5 @@ class Budget(StatusModel):
     exhausted_time: datetime | None = None
     """When the coordinator found that nothing runs and nothing more fits. Absent: the job continues."""
     closed: bool | None = None
-    """Whether the coordinator has shut down properly, so that the usage shown here is final. Absent: a
-    coordinator runs, or may have ended without a final report."""
+    """Whether the coordinator has shut down properly, so that the usage here is final. Absent: one runs, or
+    may have ended without a final report."""
