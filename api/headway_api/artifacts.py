@@ -39,8 +39,8 @@
     logs/<candidate>.eval                         Inspect logs, of an RLEvalJob
     logs/<pod>/<container>.log                    the last of what a process has written
 
-A key is a pure function of what it holds, so writing twice is harmless. Beside the folders of jobs lies what
-equal jobs share: `<output.uri>/<namespace>/preflight/<key>.json` is what a preflight found.
+A key is a pure function of the object's content, so writing twice is harmless. Equal jobs share one object
+beside their folders: `<output.uri>/<namespace>/preflight/<key>.json` is what a preflight found.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Layout:
 
     @property
     def all_evaluation_groups(self) -> str:
-        """Folder of the groups of all candidates; of a training job, those of its test split by step."""
+        """Folder of the groups of all candidates; for a training job, those of its test split by step."""
         return f"{self.root}/trajectories/evaluation"
 
     def evaluation_groups(self, candidate: str) -> str:
@@ -121,7 +121,7 @@ class Layout:
 
     @property
     def preflight_judgements(self) -> str:
-        """Folder of what the preflight asked of judges beside its episodes."""
+        """Folder of what the preflight asked judges outside its episodes."""
         return f"{self.root}/preflight-judgements"
 
     def preflight_judgement(self, whose: str) -> str:
@@ -144,12 +144,12 @@ class Layout:
         return f"{self.root}/validations"
 
     def validation(self, step: int) -> str:
-        """Summary of the evaluation made at `step`, written once all of its groups and their usage are."""
+        """Summary of the evaluation made at `step`, written after all of its groups and their usage."""
         return f"{self.validations}/{step:06d}.json"
 
     @property
     def failed_groups(self) -> str:
-        """Folder of evaluation groups of which nothing was scored, of all steps."""
+        """Folder of evaluation groups without any scored episode, of all steps."""
         return f"{self.root}/trajectories/failed"
 
     def failed_group(self, key: str) -> str:
@@ -157,7 +157,7 @@ class Layout:
         return f"{self.failed_groups}/{key}.json.gz"
 
     def judgement(self, question: str) -> str:
-        """A judge's answer, by the digest of whom it was asked and what."""
+        """A judge's answer, by the digest of judge and question."""
         return f"{self.root}/judgements/{question}.json"
 
     @property
@@ -170,7 +170,8 @@ class Layout:
         return f"{self.usage}/{key}.jsonl"
 
     def usage_of_given_up(self, key: str) -> str:
-        """Segment with what differs where a group is given up of which another segment says otherwise."""
+        """Segment with the differences when a group is given up after another segment recorded it
+        otherwise."""
         return f"{self.usage}/{key}-given-up.jsonl"
 
     def usage_of_step(self, step: int) -> str:
@@ -212,7 +213,7 @@ class Layout:
         return f"{self.root}/checkpoints"
 
     def checkpoint(self, step: int) -> str:
-        """Folder of the checkpoint of a step, and of what other starts of the learner left of it."""
+        """Folder of the checkpoint of a step, with what other starts of the learner left of it."""
         return f"{self.checkpoints}/{step:06d}"
 
     def checkpoint_of(self, step: int, start: int) -> str:
@@ -220,7 +221,7 @@ class Layout:
         return f"{self.checkpoint(step)}/{start:06d}"
 
     def checkpoint_report(self, step: int, start: int) -> str:
-        """The record that makes it whole: the StepReport, and its files by digest."""
+        """The record that completes it: the StepReport, and the digests of its files."""
         return f"{self.checkpoint_of(step, start)}/report.json"
 
     @property
@@ -229,33 +230,34 @@ class Layout:
         return f"{self.root}/steps"
 
     def step_history(self, step: int) -> str:
-        """The report of one step, written when it is taken and kept for good."""
+        """The report of one step, written when it is taken and kept permanently."""
         return f"{self.step_histories}/{step:06d}.json"
 
     @property
     def all_batch_figures(self) -> str:
-        """Folder of what the batches of all steps came to."""
+        """Folder of the figures of the batches of all steps."""
         return f"{self.root}/figures"
 
     def batch_figures(self, step: int) -> str:
-        """What the batch of one step came to."""
+        """Figures of the batch of one step."""
         return f"{self.all_batch_figures}/{step:06d}.json"
 
     @property
     def remedies(self) -> str:
-        """Folder of what was decided about the running job."""
+        """Folder of the decisions about the running job."""
         return f"{self.root}/remedies"
 
     def remedy(self, number: int) -> str:
-        """One decision, written before the learner hears of it."""
+        """One decision, written before the learner receives it."""
         return f"{self.remedies}/{number:06d}.json"
 
     def remedy_kept(self, number: int) -> str:
-        """That the change of a decision stays, written when its watch is over."""
+        """Record that the change of a decision stays, written when its watch is over."""
         return f"{self.remedies}/{number:06d}-kept.json"
 
     def refused_order(self, order: str) -> str:
-        """That what a person wrote was refused. Anybody may write anything: the name is its hash."""
+        """Record that a person's order was refused. Its name is a hash, because anybody may write any
+        order."""
         return f"{self.remedies}/orders/{hashlib.sha256(order.encode()).hexdigest()[:32]}.json"
 
     @property
@@ -344,8 +346,8 @@ class Layout:
 
 
 def shared_preflight(layout: Layout, key: str) -> str:
-    """What the preflight of a job found, by what it depends on, beside the folders of all jobs: an equal job
-    reads it back."""
+    """What the preflight of a job found, named after everything that it depends on, beside the folders of all
+    jobs. An equal job reads it again."""
     return f"{layout.output_uri.rstrip('/')}/{layout.namespace}/preflight/{key}.json"
 
 
@@ -373,20 +375,20 @@ REMEDIES: Final = re.compile(r"[0-9]{6,18}(?:-kept)?\.json|orders/[0-9a-f]{32}\.
 
 
 def accelerators_number(uri: str) -> int:
-    """The number of a segment of accelerator seconds; 0 of any other."""
+    """The number of a segment of accelerator seconds; 0 for any other segment."""
     found = _HELD.fullmatch(uri.rpartition("/")[2])
     return int(found[1]) if found is not None else 0
 
 
 def written(uris: Iterable[str], folder: str, names: re.Pattern[str]) -> list[str]:
-    """Objects below a folder whose names are of those that a job writes there. What else lies there, such as
-    a folder's own mark or a copy that a person made, is passed over."""
+    """Objects below a folder whose names follow the pattern that a job writes there. Others are ignored, such
+    as a folder's own mark or a copy that a person made."""
     return [uri for uri in uris if names.fullmatch(uri.removeprefix(folder).lstrip("/"))]
 
 
 def by_number(uris: Iterable[str], folder: str) -> dict[int, list[str]]:
-    """Objects below a folder that has one of its own for each step or start (`<folder>/000012/...`), by its
-    number. What else lies there, such as a copy that a person made, is passed over."""
+    """Objects by number, below a folder with a subfolder for each step or start (`<folder>/000012/...`).
+    Others are ignored, such as a copy that a person made."""
     found: dict[int, list[str]] = {}
     for uri in uris:
         name, below, _ = uri.removeprefix(folder).lstrip("/").partition("/")

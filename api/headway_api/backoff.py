@@ -1,4 +1,4 @@
-"""Pauses between tries: doubled each time up to a bound, and by chance where many wait alike."""
+"""Pauses between tries: doubled each time up to a bound, and randomized if many processes wait."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Final
 
 MOST_DOUBLINGS: Final = 64
-"""Beyond these no pause grows: a count of failures without an end must not overflow."""
+"""After this many failures no pause grows, so that an endless count of failures does not overflow."""
 
 
 def doubled(failures: int, first: float, most: float) -> float:
-    """Seconds to wait after so many failures in a row: `first` after one, twice as long after each more.
+    """Seconds to wait after this many failures in a row: `first` after one, twice as long after each more.
 
     Never more than `most`. Without a failure it is half of `first`.
     """
@@ -19,7 +19,7 @@ def doubled(failures: int, first: float, most: float) -> float:
 
 
 def spread(seconds: float, chance: Callable[[], float] = random.random) -> float:
-    """Between half of a pause and all of it, so that those who failed together do not come back together.
+    """Between half of a pause and all of it, so that processes that failed together do not retry together.
 
     Args:
         chance: a number from 0 to 1 at each call.

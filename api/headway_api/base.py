@@ -11,7 +11,7 @@ from headway_api.rules import IMMUTABLE, VALIDATIONS, Rule
 
 
 class Model(BaseModel):
-    """Unknown fields are errors, NaN and infinity are no numbers, and `validations` hold of each instance."""
+    """Unknown fields are errors, NaN and infinity are refused, and every instance satisfies `validations`."""
 
     model_config = ConfigDict(
         alias_generator=to_camel,
@@ -59,7 +59,8 @@ class SpecModel(Model):
     @model_validator(mode="before")
     @classmethod
     def _without_nulls(cls, given: Any) -> Any:
-        """As the API server takes a null: the field is absent, so it has its default or is missed."""
+        """Treat null as the API server does: the field is absent, so it gets its default or is reported
+        missing."""
         if not isinstance(given, dict) or None not in given.values():
             return given
         known = {*cls.model_fields, *(field.alias for field in cls.model_fields.values())}
@@ -84,7 +85,8 @@ class StatusModel(Model):
     model_config = ConfigDict(extra="ignore")
 
     def as_object(self) -> dict[str, Any]:
-        """As for any model, without empty lists too: a server-side apply owns what it mentions."""
+        """As for any model, but without empty lists: a server-side apply owns every field that it
+        mentions."""
         pruned = _without_empty_lists(super().as_object())
         assert isinstance(pruned, dict)
         return pruned

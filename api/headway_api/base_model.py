@@ -17,18 +17,18 @@ from headway_api.store_refused import ERRNO
 FIELD: Final = "spec.model.base"
 HUB: Final = "hf://"
 UNWANTED: Final = ("*.bin", "*.pt", "*.pth", "*.gguf", "*.onnx", "*.msgpack", "*.h5", "original/*")
-"""Other formats of the same weights; safetensors are what is read."""
+"""Other formats of the same weights; only safetensors are read."""
 WEIGHTS: Final = "*.safetensors"
 MOST_CONFIG: Final = 4 * MIB
 """Bytes of one file that describes a model."""
 FULL: Final = (errno.ENOSPC, errno.EDQUOT)
-"""How a write fails where a volume has no room."""
+"""Errors of a write when a volume has no room."""
 
 
 def read_config(path: Path) -> dict[str, Any]:
     """An object of JSON that describes a model: its config.json, or that of an adapter.
 
-    Whoever wrote the model wrote it. Infinity may stand in it, as configurations of some families have it.
+    The model's author wrote the file. It may contain Infinity, as configurations of some families do.
 
     Raises:
         OutOfBounds: it is larger or deeper than any, or no object of JSON.
@@ -50,13 +50,13 @@ class Source(Protocol):
 
     @property
     def revision(self) -> str | None:
-        """Of a hf:// model."""
+        """Revision of a hf:// model."""
 
 
 def fetch(model: Source, store: Store, cache: Path, *, weights: bool = True, field: str = FIELD) -> Path:
-    """Folder with the files of `model.base`, in Hugging Face layout; one already complete is used again.
+    """Folder with the files of `model.base`, in Hugging Face layout. A complete one is used again.
 
-    Without `weights` it holds the configuration and the tokenizer only. `field` is the one that errors name.
+    Without `weights` it has only the configuration and the tokenizer. `field` is the field that errors name.
 
     Raises:
         JobError: `ModelUnavailable`, when there is nothing at that address or it may not be read.
@@ -69,7 +69,7 @@ def fetch(model: Source, store: Store, cache: Path, *, weights: bool = True, fie
 
 @contextmanager
 def _room(base: str) -> Iterator[None]:
-    """Around writes of a model's files."""
+    """Context for writes of a model's files: a full volume becomes a JobError."""
     try:
         yield
     except OSError as error:

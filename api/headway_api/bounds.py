@@ -1,11 +1,11 @@
-"""How large, deep, long and great a value from outside may be, and how it is read within these bounds.
+"""Bounds on values from outside (size, depth, count, magnitude), and how to read values within them.
 
-A value is from outside wherever another user, program or machine wrote it: a custom resource, a request or an
+A value is from outside if another user, program or machine wrote it: a custom resource, a request or an
 answer, a dataset row, an object in the store, a termination message. Every reader takes its bounds from here
-and reads JSON by `json_within`, so that a bad value ends with one `OutOfBounds`, and harms nobody else.
+and reads JSON with `json_within`. So a bad value ends in one `OutOfBounds`, and harms nothing else.
 
-The standard library alone: sandboxes import this before an episode. Decompression, timeouts and
-authentication come before it, at the reader.
+This module needs only the standard library, because sandboxes import it before an episode. Decompression,
+timeouts and authentication happen before it, at the reader.
 """
 
 from __future__ import annotations
@@ -22,21 +22,22 @@ MIB: Final = 1024 * KIB
 DEPTH: Final = 32
 """Levels of lists and objects in one JSON value; Kubernetes' own deepest objects have about 20."""
 VALUES: Final = 1_000_000
-"""Lists, objects, and the values in them, of one JSON value."""
+"""Lists, objects, and the values in them, in one JSON value."""
 MAGNITUDE: Final = 1e12
-"""Of a metric: greater numbers overflow when they are squared and added up."""
+"""Largest magnitude of a metric: greater numbers overflow when they are squared and summed."""
 SCORE: Final = 1e6
-"""Of a reward or an external score, whatever `spec.reward.range` allows."""
+"""Largest magnitude of a reward or an external score, whatever `spec.reward.range` allows."""
 
 
 CALL: Final = 64 * KIB
-"""Bytes of one call of the agents' protocol, and of what a refusal says."""
+"""Bytes of one call of the agents' protocol, and of a refusal's text."""
 SCHEMA: Final = 32 * KIB
-"""Bytes of a JSON schema that a turn is held to."""
+"""Bytes of a JSON schema that a turn must follow."""
 ARGUMENTS: Final = MIB
 """Bytes of one tool call's arguments."""
 CONVERSATION: Final = 8 * MIB
-"""Bytes of one request for a turn: the whole conversation and the tools. A million tokens have some 4 MiB."""
+"""Bytes of one request for a turn: the whole conversation and the tools. A million tokens have about 4
+MiB."""
 CONVERSATION_DEPTH: Final = 64
 CONVERSATION_VALUES: Final = 200_000
 MESSAGES: Final = 10_000
@@ -51,7 +52,7 @@ REPORT: Final = 8 * MIB
 METRICS: Final = 1_000
 """Named numbers of one episode, or of one step."""
 NAME: Final = 200
-"""Characters of a name that somebody else chose."""
+"""Characters of a name from outside."""
 PART: Final = 255
 """Bytes of one part of a path."""
 ROW: Final = MIB
@@ -65,13 +66,13 @@ OBJECT: Final = 256 * MIB
 UNPACKED: Final = 1024 * MIB
 """Bytes of one, decompressed."""
 CONTAINERS: Final = 2_000_000
-"""Lists and objects of one, of which a turn has some ten."""
+"""Lists and objects of one group, of which a turn has about ten."""
 KEYS: Final = 5_000_000
 """Objects of one listing."""
 LISTING: Final = 1024 * MIB
 """Characters of their names."""
 WAIT_SECONDS: Final = 60.0
-"""Longest pause that another process may ask for."""
+"""Longest pause, in seconds, that another process may ask for."""
 
 _HALF: Final = "not JSON that UTF-8 can hold: half of a surrogate pair is no text"
 _STRINGS: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
@@ -83,11 +84,11 @@ _BRACKETS: Final = re.compile(_STRING + rb"|[{\[]++|[}\]]++", re.DOTALL)
 _BETWEEN: Final = re.compile(rb"\s*+([,}\]])\s*+")
 _BLANK: Final = re.compile(rb"\s*+")
 MEMBERS: Final = 10_000
-"""Members of one object, or elements of one list, whose texts are told apart."""
+"""Members of one object, or elements of one list, that are split apart."""
 
 
 class OutOfBounds(ValueError):
-    """A value from outside is malformed, or larger, deeper or greater than its reader takes. Says which."""
+    """A value from outside is malformed, or exceeds a bound of its reader. The message says which."""
 
 
 def json_within(
@@ -101,9 +102,9 @@ def json_within(
 ) -> Any:
     """Parse one JSON value whose text has at most `most` bytes.
 
-    Size, depth and count are known before anything is built, so a refusal costs memory in proportion to
-    `most` alone. Refused as well are NaN and infinities (unless not `finite`) and text that no UTF-8 can hold
-    (unless `halves`): a reader that lets them in replaces them.
+    Size, depth and count are checked before anything is built, so a refusal needs memory in proportion to
+    `most` only. NaN and infinities (unless not `finite`) and text that UTF-8 cannot represent (unless
+    `halves`) are refused too. A reader that accepts them replaces them.
 
     Raises:
         OutOfBounds: any of this does not hold, or it is not JSON.
@@ -131,9 +132,9 @@ def json_within(
 
 
 def containers_within(raw: bytes, most: int) -> bytes:
-    """`raw`, JSON that a reader parses by itself, if it has at most `most` lists and objects.
+    """`raw`, which a reader parses as JSON itself, if it has at most `most` lists and objects.
 
-    For large values, since nothing is copied. What is not JSON is counted as it comes.
+    For large values, because nothing is copied. Text that is not JSON is counted too.
 
     Raises:
         OutOfBounds: it has more.
@@ -150,7 +151,7 @@ def containers_within(raw: bytes, most: int) -> bytes:
 def json_members(raw: bytes, most: int) -> dict[str, bytes]:
     """Name and text of each member of one JSON object. No member's value is parsed, however deep it is.
 
-    So an object of which one part is out of bounds can be read without that part.
+    So a reader can read an object without the one part that is out of bounds.
 
     Raises:
         OutOfBounds: more than `most` bytes or `MEMBERS` members, or no object.
@@ -163,12 +164,12 @@ def json_members(raw: bytes, most: int) -> dict[str, bytes]:
 
 
 def json_elements(raw: bytes, most: int) -> list[bytes]:
-    """The same of one JSON list: the text of each element."""
+    """The same for one JSON list: the text of each element."""
     return [value for _, value in _parts(raw, most, b"[")]
 
 
 def _parts(raw: bytes, most: int, opens: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Name (of an object's member alone) and text of each part."""
+    """Name (only for an object's member) and text of each part."""
     if len(raw) > most:
         raise OutOfBounds(f"more than {most} bytes")
     place = _blank(raw, 0)
@@ -221,7 +222,7 @@ def _end_of(raw: bytes, place: int) -> int:
 
 
 def nesting(value: Any, most_depth: int, most_values: int) -> None:
-    """Hold a value that is parsed already to a depth and a count, without recursion.
+    """Check depth and count of a parsed value, without recursion.
 
     Raises:
         OutOfBounds: it is deeper, or holds more.
@@ -243,7 +244,7 @@ def nesting(value: Any, most_depth: int, most_values: int) -> None:
 
 
 def _check_structure(raw: bytes, most_depth: int, most_values: int) -> None:
-    """Count levels and values without parsing; what is not JSON is counted as it comes."""
+    """Count levels and values without parsing. Text that is not JSON is counted too."""
     structure = _STRINGS.sub(b"", raw).translate(None, _REST)
     opened = structure.count(b"[") + structure.count(b"{")
     if opened + structure.count(b",") > most_values:
@@ -258,7 +259,7 @@ def _check_structure(raw: bytes, most_depth: int, most_values: int) -> None:
 
 
 def _check_text(value: Any) -> None:
-    """Half of a surrogate pair is valid JSON and no text: nothing that holds it could be stored."""
+    """Refuse half of a surrogate pair: it is valid JSON, but no text that could be stored."""
     try:
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
@@ -266,7 +267,7 @@ def _check_text(value: Any) -> None:
 
 
 def _finite(text: str) -> float:
-    """As JSON writes it; 1e999 is valid JSON and infinite."""
+    """Parse a finite number: 1e999 is valid JSON, but infinite."""
     number = float(text)
     if not math.isfinite(number):
         raise OutOfBounds(f"{text[:32]} is no finite number")
@@ -278,7 +279,7 @@ def _not_finite(name: str) -> NoReturn:
 
 
 def within(number: float, most: float) -> bool:
-    """Whether a number is finite and at most `most` from 0; an integer of any length may be asked about."""
+    """Whether a number is finite and its magnitude at most `most`. It accepts integers of any length."""
     try:
         return abs(number) <= most
     except OverflowError:
@@ -286,14 +287,14 @@ def within(number: float, most: float) -> bool:
 
 
 def clipped(number: float, most: float) -> float:
-    """The nearest number that is at most `most` from 0; what is no finite number stays what it is."""
+    """The nearest number of magnitude at most `most`. NaN and infinities stay as they are."""
     if within(number, most) or number != number or number in (math.inf, -math.inf):
         return number
     return most if number > 0 else -most
 
 
 def named_numbers(value: object) -> object:
-    """`value`, if it has as many numbers, with as long names, as a reader of them takes.
+    """`value`, if it does not have more numbers, or longer names, than its reader accepts.
 
     Raises:
         OutOfBounds: it has more than `METRICS`, or a name of more than `NAME` characters.
@@ -306,7 +307,8 @@ def named_numbers(value: object) -> object:
 
 
 def shortened(text: str, most: int) -> str:
-    """Text from outside as a message or a log line shows it: `most` characters, no control characters."""
+    """Text from outside as a message or a log line shows it: at most `most` characters, no control
+    characters."""
     cut = text if len(text) <= most else text[: most - 1] + "\N{HORIZONTAL ELLIPSIS}"
     return "".join(character if character.isprintable() else " " for character in cut)
 
@@ -317,8 +319,8 @@ def few(value: object, most: int) -> bool:
 
 
 def is_below(name: str) -> bool:
-    """Whether a name from outside, joined to a folder, stays below it: parts between slashes, none of them
-    empty, `.`, `..` or longer than a file's name may be, and without NUL or a backslash."""
+    """Whether a name from outside, joined to a folder, stays below it. Its parts between slashes must not be
+    empty, `.`, `..` or longer than a file name may be. It must have no NUL or backslash."""
     if "\0" in name or "\\" in name:
         return False
     return all(

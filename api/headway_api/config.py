@@ -1,4 +1,4 @@
-"""What the operator hands to every process of a job: identity and the spec as the API server holds it."""
+"""What the operator gives every process of a job: its identity, and the spec as stored by the API server."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class ServedModel(BaseModel):
     context_length: int | None
     """Most tokens of one episode; None: the model's own limit."""
     lora_rank: int | None
-    """Largest rank of the adapters it is given; None: every weight is replaced, or nothing is."""
+    """Largest rank of the adapters that it loads. None: every weight is replaced, or none is."""
     adapters: int
-    """Slots that hold an adapter at the same time. Those that hold the base model need none."""
+    """Slots that hold an adapter at the same time. Slots with the base model are not counted."""
     updates: bool
-    """Whether a training job replaces the weights, version after version, in the slot of the policy."""
+    """Whether a training job replaces the weights in the policy's slot, version after version."""
     field: str
     """Field of the spec that names the model, for errors."""
     seed: int
@@ -45,7 +45,7 @@ class ServedModel(BaseModel):
 
 
 class Identity(BaseModel):
-    """Which job it is, and where its processes find one another."""
+    """A job's identity, and where its processes find each other."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -54,11 +54,11 @@ class Identity(BaseModel):
     uid: str
     kind: str
     labels: dict[str, str] | None = None
-    """Labels by which costs are allocated, of the job's own; absent: it has none."""
+    """The job's own labels for cost allocation. Absent: it has none."""
 
     @property
     def stem(self) -> str:
-        """What the names of the job's objects begin with."""
+        """Prefix of the names of the job's objects."""
         return names.stem(self.kind, self.name)
 
     @property
@@ -74,7 +74,7 @@ class Identity(BaseModel):
 
 
 class JobConfig(Identity):
-    """Content of `job.json` of an RLTrainingJob; everything else a process needs is a function of it."""
+    """Content of `job.json` of an RLTrainingJob. Everything else that a process needs follows from it."""
 
     kind: Literal["RLTrainingJob"] = "RLTrainingJob"
     spec: RLTrainingJobSpec
@@ -91,12 +91,13 @@ class JobConfig(Identity):
 
     @property
     def validates_beside(self) -> bool:
-        """Whether training goes on while held-out rows are sampled: LoRA, or a server of their own."""
+        """Whether training continues while held-out rows are sampled: with LoRA, or with a separate
+        server."""
         return self.spec.has_validation_server or self._shares_slots
 
     @property
     def _shares_slots(self) -> bool:
-        """Whether the servers hold a second adapter, to be validated or tested."""
+        """Whether the servers hold a second adapter, for validation or the test."""
         data = self.spec.data
         held_out = data.validation is not None or data.test is not None
         return self.spec.model.effective_lora is not None and held_out and not self.spec.has_validation_server
@@ -107,7 +108,7 @@ class JobConfig(Identity):
         return self.spec.most_episodes
 
     def served(self) -> ServedModel:
-        """What the rollout servers load, each of them: one for held-out rows is as any other."""
+        """What every rollout server loads; a server for held-out rows loads the same."""
         model = self.spec.model
         return ServedModel(
             base=model.base,
@@ -130,7 +131,7 @@ class EvalConfig(Identity):
     kind: Literal["RLEvalJob"] = "RLEvalJob"
     spec: RLEvalJobSpec
     candidates: tuple[ResolvedCandidate, ...]
-    """What the candidates of the spec stand for; one that could not be resolved is absent."""
+    """The models that the spec's candidates refer to, without those that could not be resolved."""
     unresolved: dict[str, str] = {}
     """Candidates that do not exist: name -> why, with the field and the fix."""
 
@@ -141,7 +142,7 @@ class EvalConfig(Identity):
 
     @property
     def model(self) -> str:
-        """The model that every candidate is of, whose prices hold; empty where there are several."""
+        """The base model of all candidates, whose prices apply; empty if there are several."""
         found = {candidate.base for candidate in self.candidates if candidate.base is not None}
         return found.pop() if len(found) == 1 else ""
 
@@ -155,8 +156,8 @@ class EvalConfig(Identity):
         return found
 
     def priced_as(self, candidate: ResolvedCandidate) -> str | None:
-        """Whose prices hold for the tokens of a candidate that servers sample for, as `GroupRecord.model`;
-        None: those of the job's own model."""
+        """The model whose prices apply to the tokens of a candidate that servers sample for, as in
+        `GroupRecord.model`. None: the job's own model."""
         return None if candidate.base == self.model else candidate.base
 
     def suite_broker_url(self, suite: str) -> str:
@@ -191,7 +192,7 @@ class EvalConfig(Identity):
 
 
 def load_any(environ: Mapping[str, str]) -> JobConfig | EvalConfig:
-    """Read the mounted configuration; the path may be overridden by `HEADWAY_CONFIG`."""
+    """Read the mounted configuration; `HEADWAY_CONFIG` may name another path."""
     text = Path(environ.get(names.ENV_CONFIG, names.CONFIG_FILE)).read_text()
     kind = json.loads(text).get("kind", names.TRAINING_KIND)
     return (EvalConfig if kind == names.EVAL_KIND else JobConfig).model_validate_json(text)

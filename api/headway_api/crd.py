@@ -1,8 +1,9 @@
 """The CustomResourceDefinitions, generated from the models: `python -m headway_api.crd DIR [--check]`.
 
-A CRD is no ordinary JSON schema: it must be structural (one type a node, no references, no alternatives),
-and a default is filled in only where its parent exists, so every block with defaults has one itself. It
-is written out in full, because the API server holds a default against the rules before it completes it.
+A CRD is not an ordinary JSON schema. It must be structural: one type a node, no references, no alternatives.
+The API server fills in a default only if its parent exists, so every block with defaults has a default
+itself. That default is written out in full, because the API server checks it against the rules before it
+completes it.
 """
 
 import argparse
@@ -40,7 +41,8 @@ INT_OR_STRING = "x-kubernetes-int-or-string"
 
 
 def structural(node: Schema, definitions: Schema, path: str) -> Schema:
-    """One node of pydantic's JSON schema as the API server takes it; `path` is the field's, for messages."""
+    """One node of pydantic's JSON schema in the form that the API server accepts; `path` is the field's, for
+    messages."""
     node = _resolved(node, definitions)
     if node.get(INT_OR_STRING):
         return node
@@ -73,7 +75,7 @@ def _without_absent(value: Any) -> Any:
 
 
 def _resolved(node: Schema, definitions: Schema) -> Schema:
-    """Follow references and take the one alternative that is not null; what stands beside them wins."""
+    """Follow references and take the one alternative that is not null; keys beside them override theirs."""
     while True:
         if "$ref" in node:
             target = definitions[node["$ref"].rpartition("/")[2]]
@@ -88,7 +90,7 @@ def _resolved(node: Schema, definitions: Schema) -> Schema:
 
 
 def transition(name: str, block: Schema, path: str) -> dict[str, str]:
-    """The rule that a property of `block` does not change, nor come, nor go."""
+    """The rule that a property of `block` is not changed, added or removed."""
     default = block["properties"][name].get("default")
     always = name in block.get("required", []) or default not in (None, [])
     same = f"self.{name} == oldSelf.{name}"
@@ -124,7 +126,7 @@ def open_schema(kind: type[BaseModel], status: type[BaseModel]) -> Schema:
 
 
 def column(name: str, path: str, kind: str = "string", priority: int = 0) -> Schema:
-    """A column of `kubectl get`; priority 1 shows with `-o wide` only."""
+    """A column of `kubectl get`; one with priority 1 shows only with `-o wide`."""
     entry: Schema = {"name": name, "type": kind, "jsonPath": path}
     return entry | ({"priority": priority} if priority else {})
 
@@ -222,7 +224,7 @@ def files() -> dict[str, str]:
 
 
 class _Plain(yaml.SafeDumper):
-    """No anchors: a rule used twice is written twice."""
+    """A dumper without anchors: a rule that is used twice is written twice."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True

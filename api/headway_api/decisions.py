@@ -1,12 +1,12 @@
-"""What was decided about a running job: which remedy, why, and what came of it, in the artifact store.
+"""Decisions about a running job in the artifact store: which remedy, why, and its result.
 
     remedies/000001.json        a `Decision`, written before the learner hears of it
     remedies/000001-kept.json   a `Kept`, where its watch ended well
     remedies/orders/<hash>.json a `RefusedOrder`: what a person ordered and did not get
 
-A decision is numbered by how many there were, and made as one step. Whether it was carried out, or the
-learner refused it, is in the report of that step. What became of it is a function of all of these together
-(`headway_analysis.remedies.course`), so a restart reads them and knows as much.
+A decision's number counts the decisions so far, and one step carries it out. The report of that step says
+whether the learner did it or refused it. The result is a function of all of these together
+(`headway_analysis.remedies.course`), so a restarted coordinator reads them and knows the same.
 """
 
 from __future__ import annotations
@@ -21,35 +21,35 @@ from headway_api.signals import SignalName
 
 
 class Measured(Record):
-    """How a job did at a moment, to hold it against later."""
+    """A job's figures at one moment, for later comparison."""
 
     reward: float | None = None
-    """Mean training reward of the last steps, each with the same weight; None before there is one."""
+    """Mean training reward of the last steps, each with the same weight. None before the first step."""
     low: float | None = None
-    """Ends of its 95 % interval."""
+    """Lower bound of its 95 % interval; `high` is the upper bound."""
     high: float | None = None
     steps: int = Field(default=0, ge=0)
-    """Steps that it is the mean of."""
+    """Number of steps in the mean."""
     validated: int | None = Field(default=None, ge=0)
     """Step of the newest validation."""
     score: float | None = None
-    """Its external score."""
+    """External score of that validation."""
 
 
 class Decision(Record):
-    """A change, in the place of a batch."""
+    """A change that takes the place of a batch."""
 
     number: int = Field(ge=1)
-    """The first is 1; refused ones count too."""
+    """Counted from 1; refused ones count too."""
     step: int = Field(ge=1)
-    """The step it is made as."""
+    """The step that makes the change."""
     directive: Directive
     in_force: InForce
-    """What holds once it is done."""
+    """What is in force after it."""
     undoes: int | None = Field(default=None, ge=1)
-    """Number of the decision that it takes back."""
+    """Number of the decision that it undoes."""
     signal: SignalName | None = None
-    """The sign of collapse that it is meant against; None where a person ordered it."""
+    """The signal of collapse that it acts on; None if a person ordered it."""
     order: str | None = None
     """What the person wrote."""
     why: str
@@ -69,15 +69,15 @@ class Kept(Record):
     """A remedy's watch is over, and it stays."""
 
     number: int = Field(ge=1)
-    """Of the decision."""
+    """Number of the decision."""
     step: int = Field(ge=1)
-    """The last step that was looked at."""
+    """The last step of the watch."""
     why: str
     after: Measured = Measured()
 
 
 class RefusedOrder(Record):
-    """An order that was not carried out: the same words are not tried again."""
+    """An order that was not carried out. The same text is not tried again."""
 
     order: str
     step: int = Field(ge=0)

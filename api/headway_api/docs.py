@@ -1,6 +1,6 @@
 """The reference page of all kinds: `python -m headway_api.docs FILE [--check]`.
 
-Made from the CRDs, so that it says what the API server does.
+It is made from the CRDs, so it describes what the API server enforces.
 """
 
 import argparse
@@ -103,7 +103,7 @@ def default_of(field: Schema) -> str:
 
 
 def refusals(node: Schema) -> Iterator[str]:
-    """Every rule's message, without the rules of immutability, each once."""
+    """Every rule's message once, except rules of immutability."""
     seen: set[str] = set()
 
     def visit(at: Schema) -> Iterator[str]:

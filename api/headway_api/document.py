@@ -4,6 +4,6 @@ from collections.abc import Mapping
 from typing import Any
 
 Json = dict[str, Any]
-"""An object that its holder may change."""
+"""An object that its owner may change."""
 JsonView = Mapping[str, Any]
 """An object that is only read."""

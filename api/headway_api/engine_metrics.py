@@ -1,4 +1,4 @@
-"""What vLLM's `/metrics` says under given names: pure."""
+"""Reads the named values from vLLM's `/metrics`. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 
 def read(text: str, names: Collection[str]) -> dict[str, list[float]] | None:
-    """Every engine's value of each name; None where one of them is missing or is no number."""
+    """Every engine's value of each name; None if one of them is missing or not a number."""
     found: dict[str, list[float]] = {name: [] for name in names}
     starts = tuple(f"{name}{{" for name in names)
     # A thousand lines come, and a few are of interest: the parser sees only those.

@@ -1,7 +1,7 @@
-"""How a process of a job says why it ends, so that the operator can repeat it in a condition.
+"""How a process of a job reports why it ends, so that the operator can repeat it in a condition.
 
-A process that cannot go on writes a `Termination` to the file Kubernetes reads as the container's
-termination message, and exits with `PERMANENT` (the user must change something), `RETRIABLE`, or `ANEW`.
+A process that cannot continue writes a `Termination` to the file that Kubernetes reads as the container's
+termination message. It exits with `PERMANENT` (the user must change something), `RETRIABLE`, or `ANEW`.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from headway_api import names
 from headway_api.bounds import OutOfBounds, json_within, shortened
 
 PERMANENT: Final = 42
-"""Exit code: starting again without a change cannot help."""
+"""Exit code: a restart without a change cannot help."""
 RETRIABLE: Final = 43
-"""Exit code: the cause was outside the process and may pass."""
+"""Exit code: the cause is outside the process and may go away."""
 ANEW: Final = 44
-"""Exit code: nothing failed, and a fresh start is what is needed; no restart is counted for it."""
+"""Exit code: nothing failed, and a fresh start is needed. The restart is not counted."""
 
 CONDITION_REASON: Final = r"^[A-Z][A-Za-z0-9]*$"
-"""What a reason has to look like to be that of a condition."""
+"""Form of a condition's reason."""
 TERMINATION_FILE: Final = Path("/dev/termination-log")
 MAX_BYTES: Final = 4096
 """Kubernetes cuts a termination message at this length."""
 MESSAGE_CHARACTERS: Final = 2000
 FIELD_CHARACTERS: Final = 256
 UNTOLD: Final = "ProcessFailed"
-"""The reason of a process that gives none, or one that is no reason."""
+"""Reason for a process that gives none, or an invalid one."""
 REASON: Final = re.compile(r"(?=.{1,64}\Z)" + CONDITION_REASON)
 FIELD: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.\[\]=, -]*")
 
@@ -45,7 +45,7 @@ class Termination(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     reason: str
-    """CamelCase, stable: becomes the condition's reason."""
+    """CamelCase and stable; it becomes the condition's reason."""
     field: str | None = None
     """Path in the CR, such as `spec.data.train.uri`."""
     message: str
@@ -53,7 +53,7 @@ class Termination(BaseModel):
 
     @property
     def sentence(self) -> str:
-        """As a condition's message shows it."""
+        """The text of a condition's message."""
         return f"{self.field}: {self.message}" if self.field else self.message
 
 
@@ -69,7 +69,7 @@ class JobError(Exception):
         permanent: bool = True,
         counted: bool = True,
     ) -> None:
-        """`counted` is of one that is not permanent: whether the restart counts as one of maxRestarts."""
+        """`counted`: whether the restart counts against maxRestarts, if the error is not permanent."""
         super().__init__(message)
         self.termination = Termination(reason=reason, field=field, message=message)
         self.permanent = permanent
@@ -82,7 +82,7 @@ class JobError(Exception):
 
 
 def job_error(error: BaseException | None) -> JobError | None:
-    """The JobError that `error` is, or the first one in it where it is a group."""
+    """`error` if it is a JobError, or the first JobError in it if it is a group."""
     if not isinstance(error, BaseExceptionGroup):
         return error if isinstance(error, JobError) else None
     return next((found for found in map(job_error, error.exceptions) if found is not None), None)
@@ -90,7 +90,8 @@ def job_error(error: BaseException | None) -> JobError | None:
 
 @contextmanager
 def not_final(done_before: bool = True) -> Iterator[None]:
-    """Around what another process of the job has done before: it was right, so a refusal now may pass."""
+    """Context for work that another process of the job has done before. It succeeded then, so a refusal now
+    may be temporary."""
     try:
         yield
     except JobError as error:
@@ -99,10 +100,10 @@ def not_final(done_before: bool = True) -> Iterator[None]:
 
 
 def parse(message: str | None) -> Termination | None:
-    """Read a container's termination message; None where it is not one of ours.
+    """Read a container's termination message; None if it is not one of ours.
 
-    Whatever runs in the pod may write it, so it is held to bounds: what is no reason becomes `UNTOLD`, what
-    is no path is left out, and the message is cut and printable.
+    Any program in the pod may write it, so it is checked against bounds. An invalid reason becomes `UNTOLD`,
+    an invalid path is dropped, and the message is shortened and made printable.
     """
     if not message:
         return None
@@ -119,7 +120,8 @@ def parse(message: str | None) -> Termination | None:
 
 
 def leave(error: JobError, file: Path | None = None) -> NoReturn:
-    """End this process for `error`: message to the termination file and standard error, then exit."""
+    """End this process because of `error`: write its message to the termination file and standard error, then
+    exit."""
     file = file or Path(os.environ.get(names.ENV_TERMINATION_FILE, TERMINATION_FILE))
     print(f"{error.termination.reason}: {error.termination.sentence}", file=sys.stderr, flush=True)
     if file.exists():
@@ -128,7 +130,7 @@ def leave(error: JobError, file: Path | None = None) -> NoReturn:
 
 
 def _within_bytes(found: Termination) -> str:
-    """As JSON that Kubernetes does not cut: half of it could not be read."""
+    """As JSON short enough that Kubernetes does not cut it: half of it could not be parsed."""
     short = found.model_copy(update={"field": found.field[:FIELD_CHARACTERS] if found.field else None})
     for most in (MESSAGE_CHARACTERS, MESSAGE_CHARACTERS // 2, MESSAGE_CHARACTERS // 8):
         text = short.model_copy(update={"message": found.message[:most]}).model_dump_json()

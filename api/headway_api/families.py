@@ -1,7 +1,7 @@
 """Families of models: the context their configurations allow, and the learning rates to start with.
 
-Facts as others published them, each with its source: nobody has tuned any of them with this platform.
-docs/recipes.md has them as a table.
+These are published facts, each with its source. None of them was tuned with this platform. docs/recipes.md
+has them as a table.
 """
 
 import re
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 RANK: Final = 32
-"""Of the adapter, in every recipe."""
+"""Rank of the adapter, in every recipe."""
 
 
 @dataclass(frozen=True)
@@ -17,16 +17,17 @@ class Start:
     """Learning rates to start with, for a family's models of some sizes."""
 
     models: str
-    """Which they are, for people to read."""
+    """Names of the models, for people to read."""
     lora: float
     lora_source: str
     full_source: str
     sizes: str = ""
-    """Regular expression that is found in the model's name, in lower case; every name has the empty one."""
+    """Regular expression that is searched in the model's name, in lower case; the empty one matches every
+    name."""
     alpha: int = 32
-    """Of the adapter, as in the run that the rate is from: half of it takes steps half as large."""
+    """Alpha of the adapter, as in the run that the rate is from. Half of it makes steps half as large."""
     full: float = 1e-6
-    """With every weight trained."""
+    """Learning rate when every weight is trained."""
 
 
 @dataclass(frozen=True)
@@ -35,18 +36,18 @@ class Family:
 
     name: str
     models: str
-    """Regular expression, in RE2's syntax and lower case, of the whole name of a model, without what says how
-    its weights are stored (FP8, AWQ, ...)."""
+    """Regular expression, in RE2's syntax and lower case, for the whole name of a model, without the part
+    that says how its weights are stored (FP8, AWQ, ...)."""
     context_length: int
     """Tokens: max_position_embeddings of the configurations as published."""
     starts: tuple[Start, ...]
-    """The first whose sizes are found counts."""
+    """The first one whose sizes match applies."""
     says_context: bool = True
-    """Whether config.json names that number; where not, a job has to, and the preflight goes by this one."""
+    """Whether config.json has that number. If not, a job has to set it, and the preflight uses this one."""
 
     @property
     def pattern(self) -> str:
-        """Regular expression, in RE2's syntax, that is found in `spec.model.base` of the family."""
+        """Regular expression, in RE2's syntax, that is searched in `spec.model.base`."""
         return f"(?i)/({self.models}){STORED}/*$"
 
 
@@ -123,16 +124,16 @@ FAMILIES: Final = (
         MISTRAL,
     ),
 )
-"""The first whose pattern is found counts."""
+"""The first one whose pattern matches applies."""
 
 OTHER: Final = Start(
     "any other", 4e-5, "default of SageMaker's multi-turn RL", f"{DAPO}: Qwen2.5-32B", alpha=64
 )
-"""Where to start with a model of none of them."""
+"""Where to start with a model of no family."""
 
 
 def recipe(base: str) -> Recipe | None:
-    """Where to start with the model at `spec.model.base`; None where it is of no family known here."""
+    """Where to start with the model at `spec.model.base`; None if its family is unknown."""
     family = next((known for known in FAMILIES if re.search(known.pattern, base)), None)
     if family is None:
         return None

@@ -1,9 +1,9 @@
-"""What a running job trains with in place of what its spec says, and the order that changes it.
+"""What a running job trains with instead of what its spec says, and the order that changes it.
 
-A change takes effect between two steps: the coordinator hands the learner, in the place of a batch, a `Batch`
-without groups and with a `Directive`. Its `in_force` is what holds from that step on. The learner does it,
-publishes its weights as that step's, and reports the step without groups. `headway_api.remedies` says what a
-spec and what is in force come to together; docs/adr/0025 says why a remedy is a step.
+A change takes effect between two steps. The coordinator gives the learner, instead of a batch, a `Batch`
+without groups and with a `Directive`. Its `in_force` applies from that step on. The learner carries it out,
+publishes its weights as those of that step, and reports the step without groups. `headway_api.remedies`
+combines a spec with what is in force; docs/adr/0025 says why a remedy is a step.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from headway_api.spec.trust import RemedyName
 RefusalReason = Literal[
     "TakenBefore", "NotApplicable", "AdapterCannotNarrow", "NothingToRestore", "TooLittleMemory"
 ]
-"""Why a learner did not do what a directive asks for, before it changed anything.
+"""Why a learner refused a directive, before it changed anything.
 
 TakenBefore: its number is not above that of what is in force: it was taken already.
 NotApplicable: the spec with what is to be in force is not valid, or names a function that there is not.
@@ -37,24 +37,23 @@ class AdapterSize(Record):
 
 
 class InForce(Record):
-    """What is trained with in place of what the spec says. What is absent is as the spec has it.
+    """What is trained with instead of what the spec says. An absent field is as in the spec.
 
-    Every value is the one that holds, never a difference: a learner that is brought here twice is where it
-    was after the first time.
+    Every value is absolute, never a difference, so applying it twice has the same result as once.
     """
 
     number: int = Field(default=0, ge=0)
-    """Number of the directive that led here: of two, the later has the higher one. 0: none has been taken,
-    and all is as the spec has it."""
+    """Number of the directive that led here; a later directive has a higher number. 0: there was none, and
+    everything is as in the spec."""
     loss: Method | None = None
-    """With it, `clip` is the one that holds, and absent stands for the bounds that go with the loss."""
+    """If set, `clip` applies as given here; an absent `clip` means the default bounds of this loss."""
     clip: Clip | None = None
     kl: Kl | None = None
     learning_rate: float | None = Field(default=None, gt=0, le=0.01)
-    """In the place of spec.optimizer.learningRate: the warm-up goes on as it was, towards this one."""
+    """Replaces spec.optimizer.learningRate; the warm-up continues towards this rate."""
     adapter: AdapterSize | None = None
     group_size: int | None = Field(default=None, ge=2, le=32)
-    """This, batch size and lag are the coordinator's to act upon; the learner takes any batch."""
+    """The coordinator applies this, the batch size and the staleness bound; the learner takes any batch."""
     batch_size: int | None = Field(default=None, ge=1, le=4096)
     max_steps_off_policy: int | None = Field(default=None, ge=0, le=10)
 
@@ -66,7 +65,7 @@ class InForce(Record):
 
     @property
     def changed(self) -> frozenset[str]:
-        """Names of the fields that are not as the spec has them."""
+        """Names of the fields that differ from the spec."""
         return frozenset(name for name in CHANGEABLE if getattr(self, name) is not None)
 
     def set_apart(self, other: InForce) -> frozenset[str]:
@@ -78,19 +77,20 @@ CHANGEABLE: Final = tuple(name for name in InForce.model_fields if name != "numb
 
 
 class Directive(Record):
-    """What to do instead of training: the change that `Batch.in_force` brings, and where to go on from."""
+    """What to do instead of training: the change in `Batch.in_force`, and where to continue from."""
 
     remedy: RemedyName
-    """Which remedy it is a part of, for those who read it; a learner acts upon the rest alone."""
+    """Which remedy it belongs to, for people; the learner acts only on the rest."""
     undo: bool = False
-    """Whether it takes the remedy back."""
+    """Whether it undoes the remedy."""
     restore: list[int] = Field(default_factory=list)
-    """Steps, the one most wanted first: weights and optimizer become those of the first whose checkpoint is
-    whole and has no wider adapter than is to be in force. Empty: training goes on from where it is."""
+    """Steps, the most wanted first. Weights and optimizer are restored from the first whose checkpoint is
+    complete and has no wider adapter than the one to be in force. Empty: training continues from where it
+    is."""
 
 
 class DirectiveRefusal(Record):
-    """Why a directive was not done. The step is taken all the same, and nothing has changed by it."""
+    """Why a directive was refused. The step still counts, and it changed nothing."""
 
     reason: RefusalReason
     message: str

@@ -1,9 +1,9 @@
-"""A job as files in a folder, for running it without a cluster: what an API server would hold of it.
+"""A job as files in a folder, for running it without a cluster: what an API server would store of it.
 
     job.json                    metadata and spec; the local engine writes it
     status.<manager>.json       what one field manager says in the status, and when it said so
 
-Each file has one writer and is replaced as a whole, so a reader never sees half of one.
+Each file has one writer and is replaced as a whole, so a reader never sees a partial file.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ JOB: Final = "job.json"
 
 
 class JobFolder:
-    """One job. Any process may read; see above who writes."""
+    """One job. Any process may read it; the module says who writes."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -31,15 +31,16 @@ class JobFolder:
         return (self.folder / JOB).exists()
 
     def write(self, job: Json) -> None:
-        """Put metadata and spec in place of what they were."""
+        """Replace metadata and spec."""
         _replace(self.folder / JOB, {key: value for key, value in job.items() if key != "status"})
 
     def write_status(self, manager: str, status: Json) -> None:
-        """Put a manager's part of the status in place of what it was."""
+        """Replace a manager's part of the status."""
         _replace(self._status(manager), {"time": time.time_ns(), "status": status})
 
     def lend(self, path: str, content: str) -> None:
-        """Put a file where the job's processes look for what a ConfigMap or Secret of a namespace holds."""
+        """Put a file where the job's processes look for the content of a ConfigMap or Secret of the
+        namespace."""
         file = self.folder / path
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         new = file.with_name(f".{file.name}.new")
@@ -47,13 +48,14 @@ class JobFolder:
         new.replace(file)
 
     def last_status(self, manager: str) -> tuple[Json, float | None]:
-        """A manager's part of the status, and when it was written (Unix time); before its first, nothing."""
+        """A manager's part of the status, and when it was written (Unix time); empty and None before its
+        first write."""
         found = _read(self._status(manager))
         at = found.get("time")
         return dict(found.get("status", {})), None if at is None else int(at) / 1e9
 
     def whole(self) -> Json:
-        """The job with its status, merged as the API server merges what managers apply by force."""
+        """The job with its status, merged as the API server merges what managers force-apply."""
         parts = [_read(path) for path in self.folder.glob("status.*.json")]
         parts.sort(key=lambda part: int(part.get("time", 0)))
         return {**_read(self.folder / JOB), "status": merged([part.get("status", {}) for part in parts])}
@@ -63,8 +65,8 @@ class JobFolder:
 
 
 def merged(parts: list[Json]) -> Json:
-    """Parts of a status as one, the oldest first. Of a field, or a condition's type, that two have, the newer
-    stands."""
+    """Parts of a status merged into one, the oldest first. If two parts have the same field or condition
+    type, the newer one wins."""
     found: Json = {}
     conditions: dict[str, Json] = {}
     for part in parts:

@@ -18,7 +18,7 @@ def urls(job: JobConfig | EvalConfig) -> dict[str, str]:
 
 
 def served(job: JobConfig | EvalConfig, name: str) -> ServedModel:
-    """What the servers of a judge load: nothing replaces its weights."""
+    """What the servers of a judge load; its weights are never replaced."""
     [judge] = [each for each in job.spec.judges if each.name == name]
     assert judge.model is not None
     return ServedModel(
@@ -37,7 +37,7 @@ def served(job: JobConfig | EvalConfig, name: str) -> ServedModel:
 
 
 def _servers(judge: Judge) -> ServersSpec:
-    """A judge's servers in the words of rollout servers."""
+    """The spec of a judge's servers, as for rollout servers."""
     assert judge.model is not None
     engine = Engine(tensor_parallel_size=judge.model.tensor_parallel_size, extra_args=judge.model.extra_args)
     return ServersSpec(

@@ -1,8 +1,8 @@
-"""The keys of a job's processes: which role holds which, and no role more than it needs.
+"""The keys of a job's processes, and which role holds which. No role holds more than it needs.
 
-A key that is named after two roles is sent by the first as `Authorization: Bearer`; the second checks it.
-Each other key is one role's own. The operator makes every key at random, in a Secret that no pod mounts whole
-(docs/adr/0032). Sandboxes hold none.
+If a key is named after two roles, the first sends it as `Authorization: Bearer` and the second checks it.
+Each other key belongs to one role. The operator creates every key at random, in a Secret that no pod mounts
+whole (docs/adr/0032). Sandboxes hold none.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from headway_api.exits import JobError
 
 
 class Key(StrEnum):
-    """A key of a job: its name in the Secret, and of its file in a pod."""
+    """A key of a job: its name in the Secret, and the name of its file in a pod."""
 
     LEARNER_TO_COORDINATOR = "learner-to-coordinator"
     """Asks for batches, reports steps."""
     COORDINATOR_TO_ROLLOUT = "coordinator-to-rollout"
-    """Tells the weight agent which weights to take."""
+    """Tells the weight agent which weights to load."""
     COORDINATOR_TO_BROKER = "coordinator-to-broker"
     """Leases sandboxes."""
     COORDINATOR_TO_JUDGE = "coordinator-to-judge"
     """Asks judges whose models the job serves. The coordinator has it in JUDGES_DIR, beside the tokens of
-    other judges, and only where there is such a judge."""
+    other judges, and only if there is such a judge."""
     ROLLOUT_TO_LEARNER = "rollout-to-learner"
-    """Takes weights out of the learner's memory."""
+    """Takes weights from the learner's memory."""
     LEASES = "leases"
-    """Of the broker: the token of each lease is a function of it."""
+    """For the broker: it derives the token of each lease from this key."""
     CHECKPOINTS = "checkpoints"
-    """Of the learner: it signs the records of checkpoints, and verifies them."""
+    """For the learner: it signs the records of checkpoints, and verifies them."""
 
 
 Keys = Mapping[Key, str]
-"""What a process holds."""
+"""The keys that a process holds."""
 
 HELD_BY: Final[Mapping[str, tuple[Key, ...]]] = {
     names.COORDINATOR: (Key.LEARNER_TO_COORDINATOR, Key.COORDINATOR_TO_ROLLOUT, Key.COORDINATOR_TO_BROKER),
@@ -53,8 +53,8 @@ HELD_BY: Final[Mapping[str, tuple[Key, ...]]] = {
 def load(environ: Mapping[str, str], role: str) -> Keys:
     """The keys of a process of `role`, from the folder that its pod mounts.
 
-    A job that was begun when one token stood for all of them goes on with that token, whatever of it was
-    started before and what after the operator's upgrade.
+    A job from a version with one token for all keys keeps that token. This holds for processes that started
+    before the operator's upgrade and after it.
 
     Raises:
         JobError: `ConfigUnreadable`: a key is not there, or is empty.

@@ -1,8 +1,9 @@
-"""The end of what a process of a job has written, kept in the job's own folder of the artifact store.
+"""The end of a process's output, kept in the job's folder of the artifact store.
 
-Pods go when their job ends, and their logs with them. Each process keeps its own: so nobody needs the right
-to read the logs of a namespace. It does so every `EVERY_SECONDS` while there is something new, and when it
-ends. Of a process that is killed, what it wrote last may be missing. One that may not write keeps none.
+Pods are deleted when their job ends, and their logs with them. Each process keeps its own log, so nobody
+needs the right to read a namespace's logs. It does so every `EVERY_SECONDS` if there is something new, and
+when it ends. A killed process may lose what it wrote last. A process that may not write to the store keeps no
+log.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from headway_api.config import EvalConfig, JobConfig
 from headway_api.store import open_store
 
 MOST: Final = 64 * KIB
-"""Bytes that are kept of a process."""
+"""Bytes that are kept for a process."""
 EVERY_SECONDS: Final = 30.0
 END_SECONDS: Final = 5.0
-"""Longest that a process's end waits for the store to take them."""
+"""Most seconds that an ending process waits for the store."""
 SHORTEST: Final = 8
-"""Characters of a value that is taken for a secret; a shorter one may be a word."""
+"""Fewest characters of a value that is treated as a secret; a shorter one may be a word."""
 SECRET_NAME: Final = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL")
 HIDDEN: Final = "[secret]"
 
@@ -35,7 +36,7 @@ Put = Callable[[bytes], None]
 
 
 class _Tee:
-    """A stream that is remembered: whatever is written to it goes where it went before, too."""
+    """A stream that passes everything on, and reports it to `heard`."""
 
     def __init__(self, stream: TextIO, heard: Callable[[str], object]) -> None:
         self._stream = stream
@@ -54,10 +55,10 @@ class _Tee:
 
 
 class LastLogs:
-    """What one process wrote last. May be used by any thread."""
+    """The last output of one process. May be used by any thread."""
 
     def __init__(self, put: Put, secrets: Iterable[str] = ()) -> None:
-        """`put` keeps a whole log, in place of the one before; `secrets` are left out of it."""
+        """`put` replaces the stored log with a new one; `secrets` are left out of it."""
         self._put = put
         self._secrets = sorted({each for each in secrets if len(each) >= SHORTEST}, key=len, reverse=True)
         self._lock, self._keeping = threading.Lock(), threading.Lock()
@@ -66,7 +67,7 @@ class LastLogs:
         self._told = False
 
     def hear(self, text: str) -> None:
-        """The process wrote this."""
+        """Record that the process wrote `text`."""
         with self._lock:
             # Cut now and then, and a secret that the cut meets is gone whole: see `content`.
             self._text += text
@@ -74,7 +75,7 @@ class LastLogs:
                 self._text = self._text[-2 * MOST :]
 
     def content(self) -> bytes:
-        """The end of it, without secrets, from the beginning of a line."""
+        """The end of the output, without secrets, from the beginning of a line."""
         with self._lock:
             text = self._text
         for secret in self._secrets:
@@ -83,7 +84,7 @@ class LastLogs:
         return whole if len(whole) <= MOST else whole[-MOST:].partition(b"\n")[2]
 
     def keep(self) -> None:
-        """Keep it as it is now, unless that is done; what the store did not take is tried again next time."""
+        """Store the present content, unless it is stored already. A failed write is tried again next time."""
         with self._keeping:
             content = self.content()
             if content == self._kept:
@@ -98,7 +99,7 @@ class LastLogs:
             self._kept = content
 
     def keep_at_end(self) -> None:
-        """The same for a process that ends: within `END_SECONDS`."""
+        """The same for a process that ends, within `END_SECONDS`."""
         last = threading.Thread(target=self.keep, daemon=True)
         try:
             last.start()
@@ -108,7 +109,7 @@ class LastLogs:
             last.join(END_SECONDS)
 
     def begin(self) -> None:
-        """Hear what is written from now on, and keep it again and again."""
+        """Record all output from now on, and store it periodically."""
         sys.stdout, sys.stderr = _Tee(sys.stdout, self.hear), _Tee(sys.stderr, self.hear)
         threading.Thread(target=self._again, name="last-logs", daemon=True).start()
 
@@ -124,7 +125,7 @@ _current: LastLogs | None = None
 def begin(
     environ: Mapping[str, str], job: JobConfig | EvalConfig, secrets: Iterable[str], container: str
 ) -> None:
-    """Keep what this process of a job writes; of one that is no pod, nothing is kept.
+    """Keep the output of this process of a job. A process that is not a pod keeps nothing.
 
     Args:
         environ: says which pod it is, and holds the secrets of the store.
@@ -144,6 +145,6 @@ def begin(
 
 
 def keep_at_end() -> None:
-    """The process is about to end."""
+    """Store the output of a process that is about to end."""
     if _current is not None:
         _current.keep_at_end()

@@ -1,4 +1,4 @@
-"""One line of JSON an event on stdout."""
+"""Logs each event as one line of JSON on stdout."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 LONGEST: Final = 16 * 1024
-"""Characters of one text in a line; of a longer one the start and the end are said."""
+"""Characters of one text in a line; a longer one keeps its start and end."""
 
 
 def line(event: str, fields: Mapping[str, object], *, level: str = "info", at: float | None = None) -> str:
-    """One event as a line: time, level, event, then its fields, texts among them cut to `LONGEST`.
+    """One event as a line: time, level, event, then its fields, with texts cut to `LONGEST`.
 
     Args:
         at: seconds since the epoch; now where it is None.
@@ -35,7 +35,7 @@ class _Line(logging.Formatter):
 
 
 def _cut(value: Any) -> Any:
-    """Text at a length that a line may have: fields quote what others wrote."""
+    """Text shortened to the length for a line: fields quote text from outside."""
     if not isinstance(value, str) or len(value) <= LONGEST:
         return value
     return f"{value[: LONGEST // 2]} ... {value[-LONGEST // 2 :]}"
@@ -51,5 +51,5 @@ def setup(level: int | str = logging.INFO) -> None:
 
 
 def event(logger: logging.Logger, what: str, level: int = logging.INFO, **fields: Any) -> None:
-    """Log `what` happened, with its particulars."""
+    """Log `what` happened, with its details."""
     logger.log(level, what, extra={"fields": fields})

@@ -1,4 +1,4 @@
-"""Which modules an adapter goes on: their names as PEFT matches them, told from what a checkpoint holds."""
+"""Which modules get an adapter: their names as PEFT matches them, derived from a checkpoint's tensors."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Final
 FIELD: Final = "spec.model.lora.targets"
 SUFFIX: Final = ".weight"
 HEADS: Final = ("lm_head", "embed_out")
-"""Output heads. vLLM takes an adapter there for some models (Llama, Qwen3) and not for others (Qwen2)."""
+"""Output heads. vLLM accepts an adapter there for some models (Llama, Qwen3) and not for others (Qwen2)."""
 EMBEDDINGS: Final = ("wte", "wpe")
-"""Beside those that have "embed" in their name."""
+"""Embeddings besides those that have "embed" in their name."""
 EXPERTS: Final = "experts"
-"""Part of the path of what experts consist of. The learner holds those of a layer as one tensor."""
+"""Part of the path of experts' modules. The learner holds those of a layer as one tensor."""
 OF_EXPERTS: Final = (
     "gate_proj",
     "up_proj",
@@ -25,10 +25,10 @@ OF_EXPERTS: Final = (
     "router",
     "shared_expert_gate",
 )
-"""What experts and the choice between them are made of. PEFT takes such a name for the experts, also where a
-linear module has it (shared experts, dense layers of a mixture), and no server takes what comes of that."""
+"""Names of the modules of experts and of the router. PEFT applies such a name to the experts, even if a
+linear module has it (shared experts, dense layers of a mixture). No server loads the adapter that results."""
 OTHER_TOWERS: Final = ("visual", "vision", "audio", "multi_modal", "mtp")
-"""How parts of a checkpoint begin that are not the language model, or not trained."""
+"""Prefixes of parts of a checkpoint that are not the language model, or are not trained."""
 
 
 def adaptable(shapes: Mapping[str, Sequence[int]]) -> list[str]:
@@ -38,7 +38,7 @@ def adaptable(shapes: Mapping[str, Sequence[int]]) -> list[str]:
 
 
 def chosen(linear: Iterable[str], tensors: Iterable[str]) -> list[str]:
-    """Those of the paths of linear modules that may get an adapter; `tensors` are all tensors' names."""
+    """The paths of linear modules that may get an adapter; `tensors` are the names of all tensors."""
     routed = any(EXPERTS in name.split(".") for name in tensors)
     return sorted(path for path in linear if _is_adaptable(path.split("."), routed))
 
@@ -51,7 +51,7 @@ def _is_adaptable(parts: Sequence[str], routed: bool) -> bool:
 
 
 def matched(targets: Collection[str] | str, modules: Iterable[str]) -> set[str]:
-    """Those of `modules` that `targets` name, in whole or by their end; a string is a pattern of a path."""
+    """The `modules` that `targets` name, in full or by their end; a string is a pattern for a path."""
     if isinstance(targets, str):
         try:
             return {module for module in modules if re.fullmatch(targets, module)}
@@ -66,7 +66,7 @@ def _names(target: str, module: str) -> bool:
 
 
 def unmatched(targets: Iterable[str], modules: Collection[str]) -> list[str]:
-    """Those of `targets` that name none of `modules`."""
+    """The `targets` that name none of `modules`."""
     return [target for target in targets if not matched([target], modules)]
 
 

@@ -1,8 +1,8 @@
 """Every metric, once: its name, kind, unit and meaning.
 
-Names under `training/`, `timing_s/`, `rollout/`, `analysis/`, `val/` and `eval/` are those of SageMaker
-MTRL, so that a dashboard made for it keeps working; the others are Headway's own. MLflow gets a name as it
-stands, Prometheus gets `prometheus_name`. How a number is computed is not known here.
+Names under `training/`, `timing_s/`, `rollout/`, `analysis/`, `val/` and `eval/` are those of SageMaker MTRL,
+so that a dashboard made for it keeps working; the others are Headway's own. MLflow gets each name unchanged,
+and Prometheus gets `prometheus_name`. This module does not say how a number is computed.
 """
 
 import re
@@ -19,26 +19,27 @@ class Family:
     """One metric, or several that differ in a number or name written in braces."""
 
     name: str
-    """As MLflow shows it; `{k}` or `{name}` stands for what varies."""
+    """As MLflow shows it; `{k}` or `{name}` is the part that varies."""
     help: str
     """What the number says, in one sentence."""
     unit: Unit = ""
     kind: Kind = "gauge"
     labels: tuple[str, ...] = ()
-    """Prometheus labels, besides `JOB_LABELS`; of what the operator serves, all of them."""
+    """Prometheus labels, besides `JOB_LABELS`. For metrics of the operator, all labels."""
 
     def matches(self, name: str) -> bool:
-        """Whether `name` is of this family."""
+        """Whether `name` belongs to this family."""
         return re.fullmatch(_PLACEHOLDER.sub("[A-Za-z0-9_]+", re.escape(self.name)), name) is not None
 
 
 _PLACEHOLDER = re.compile(r"\\\{[a-z]+\\\}")
 JOB_LABELS: Final = ("namespace", "job_name")
-"""Every metric carries these, but those that the operator serves: each of them has all its labels below."""
+"""Labels of every metric, except those of the operator, which list all their labels below."""
 OF_JOB: Final = ("kind", *JOB_LABELS)
-"""What the operator says of one job. Jobs of both kinds may share a name."""
+"""Labels of the operator's metrics of one job. Jobs of both kinds may share a name."""
 OF_SERVER: Final = ("server", "purpose")
-"""Of a rollout server. Purpose: train; validation of the one of spec.evaluation.servers: Dedicated."""
+"""Labels of a rollout server. Its purpose is train, or validation for the one of spec.evaluation.servers:
+Dedicated."""
 
 STATISTICS: Final = {"mean": "Mean", "std": "Standard deviation", "min": "Smallest", "max": "Largest"}
 
@@ -86,8 +87,8 @@ TIMING: Final = (
 
 
 def conduct(prefix: str, rates: str, when: str) -> tuple[Family, ...]:
-    """What is reported of the agent's conduct, `when` its episodes were run; shares of episodes lie under
-    `rates`. Episodes that stayed InfraError are in the outcome rates alone."""
+    """Metrics of the agent's conduct, `when` its episodes were run. Shares of episodes are under `rates`.
+    Only the outcome rates count episodes that stayed InfraError."""
     return (
         *spread(f"{prefix}/turns/", f"turns of an episode {when}", only="mean min max"),
         Family(
@@ -195,7 +196,7 @@ def conduct(prefix: str, rates: str, when: str) -> tuple[Family, ...]:
 
 
 def lengths(prefix: str, when: str) -> tuple[Family, ...]:
-    """What is reported of tokens and their log-probabilities."""
+    """Metrics of tokens and their log-probabilities."""
     return (
         Family(f"{prefix}/tokens/prompt_mean", f"Mean prompt tokens of an episode {when}.", "tokens"),
         *spread(f"{prefix}/tokens/response_", f"sampled tokens of a turn {when}", unit="tokens"),
@@ -291,7 +292,7 @@ ANALYSIS: Final = (
 
 
 def by_task(prefix: str, when: str) -> tuple[Family, ...]:
-    """What is reported of each task, where a column of the dataset names tasks."""
+    """Metrics of each task, if a column of the dataset names tasks."""
     return (
         Family(f"{prefix}/task_reward/{{name}}", f"Mean reward of a task's episodes {when}."),
         Family(f"{prefix}/task_external_score/{{name}}", f"Mean external score of a task's episodes {when}."),
@@ -303,7 +304,7 @@ def by_task(prefix: str, when: str) -> tuple[Family, ...]:
 
 
 def measured(prefix: str, when: str) -> tuple[Family, ...]:
-    """What validation and evaluation jobs report alike."""
+    """Metrics that validation and evaluation jobs share."""
     return (
         *spread(f"{prefix}/reward/", f"reward {when}"),
         Family(f"{prefix}/reward/zero_frac", f"Share of episodes with reward 0 {when}.", "ratio"),
@@ -485,7 +486,7 @@ OPERATOR: Final = (
 
 
 def of_job(name: str, text: str, unit: Unit = "", *labels: str, kind: Kind = "gauge") -> Family:
-    """What the operator shows of each job from its status, as long as the custom resource is there."""
+    """Metrics of each job that the operator takes from its status, while the custom resource exists."""
     return Family(f"job/{name}", text, unit, kind, (*OF_JOB, *labels))
 
 
@@ -507,7 +508,7 @@ SHARED_BUDGETS: Final = (
         labels=("namespace",),
     ),
 )
-"""What the operator shows of each RLBudget."""
+"""The operator's metrics of each RLBudget."""
 
 JOBS: Final = (
     of_job(
@@ -600,7 +601,7 @@ FAMILIES: Final = (
 
 
 class UnknownMetricError(KeyError):
-    """A name that is in no family: add the family before the number."""
+    """A name that belongs to no family: add the family before the number."""
 
 
 def family(name: str) -> Family:

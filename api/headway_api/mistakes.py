@@ -1,4 +1,4 @@
-"""What is wrong with a job's manifest, a sentence a mistake: the field, what is wrong, what to write."""
+"""Mistakes in a job's manifest, one sentence each: the field, what is wrong, what to write."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headway_api.bounds import shortened
 from headway_api.crd import structural
 
 FIELD_CHARACTERS = 60
-"""Of a field's name that are repeated."""
+"""Characters of a field's name that are repeated."""
 
 
 def mistakes(error: ValidationError, model: type[BaseModel]) -> tuple[str, ...]:
@@ -29,7 +29,7 @@ def _sentence(error: Mapping[str, Any], model: type[BaseModel]) -> str:
 
 
 def _meant(place: Sequence[int | str], model: type[BaseModel]) -> str:
-    """Which field of the same block may be meant."""
+    """Which field of the same block the user may have meant."""
     *block, unknown = place
     known = _fields(block, model)
     by_letters = {name.lower().replace("_", ""): name for name in known}
