@@ -86,7 +86,7 @@ class JobConfig(Identity):
 
     @property
     def validation_host(self) -> str:
-        """Headless service whose address is the server for held-out rows, where there is one."""
+        """Headless service whose address is the server for held-out rows, if there is one."""
         return f"{names.server_set(self.stem, names.VALIDATION_SET)}.{self.namespace}.svc"
 
     @property

@@ -1,7 +1,7 @@
 """Names, labels, ports and paths that more than one process must agree on.
 
-The operator creates objects under these names; the processes of a job find one another by them.
-Nothing here is configurable: a name that two processes could disagree on is an outage.
+The operator creates objects under these names, and the processes of a job find each other by them. None of
+them is configurable: if two processes disagreed on a name, the job would fail.
 """
 
 from __future__ import annotations
@@ -22,26 +22,27 @@ pause."""
 LABEL_NAME: Final = "app.kubernetes.io/name"
 LABEL_INSTANCE: Final = "app.kubernetes.io/instance"
 COST_LABELS: Final = ("team", "project", "cost-center")
-"""Labels of a job, under any prefix or none, by which costs are allocated where the chart names no others."""
+"""Labels of a job, under any prefix or none, for cost allocation, if the chart names no others."""
 LABEL_COMPONENT: Final = "app.kubernetes.io/component"
 LABEL_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 LABEL_JOB_NAME: Final = f"{GROUP}/job-name"
 LABEL_JOB_KIND: Final = f"{GROUP}/job-kind"
 LABEL_SERVER_SET: Final = f"{GROUP}/server-set"
-"""On rollout servers of a job that has several sets of them: the one they belong to."""
+"""On rollout servers of a job with several sets: the set that they belong to."""
 LABEL_SUITE: Final = f"{GROUP}/suite"
-"""On the broker and the sandboxes of a suite of an RLEvalJob: its name. The job's own have no such label."""
+"""On the broker and the sandboxes of a suite of an RLEvalJob: its name. Those of the job itself have no such
+label."""
 LABEL_JUDGE: Final = f"{GROUP}/judge"
 """On the servers of a judge's model: the judge's name."""
 LABEL_JOB_UID: Final = f"{GROUP}/job-uid"
 
 ANNOTATION_RESUME: Final = f"{GROUP}/resume"
-"""Ends the pause of a job whose time is its value (`status.pause.time`). A person writes it."""
+"""Ends the pause of a job if its value is the pause's time (`status.pause.time`). A person writes it."""
 ANNOTATION_REMEDY: Final = f"{GROUP}/remedy"
-"""Orders a change of a running job: its value names it (docs/remedies.md). A person writes it."""
+"""Orders a change of a running job; its value names the change (docs/remedies.md). A person writes it."""
 
 FINALIZER_TEARDOWN: Final = f"{GROUP}/teardown"
-"""Holds a job that has objects until the operator has taken them down in order."""
+"""Keeps a deleted job that has objects until the operator has taken them down in order."""
 
 COORDINATOR: Final = "coordinator"
 LEARNER: Final = "learner"
@@ -49,37 +50,38 @@ ROLLOUT: Final = "rollout"
 BROKER: Final = "broker"
 SANDBOX: Final = "sandbox"
 RUNNER: Final = "runner"
-"""The container of a sandbox pod that runs code on the model's behalf, beside that of the server."""
+"""The container of a sandbox pod that runs code for the model, beside the server's container."""
 SUITE_BROKER: Final = "suite-broker"
-"""Component of the brokers of suites, which are brokers in all else: the job's own Service must not pick
-them."""
+"""Component of the brokers of suites. In everything else they are brokers, but the job's own Service must not
+select them."""
 JUDGE: Final = "judge"
-"""Component of the servers of judges' models, which are rollout servers in all else but their key."""
+"""Component of the servers of judges' models. In everything else but their key they are rollout servers."""
 ROLES: Final = (COORDINATOR, LEARNER, ROLLOUT, BROKER, SANDBOX)
 TRAINING_SET: Final = "training"
-"""Of an RLTrainingJob with a server for held-out rows: the set of all the others."""
+"""In an RLTrainingJob with a server for held-out rows: the set of all other servers."""
 VALIDATION_SET: Final = "validation"
 """The set of that one server."""
 
 PORT_COORDINATOR: Final = 8100
 """Learner API of the coordinator, its probes and `/metrics`."""
 STARTING: Final = "Starting"
-"""Reason of its answers (503) until it can serve: it is there, and reads what a predecessor left."""
+"""Reason of its answers (503) until it can serve. It runs already, and reads what a predecessor left."""
 PORT_GATEWAY: Final = 8110
-"""Where agents outside the coordinator's process ask it for their turns (`http` and `sandboxed` agents)."""
+"""Where agents outside the coordinator's process (`http` and `sandboxed`) ask it for their turns."""
 PORT_ENGINE: Final = 8000
 """vLLM's own HTTP server."""
 PORT_WEIGHTS: Final = 8001
-"""The weight agent beside vLLM: takes a manifest, fetches, verifies, makes the engine swap."""
+"""The weight agent beside vLLM: takes a manifest, fetches and verifies the weights, makes the engine load
+them."""
 PORT_ENGINE_METRICS: Final = 8002
-"""What vLLM counts, for scrapers; nothing else of it can be reached there."""
+"""vLLM's metrics, for scrapers; nothing else of vLLM can be reached there."""
 PORT_BROKER: Final = 8200
 PORT_LEARNER: Final = 8300
 """Probes of the learner (`/healthz`, `/readyz`), in every learner pod."""
 PORT_DIRECT: Final = 8310
-"""Where the learner hands its weights to the rollout servers of its job (`weights_direct`)."""
+"""Where the learner sends its weights to the rollout servers of its job (`weights_direct`)."""
 SYSTEM_PORTS: Final = (32768, 60999)
-"""First and last of the ports that Linux chooses from in a new network namespace, such as a pod's:
+"""First and last of the ports that Linux chooses from in a new network namespace, such as a pod's.
 torch.distributed listens there."""
 PORT_SANDBOX: Final = 8080
 PORT_TORCH: Final = 29500
@@ -91,33 +93,33 @@ CONFIG_FILE: Final = f"{CONFIG_DIR}/job.json"
 KEYS_DIR: Final = "/etc/headway-keys"
 """A file for each key that the pod's role holds (`headway_api.keys`)."""
 TOKEN_KEY: Final = "token"
-"""Key of an endpoint's Secret, and of `token_secret`: a file in KEYS_DIR where there is such a Secret."""
+"""Key of an endpoint's Secret, and of `token_secret`; also a file in KEYS_DIR if that Secret exists."""
 ENDPOINTS_DIR: Final = "/etc/headway-endpoints"
-"""In the coordinator's pod: a folder for each endpoint candidate with a Secret, and in it the Secret's key
-TOKEN_KEY as a file. Without that Secret, or that key, the folder is empty until there is one."""
+"""In the coordinator's pod: a folder for each endpoint candidate with a Secret, which has the Secret's key
+TOKEN_KEY as a file. While that Secret or that key is missing, the folder is empty."""
 JUDGES_DIR: Final = "/etc/headway-judges"
-"""The same for each judge with a Secret; and for each whose model the job serves, with the key that its
-servers ask for."""
+"""The same for each judge with a Secret. A judge whose model the job serves has a folder too, with its
+servers' key."""
 PRICES_DIR: Final = "/etc/headway-prices"
-"""In the coordinator's pod: the ConfigMap of the price book, empty until there is one."""
+"""In the coordinator's pod: the ConfigMap of the price book; empty while there is none."""
 PRICES_KEY: Final = "prices.yaml"
 """Key of that ConfigMap."""
 PRICES_NAME: Final = "headway-prices"
-"""The ConfigMap that a job without `spec.priceBook` takes, where its namespace has it."""
+"""The ConfigMap that a job without `spec.priceBook` uses, if its namespace has it."""
 EPISODE_DIR: Final = "/run/headway"
-"""The one folder that code may write to which runs on the model's behalf: a volume of the container `runner`,
-whose root file system is read-only."""
+"""The only folder that code run for the model may write to: a volume of the container `runner`, whose root
+file system is read-only."""
 EPISODE_FILE: Final = f"{EPISODE_DIR}/episode.json"
 """In the sandbox pod of a sandboxed agent: its episode as JSON (`AgentRequest.episode`)."""
 RUNNER_DIR: Final = "/run/headway-runner"
-"""In a sandbox pod with a container `runner`: the folder of the socket at which the server awaits it."""
+"""In a sandbox pod with a container `runner`: the folder of the socket at which the server waits for it."""
 RUNNER_SOCKET: Final = f"{RUNNER_DIR}/socket"
 CACHE_DIR: Final = "/var/cache/headway"
 """A writable emptyDir: downloaded models and adapters, HOME of the heavy libraries."""
 
 ENV_CONFIG: Final = "HEADWAY_CONFIG"
 ENV_KEYS: Final = "HEADWAY_KEYS_DIR"
-"""Where a process looks for its keys instead of in KEYS_DIR: for running without a cluster."""
+"""Where a process looks for its keys instead of in KEYS_DIR, for running without a cluster."""
 ENV_PRICES: Final = "HEADWAY_PRICES_DIR"
 """Where it looks for the price book instead of in PRICES_DIR."""
 ENV_ENDPOINTS: Final = "HEADWAY_ENDPOINTS_DIR"
@@ -128,11 +130,11 @@ ENV_CACHE: Final = "HEADWAY_CACHE_DIR"
 ENV_POD_NAME: Final = "HEADWAY_POD_NAME"
 ENV_POD_IP: Final = "HEADWAY_POD_IP"
 ENV_SERVER_SET: Final = "HEADWAY_SERVER_SET"
-"""Of a rollout server of an RLEvalJob: the set it belongs to."""
+"""In a rollout server of an RLEvalJob: the set that it belongs to."""
 ENV_JUDGE: Final = "HEADWAY_JUDGE"
-"""Of a server of a judge's model: the judge's name."""
+"""In a server of a judge's model: the judge's name."""
 ENV_SUITE: Final = "HEADWAY_SUITE"
-"""Of a broker of an RLEvalJob: the suite whose sandboxes it hands out. Absent: the job's own."""
+"""In a broker of an RLEvalJob: the suite whose sandboxes it hands out. Absent: it is the job's own broker."""
 ENV_COORDINATOR_URL: Final = "HEADWAY_COORDINATOR_URL"
 """Where the learner finds the coordinator instead of at its Service: for running both without a cluster."""
 ENV_COORDINATOR_PORT: Final = "HEADWAY_COORDINATOR_PORT"
@@ -146,21 +148,22 @@ ENV_BIND_ADDRESS: Final = "HEADWAY_BIND_ADDRESS"
 """The address of this machine at which a process listens instead of at all of them: for running several jobs
 without a cluster."""
 ENV_HOSTS: Final = "HEADWAY_HOSTS_FILE"
-"""A file in the format of /etc/hosts that resolves the names of a job's Services in the place of the DNS: for
-running without a cluster. A name has one line for each address that is ready."""
+"""A file in the format of /etc/hosts that resolves the names of a job's Services instead of the DNS, for
+running without a cluster. A name has one line for each ready address."""
 ENV_JOB_FOLDER: Final = "HEADWAY_JOB_FOLDER"
 """Where the coordinator finds the job and writes its status instead of at the API server: for running without
 a cluster."""
 ENV_ENVIRONMENT_MODULES: Final = "HEADWAY_ENVIRONMENT_MODULES"
-"""The folder of the environment's modules, for a broker that makes sandboxes of processes instead of pods."""
+"""The folder of the environment's modules, for a broker whose sandboxes are processes instead of pods."""
 ENV_SANDBOX_NETWORK: Final = "HEADWAY_SANDBOX_NETWORK"
 """The second number of the loopback addresses of such sandboxes."""
 ENV_LOCAL_JOB: Final = "HEADWAY_LOCAL_JOB"
-"""On every process of a job that runs without a cluster: the job's folder. Its processes are found by it."""
+"""In every process of a job that runs without a cluster: the job's folder, by which its processes are
+found."""
 ENV_LOCAL_POD: Final = "HEADWAY_LOCAL_POD"
-"""The same of one pod in name."""
+"""The same for the processes of one would-be pod."""
 LOCAL_JOBS: Final = ".headway"
-"""Folder of the jobs that run without a cluster, in the folder where they were begun."""
+"""Folder of the jobs that run without a cluster, in the folder where they were started."""
 ENV_TERMINATION_FILE: Final = "HEADWAY_TERMINATION_FILE"
 """Where a process writes why it ends instead of in /dev/termination-log."""
 ENV_PLUGINS: Final = "HEADWAY_PLUGINS_DIR"
@@ -170,15 +173,17 @@ ENV_ENTRYPOINT: Final = "HEADWAY_ENTRYPOINT"
 ENV_ENVIRONMENT_CONFIG: Final = "HEADWAY_ENVIRONMENT_CONFIG"
 """In the sandbox pod: `spec.environment.config` as JSON."""
 ENV_REACH: Final = "HEADWAY_REACH_AT_START"
-"""Set where a sandbox tries at its start what it reaches, for the preflight to tell."""
+"""Set if a sandbox tests at its start which destinations it reaches, for the preflight."""
 ENV_SANDBOX_SOCKET: Final = "HEADWAY_SANDBOX_SOCKET"
-"""Descriptor of a socket at which the sandbox's server answers, as its parent opened it: without a pod."""
+"""Descriptor of a socket, opened by its parent, at which the sandbox's server answers when there is no
+pod."""
 ENV_EPISODE_FILE: Final = "HEADWAY_EPISODE_FILE"
-"""Of a sandboxed agent: the path of its episode file. Of the sandbox's server: where to write that file
+"""In a sandboxed agent: the path of its episode file. In the sandbox's server: where to write that file
 instead of at EPISODE_FILE, for running one without a pod."""
 
 ENV_RUNNER: Final = "HEADWAY_RUNNER"
-"""In a sandbox pod with a container that runs code: the path of the socket at which its server awaits it."""
+"""In a sandbox pod with a container that runs code: the path of the socket at which its server waits for
+it."""
 
 MAX_JOB_NAME: Final = 40
 """Longest job name: children's host names (`<job>-eval-coordinator-xxxxx`) must fit in 63 characters."""
@@ -199,18 +204,19 @@ CUSTOM: Final = PLURALS | {BUDGET_KIND: "rlbudgets"}
 
 
 def stem(kind: str, job: str) -> str:
-    """What the names of a job's objects begin with: jobs of both kinds may share a name."""
+    """Prefix of the names of a job's objects. It differs by kind, because jobs of both kinds may share a
+    name."""
     return job if kind == TRAINING_KIND else f"{job}-eval"
 
 
 def child(stem: str, role: str) -> str:
-    """Name of a job's object for `role`; Services, workloads and service accounts share it."""
+    """Name of a job's object for `role`, shared by Services, workloads and service accounts."""
     return f"{stem}-{role}"
 
 
 def server_set(stem: str, which: int | str) -> str:
-    """Name of the Deployment and the Service of one set of rollout servers: those of an RLEvalJob have
-    numbers, and that of held-out rows of an RLTrainingJob has a name."""
+    """Name of the Deployment and the Service of one set of rollout servers. Sets of an RLEvalJob have
+    numbers; the set for held-out rows of an RLTrainingJob has a name."""
     return f"{child(stem, ROLLOUT)}-{which}"
 
 
@@ -230,10 +236,10 @@ def check_of_judge(name: str) -> str:
 
 
 def broker_of(stem: str, uid: str, runtime_class: str = "") -> str:
-    """Subject of a broker's binding that stands for the job's uid: an account that is never made.
+    """Subject of a broker's binding that stands for the job's uid: a service account that is never created.
 
-    The chart's admission policy asks whether it has the broker's role, and so learns which uid a broker may
-    name as owner. With `runtime_class`, pods of that RuntimeClass alone.
+    The chart's admission policy checks whether this subject has the broker's role. So it learns which uid a
+    broker may name as owner. With `runtime_class`, only for pods of that RuntimeClass.
     """
     parts = [stem, uid, *([runtime_class] if runtime_class else [])]
     return child(".".join(parts), BROKER)
@@ -247,23 +253,23 @@ def config_map(stem: str) -> str:
 def keys_secret(stem: str, uid: str) -> str:
     """Secret that holds the job's keys; created once, never read back by the operator.
 
-    The uid keeps it apart from the Secret of a deleted job of the same name, which nobody may read to tell.
+    The uid distinguishes it from the Secret of a deleted job of the same name, which nobody may read.
     """
     return f"{stem}-keys-{uid[:8]}"
 
 
 def token_secret(stem: str, uid: str) -> str:
-    """Secret with the one token that stands for every key of a job which an earlier version began."""
+    """Secret with the one token for all keys, for a job that an earlier version started."""
     return f"{stem}-token-{uid[:8]}"
 
 
 def service_host(stem: str, role: str, namespace: str) -> str:
-    """DNS name of a job's Service, as complete as a name can be that fits clusters of any domain."""
+    """DNS name of a job's Service, as complete as possible while it fits clusters of any domain."""
     return f"{child(stem, role)}.{namespace}.svc"
 
 
 def learner_host(job: str, namespace: str) -> str:
-    """DNS name of the pod with the learner's first process, the same for every pod that takes its place."""
+    """DNS name of the pod with the learner's first process. It is the same for every pod that replaces it."""
     learner = child(job, LEARNER)
     return f"{learner}-0.{service_host(job, LEARNER, namespace)}"
 

@@ -1,7 +1,7 @@
-"""What `spec.algorithm` comes to: every choice and bound of the objective written out.
+"""Expands `spec.algorithm`: every choice and bound of the objective written out.
 
 One pure function serves the learner, which runs the result, and the coordinator, which shows it in
-`.status.algorithm`, so that the two cannot disagree.
+`.status.algorithm`. So the two cannot disagree.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from headway_api.spec.algorithm import (
 from headway_api.spec.training import RLTrainingJobSpec
 
 SEQUENCE_LOSSES: Final = {"gspo": "ppo"}
-"""Losses that are another surrogate with the ratio of sequences."""
+"""Losses that are another surrogate with the sequence ratio."""
 LENGTHLESS: Final = ("token_mean", "sequence_mean", "prompt_mean")
-"""Reductions that heed no planned length."""
+"""Reductions that do not use a planned length."""
 SAME: Final = 1e-9
-"""How far apart two rewards may be that are the same but for rounding: a share of the larger one, or of 1."""
+"""How far apart two rewards may be that are equal up to rounding: a share of the larger one, or of 1."""
 SAME_SINGLE: Final = 2.0**-20
-"""The same of rewards that are float32 numbers: eight times what float32 rounds by. An environment that adds
-up in float32 has other sums in another order."""
+"""The same for rewards that are float32 numbers: eight times float32's rounding. An environment that sums in
+float32 gets other sums in another order."""
 
 
 @dataclass(frozen=True)
 class Preset:
-    """One choice on each axis, and its numbers. None is what the choice does not heed."""
+    """One choice on each axis, and its numbers. None marks what the choice does not use."""
 
     loss: str
     """As the spec names it."""
@@ -48,7 +48,7 @@ class Preset:
     ratio: str
     surrogate: str
     clip_low: float | None
-    """Of the ratio itself; 0 bounds nothing."""
+    """Bound of the ratio itself; 0 bounds nothing."""
     clip_high: float | None
     clip_dual: float | None
     correction: str
@@ -66,10 +66,10 @@ class Preset:
 
 
 def uniform(values: Iterable[float]) -> bool:
-    """Whether all values are the same but for rounding (`SAME`, `SAME_SINGLE`), as one alone is.
+    """Whether all values are equal up to rounding (`SAME`, `SAME_SINGLE`). A single value is.
 
-    A reward that is a sum depends on the order of its parts: 0.1 + 0.2 is not 0.3, and a group that scored
-    one and the other has nothing to learn from.
+    A reward that is a sum depends on the order of its parts: 0.1 + 0.2 is not 0.3. A group with only these
+    two rewards has nothing to learn from.
     """
     found = list(values)
     if len(found) < 2:
@@ -90,13 +90,14 @@ def _is_single(value: float) -> bool:
 def episode_tokens(spec: RLTrainingJobSpec) -> int:
     """Most tokens that a job plans to sample in an episode.
 
-    maxTokens x maxTurns; with an agent of the user's own, which takes as many turns as it likes, maxTokens.
+    maxTokens x maxTurns, or maxTokens with an agent of the user's own, whose turns are not limited.
     """
     return spec.rollout.sampling.max_tokens * spec.agent.planned_turns
 
 
 def expand(algorithm: AlgorithmSpec, episode_tokens: int) -> Preset:
-    """The objective, defaults of the loss included; `episode_tokens` as the function of that name has it."""
+    """The objective with the defaults of the loss; `episode_tokens` is the result of the function of that
+    name."""
     clip, advantage = algorithm.effective_clip, algorithm.advantage
     dual = algorithm.clip.dual if algorithm.clip else None
     discounts = advantage.method in DISCOUNTING or advantage.method not in ADVANTAGES

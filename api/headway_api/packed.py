@@ -1,4 +1,4 @@
-"""Gzip within bounds: a thousand times its bytes may be in it."""
+"""Decompresses gzip within bounds, because it may expand a thousandfold."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from headway_api.bounds import OutOfBounds
 MAGIC: Final = b"\x1f\x8b"
 FREE: Final = 8 * bounds.MIB
 RATIO: Final = 100
-"""Bytes for each that came, beyond `FREE`: tokens and text compress ten times, a bomb a thousand."""
+"""Decompressed bytes for each compressed byte, beyond `FREE`. Tokens and text compress ten times, a bomb a
+thousand."""
 _GZIP: Final = 31
 
 
 def unpacked(data: bytes, most: int) -> bytes:
-    """What was compressed: one member, and nothing after it.
+    """The decompressed content: one member, and nothing after it.
 
     Raises:
         OutOfBounds: it is no gzip, is cut short, or holds more than `most` bytes or `RATIO` times its own.

@@ -1,6 +1,7 @@
-"""What a pod cannot be had for, with the field of the job that asks for it, and what to do. Pure.
+"""Why a pod cannot be created or scheduled, with the field of the job that asks for it, and what to do. Pure.
 
-Scheduler, quotas and the API server say what they lack; none of them knows where a job's pods come from.
+Scheduler, quotas and the API server report what they lack, but none of them knows which job field a pod comes
+from.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ BLOCKS: Final = {
     names.JUDGE: "spec.judges[].model",
     names.SANDBOX: "spec.environment.sandbox",
 }
-"""Where a job says what the pods of a role are to be."""
+"""Where a job configures the pods of a role."""
 AHEAD: Final = re.compile(
     r'^(?:Error creating: )?(?:pods? "[^"]*" is forbidden: )?(?:pod rejected: )?'
     r"(?:error looking up service account \S+: )?"
 )
-"""What stands before the words that say what is wrong."""
+"""Text before the part that says what is wrong."""
 BEHIND: Final = re.compile(r" (?:no new claims to deallocate, )?preemption: .*$", re.DOTALL)
-"""What the scheduler adds of pods that it could push aside."""
+"""Text that the scheduler adds about pods that it could preempt."""
 NODE: Final = "Add such a node, or ask for what one has"
 QUOTA: Final = "free some of it, lower what the job asks for, or have the ResourceQuota raised"
 ACCOUNT: Final = re.compile(r'serviceaccount "[^"]+" not found')
@@ -49,14 +50,14 @@ def of_scheduler(role: str | None, pod: str, said: str) -> str:
 
 
 def of_memory(role: str | None, pod: str, container: str, limit: str | None) -> str:
-    """That a container needed more memory than it may have; `limit` is None where none is known."""
+    """Message that a container used more memory than its limit; `limit` is None if it is unknown."""
     at = f" at its limit of {limit}" if limit else ""
     killed = f"container {container} of pod {pod} was OOMKilled{at}"
     return f"{_field(role, 'resources')}{killed}; raise its memory (limits.memory)"
 
 
 def of_eviction(pod: str, said: str) -> str:
-    """Why the kubelet or the scheduler puts an end to a pod."""
+    """Why the kubelet or the scheduler ends a pod."""
     found = VOLUME.search(said)
     limit = LIMITS.get(found["volume"]) if found else None
     if limit is None:
@@ -65,7 +66,7 @@ def of_eviction(pod: str, said: str) -> str:
 
 
 def of_creation(role: str | None, said: str) -> str:
-    """Why the API server makes no pod of a role; `said` are its words."""
+    """Why the API server creates no pod of a role; `said` is its message."""
     words = AHEAD.sub("", said).rstrip(". ")
     if "exceeded quota" in words:
         return f"{_field(role, 'resources')}{words}; {QUOTA}"
@@ -85,7 +86,7 @@ def of_creation(role: str | None, said: str) -> str:
 
 
 def field_of(role: str | None, part: str) -> str | None:
-    """Path of a part of what a job says of a role; None of a role that a job says nothing of."""
+    """Path of a field that a job has for a role; None if a job has no fields for it."""
     if role == names.JUDGE and part != "resources":
         role = names.ROLLOUT  # the rest of its pods is as theirs
     block = BLOCKS.get(role or "")

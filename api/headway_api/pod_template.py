@@ -1,7 +1,8 @@
-"""Layers of a pod template, merged alike wherever a pod is made: for the operator's roles, for sandboxes.
+"""Merges layers of a pod template, in the same way for the operator's roles and for sandboxes.
 
-As `kubectl` merges pods: maps by key, containers, volumes, variables, ports, mounts and so on by their name,
-tolerations and sources of variables appended, any other list replaced. A later layer wins; a null removes.
+It merges pods as `kubectl` does. Maps are merged by key; containers, volumes, variables, ports, mounts and so
+on by their name. Tolerations and sources of variables are appended, and any other list is replaced. A later
+layer wins; a null removes.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ KEYED: Final[dict[str, tuple[str, ...]]] = {
     "resourceClaims": ("name",),
     "schedulingGates": ("name",),
 }
-"""List -> the fields that tell its entries apart."""
+"""List -> the fields that identify its entries."""
 UNSAID: Final = {"protocol": "TCP"}
-"""What such a field is where an entry does not say it."""
+"""Default of such a field if an entry omits it."""
 APPENDED: Final = frozenset({"tolerations", "envFrom"})
 WHOLE: Final = frozenset({"env", "volumes", "resourceClaims"})
 """Lists whose entries are replaced and not merged: value and valueFrom exclude one another."""
@@ -35,11 +36,12 @@ SIDECAR_RESOURCES: Final[Json] = {
     "requests": {"cpu": "50m", "memory": "128Mi"},
     "limits": {"cpu": "500m", "memory": "512Mi"},
 }
-"""Of a container that a template adds without a word on resources."""
+"""Resources of a container that a template adds without any."""
 
 
 def merge(base: Json, layer: Json) -> Json:
-    """`layer` over `base`; neither is changed. A wrong shape is passed on: the API server refuses it."""
+    """`layer` merged over `base`; neither is changed. A wrong shape passes through, and the API server
+    refuses it."""
     merged = copy.deepcopy(base)
     for key, value in layer.items():
         below = merged.get(key)
@@ -57,17 +59,17 @@ def merge(base: Json, layer: Json) -> Json:
 
 
 def bounded(container: Json) -> Json:
-    """The container, with `SIDECAR_RESOURCES` where it names none: no pod is without requests and limits."""
+    """The container, with `SIDECAR_RESOURCES` if it names no resources: every pod has requests and limits."""
     return {**container, "resources": container.get("resources") or copy.deepcopy(SIDECAR_RESOURCES)}
 
 
 def _identity(key: str, entry: Json) -> tuple[Any, ...]:
-    """What tells an entry of the list `key` apart from the others."""
+    """The values that identify an entry of the list `key`."""
     return tuple(entry.get(field, UNSAID.get(field)) for field in KEYED[key])
 
 
 def _told_apart(key: str, entries: Any) -> bool:
-    """Whether each entry of the list, or of none, is told apart from the others, by text or number."""
+    """Whether text or numbers identify each entry of the list uniquely. True without a list."""
     if entries is None:
         return True
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):

@@ -1,4 +1,4 @@
-"""The editions of a job's price book, as they lie in the artifact store (`prices/000001.json`)."""
+"""The editions of a job's price book, as stored in the artifact store (`prices/000001.json`)."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from headway_api.prices import PriceBook
 
 
 class Edition(BaseModel):
-    """One edition of a job's price book, and what it changed of the bill when it came into force."""
+    """One edition of a job's price book, and how it changed the bill when it took effect."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     number: int
     """Counted from 1."""
     at: datetime
-    """When it came into force. Nothing is priced by it."""
+    """When it took effect. The time has no influence on prices."""
     digest: str
     """`PriceBook.digest`."""
     book: PriceBook
     before: str | None = None
-    """US dollars that everything used so far cost by the edition before; None: nothing was corrected."""
+    """US dollars that all usage so far cost by the edition before. None: nothing was corrected."""
     after: str | None = None
-    """The same by this edition."""
+    """The same, by this edition."""

@@ -1,6 +1,6 @@
-"""A price book as people write it: YAML text, read within bounds.
+"""Reads a price book as people write it: YAML text, within bounds.
 
-Every value is taken as it is written, so a price is never rounded on its way.
+Every value is kept as text, so that no price is rounded.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from headway_api.bounds import MIB
 from headway_api.prices import PriceBook
 
 MOST_BYTES: Final = MIB
-"""What a ConfigMap may hold."""
+"""Most bytes that a ConfigMap may hold."""
 DEEPEST: Final = 8
 MOST_FAULTS: Final = 4
 
 
 class PriceBookFault(ValueError):
-    """A text is no price book. The message names the entry and the field, and says what to write."""
+    """The text is not a price book. The message names the entry and the field, and says what to write."""
 
 
 class _Loader(yaml.BaseLoader):
-    """Text alone, without aliases, by which a kilobyte may become gigabytes."""
+    """A loader of text only, without aliases, which could expand a kilobyte to gigabytes."""
 
     depth = 0
 
@@ -49,7 +49,7 @@ class _Loader(yaml.BaseLoader):
 
 
 def parse(text: bytes) -> PriceBook:
-    """The price book that a text is.
+    """Parse the price book in a text.
 
     Raises:
         PriceBookFault: it is none.

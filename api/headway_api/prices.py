@@ -1,9 +1,9 @@
-"""Prices, and what usage costs by them.
+"""Prices, and the cost of usage by them.
 
-A price book is dated: what was used on a day costs what the book says of that day, whenever it is read. So a
-corrected price corrects the past too. A class without a price is not free: what it cost is not known.
-Arithmetic is decimal and exact, so that the cost of a whole is the sum of the costs of its parts, to the
-last digit; only `shown` rounds.
+A price book is dated. Usage of a day costs what the book says for that day, whenever the book is read, so a
+corrected price also corrects the past. A class without a price is not free: its cost is unknown. Arithmetic
+is decimal and exact, so the cost of a whole is the sum of the costs of its parts, to the last digit. Only
+`shown` rounds.
 """
 
 import json
@@ -29,8 +29,8 @@ EXACT: Final = Context(prec=200, traps=[Inexact])
 
 
 class Prices(SpecModel):
-    """US dollars by class of usage. What a class without a price costs is not known, which is not free. For
-    what is free write "0"."""
+    """US dollars by class of usage. The cost of a class without a price is unknown, not 0. If a class is
+    free, write "0"."""
 
     prefill: Money | None = None
     """A million prompt tokens computed."""
@@ -41,7 +41,7 @@ class Prices(SpecModel):
     train: Money | None = None
     """A million tokens trained."""
     discarded: Money = "0"
-    """A million tokens sampled for nothing: of retried episodes and abandoned groups. Absent: free."""
+    """A million wasted tokens, of retried episodes and abandoned groups. Absent: free."""
     evaluation_prefill: Money | None = None
     """A million prompt tokens computed in validation."""
     evaluation_cached_prefill: Money | None = None
@@ -59,17 +59,17 @@ class Prices(SpecModel):
     sandbox_seconds: Money | None = None
     """A second of one sandbox in use."""
     accelerator_seconds: Money | None = None
-    """A second of one accelerator held, of any product that `accelerators` does not name."""
+    """A second of one accelerator held, for any product that `accelerators` does not name."""
     accelerators: Annotated[dict[Product, Money], Field(max_length=64, default_factory=dict)]
     """A second of one accelerator held, by product as `status.accelerators` names it."""
 
     def over(self, other: "Prices") -> "Prices":
-        """These prices, and those of `other` for the classes that these do not name."""
+        """These prices, with those of `other` for the classes that these do not name."""
         own, others = (each.model_dump(exclude_unset=True, exclude_none=True) for each in (self, other))
         return Prices.model_validate(others | own)
 
     def by_class(self) -> Mapping[str, Decimal | None]:
-        """Class name, as in `records.UsageClass` -> price of one token or second; None where it has none."""
+        """Class name, as in `records.UsageClass` -> price of one token or second; None if it has no price."""
         return self._by_class
 
     @cached_property
@@ -92,7 +92,7 @@ class Prices(SpecModel):
 
 
 def of(usage_class: str, whose: str | None) -> str:
-    """The class of usage that is kept apart by whose it is."""
+    """The class of usage of one product or model, which is counted separately."""
     return usage_class if whose is None else f"{usage_class}:{whose}"
 
 
@@ -102,17 +102,17 @@ def held(product: str) -> str:
 
 
 def class_of(name: str) -> str:
-    """The class of what `of` makes of one."""
+    """The class in a name that `of` made."""
     return name.partition(":")[0]
 
 
 def whose(name: str) -> str | None:
-    """Inverse of `of`: the product or model of what is kept apart; None where it is the job's own."""
+    """The product or model in a name that `of` made; None for the job's own."""
     return name.partition(":")[2] or None
 
 
 class UnknownClassError(KeyError):
-    """Usage of a class the prices do not know; nothing is ever silently free."""
+    """Usage of an unknown class; nothing is ever free by accident."""
 
 
 def _of_one(name: str, price: str) -> Decimal:
@@ -121,7 +121,7 @@ def _of_one(name: str, price: str) -> Decimal:
 
 
 class DatedPrices(SpecModel):
-    """Prices from a day on, until the next entry's."""
+    """Prices from one day until the next entry's day."""
 
     since: date
     """First day, UTC."""
@@ -130,27 +130,27 @@ class DatedPrices(SpecModel):
     prices: Prices
     """The prices."""
     models: Annotated[dict[Pattern, Prices], Field(max_length=256, default_factory=dict)]
-    """Prices of single models: of the job, its judges and its candidates. A base model is named as in
-    `spec.model.base`, one at an endpoint as in `endpoint.model`. A name that ends in * stands for all that
-    begin so. The whole name decides, else the longest one that fits. A class that is absent has the entry's
+    """Prices of single models of the job, its judges and its candidates. A base model is named as in
+    `spec.model.base`, one at an endpoint as in `endpoint.model`. A name that ends in * matches all names with
+    that beginning. An exact name wins, otherwise the longest match. A class that is absent has the entry's
     own price."""
     _own: Prices | None = PrivateAttr(default=None)
-    """The entry's own prices, where `prices` are those of one job's model."""
+    """The entry's own prices, if `prices` are those of one job's model."""
 
     def of(self, model: str) -> Prices:
-        """What holds for usage of `model`."""
+        """The prices of usage of `model`."""
         fit = [name for name in self.models if _fits(name, model)]
         best = model if model in fit else max(fit, key=len, default=None)
         return self.own if best is None else self.models[best].over(self.own)
 
     @property
     def own(self) -> Prices:
-        """What holds for usage of a model that `models` does not name."""
+        """The prices of usage of a model that `models` does not name."""
         return self._own or self.prices
 
     def for_job(self, model: str) -> Self:
-        """The same for jobs of `model`: `prices` are that model's, and other models keep theirs. An entry
-        that is for jobs of a model already stays so."""
+        """The same entry for jobs of `model`: `prices` are that model's, and other models keep theirs. An
+        entry that is already for jobs of a model stays unchanged."""
         if self._own is not None:
             return self
         # Made anew: a copy would share the prices that this one has found.
@@ -160,7 +160,7 @@ class DatedPrices(SpecModel):
 
     @cached_property
     def _found(self) -> dict[str, Prices]:
-        """Prices by model, of those that were asked for: a job has few."""
+        """Prices of the models that were looked up so far; a job has few."""
         return {}
 
     def of_one(self, name: str) -> Decimal | None:
@@ -185,9 +185,9 @@ class PriceBook(SpecModel):
     """The prices of every day, under a name."""
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63)]
-    """Name jobs refer to it by."""
+    """Name by which jobs refer to it."""
     entries: Annotated[tuple[DatedPrices, ...], Field(min_length=1, max_length=256)]
-    """Prices, earliest first. The first also holds for all days before it."""
+    """Prices, earliest first. The first also applies to all days before it."""
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
@@ -206,17 +206,17 @@ class PriceBook(SpecModel):
 
     @property
     def digest(self) -> str:
-        """SHA-256 of all it says, in hex."""
+        """SHA-256 of the whole content, in hex."""
         told = json.dumps(self.as_object(), sort_keys=True, separators=(",", ":"))
         return sha256(told.encode()).hexdigest()
 
     def on(self, day: date) -> DatedPrices:
-        """The entry that holds on `day`."""
+        """The entry that applies on `day`."""
         started = [entry for entry in self.entries if entry.since <= day]
         return started[-1] if started else self.entries[0]
 
     def edition(self, day: date) -> str:
-        """NAME@DATE of the entry that holds on `day`, as status names it."""
+        """NAME@DATE of the entry that applies on `day`, as status names it."""
         return f"{self.name}@{self.on(day).since.isoformat()}"
 
 
@@ -240,14 +240,14 @@ DEFAULT: Final = PriceBook(
         ),
     ),
 )
-"""What the same tokens would cost at a managed service: a number to compare one's own cluster with."""
+"""What the same tokens would cost at a managed service, to compare one's own cluster with."""
 
 
 def cost(usage: Mapping[str, Quantity], prices: Prices | DatedPrices) -> Decimal:
     """US dollars for `usage` (class -> tokens or seconds), exactly. Keys are `records.UsageClass` values, or
-    what `of` makes of them.
+    names that `of` made.
 
-    What `unpriced` names is not in it.
+    Classes that `unpriced` names are left out.
     """
     total = Decimal(0)
     with localcontext(EXACT):
@@ -265,8 +265,8 @@ def _priced(
 
 
 def unpriced(usage: Iterable[tuple[date, Mapping[str, Quantity]]], book: PriceBook) -> list[str]:
-    """The classes that were used on a day on which they have no price, each with its model or product where
-    `of` named one: what they cost is not known."""
+    """The classes that were used on a day without a price for them, so their cost is unknown. Each has its
+    model or product if `of` named one."""
     found = set[str]()
     for day, used in usage:
         prices = book.on(day)
@@ -281,10 +281,10 @@ def cost_by_day(usage: Iterable[tuple[date, Mapping[str, Quantity]]], book: Pric
 
 
 class Tariff:
-    """What a price book says for one job."""
+    """The prices of a price book for one job."""
 
     def __init__(self, book: PriceBook, model: str = "") -> None:
-        """`model`: the job's base model; empty where there are several."""
+        """`model`: the job's base model; empty if there are several."""
         self._book = book.of(model)
 
     def price(self, name: str, day: date) -> Decimal | None:
@@ -297,11 +297,11 @@ class Tariff:
         return self._book.on(day).of_one(name)
 
     def cost(self, usage: Iterable[tuple[date, Mapping[str, Quantity]]]) -> Decimal:
-        """US dollars for what was used, exactly. What has no price is not in it."""
+        """US dollars for the usage, exactly. Classes without a price are left out."""
         return cost_by_day(usage, self._book)
 
     def edition(self, day: date) -> str:
-        """NAME@DATE of the entry that holds on `day`."""
+        """NAME@DATE of the entry that applies on `day`."""
         return self._book.edition(day)
 
 

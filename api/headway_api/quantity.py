@@ -12,16 +12,16 @@ _DECIMALS: Final = {
 }
 _BINARIES: Final = {f"{suffix}i": Decimal(1024) ** n for n, suffix in enumerate("KMGTPE", start=1)}
 SUFFIXES: Final = _DECIMALS | _BINARIES
-"""Of Kubernetes quantities (apimachinery's pkg/api/resource), and what each multiplies by."""
+"""Suffixes of Kubernetes quantities (apimachinery's pkg/api/resource), and their factors."""
 LARGEST_POWER: Final = 100
-"""Of ten, that an exponent is taken for: no machine has more of anything."""
+"""Largest power of ten that an exponent counts as: no machine has more of anything."""
 _QUANTITY: Final = re.compile(
     r"([+-]?(?:[0-9]{1,32}\.?[0-9]{0,32}|\.[0-9]{1,32}))(?:[eE]([+-]?[0-9]{1,32})|([numkMGTPE]|[KMGTPE]i))?"
 )
 
 
 def amount(quantity: str) -> Decimal:
-    """What a Kubernetes quantity comes to: `500m`, `1500000u`, `2k`, `1Ki`, `2e3`.
+    """The number that a Kubernetes quantity means: `500m`, `1500000u`, `2k`, `1Ki`, `2e3`.
 
     Raises:
         ValueError: it is none.

@@ -1,4 +1,4 @@
-"""What all records that travel between processes have in common."""
+"""The base of all records that travel between processes."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class Record(BaseModel):
 
 
 def explained(error: ValidationError) -> str:
-    """What is wrong with a value from outside, by the first field that is: in pydantic's words, which without
-    this would repeat all of it."""
+    """What is wrong with a value from outside: its first faulty field, in pydantic's words. pydantic's own
+    message would repeat the whole value."""
     first = error.errors(include_url=False, include_input=False, include_context=False)[0]
     field = ".".join(shortened(str(part), 60) for part in first["loc"][:6])
     return f"{field or 'it'}: {shortened(first['msg'], 200)}"

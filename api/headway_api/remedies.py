@@ -1,7 +1,7 @@
-"""What a job's spec comes to under what is in force, and how far its adapter may grow. Pure.
+"""Combines a job's spec with what is in force, and says how far its adapter may grow. Pure.
 
-The coordinator, which decides, and the learner, which acts, go by the same function, so that the two cannot
-disagree; the operator starts rollout servers with room for what a remedy may lead to.
+The coordinator decides and the learner acts by the same function, so they cannot disagree. The operator
+starts rollout servers with room for every adapter that a remedy may lead to.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from headway_api.spec.trust import CollapseSpec
 WIDENED: Final = 2
 """Factor by which the remedy WiderAdapter multiplies rank and alpha."""
 WATCH: Final = 25
-"""Steps for which a remedy is watched: the practice guide gives a change 25 to 50 before it is judged."""
+"""Steps for which a remedy is watched. The practice guide gives a change 25 to 50 steps before it is
+judged."""
 
 
 class NotApplicable(ValueError):
-    """What is to be in force does not go with the spec; says why."""
+    """What is to be in force does not fit the spec; the message says why."""
 
 
 def applied(spec: RLTrainingJobSpec, in_force: InForce) -> RLTrainingJobSpec:
-    """`spec` with what is in force in the place of its own, held against every rule of a spec.
+    """`spec` with what is in force instead of its own values, checked against every rule of a spec.
 
     Raises:
         NotApplicable: the two together are no valid spec.
@@ -64,8 +65,8 @@ def _algorithm(algorithm: dict[str, Any], in_force: InForce) -> dict[str, Any]:
 
 
 def wider(adapter: Lora | AdapterSize) -> AdapterSize | None:
-    """What the remedy WiderAdapter makes of an adapter: twice the rank, by the same alpha / rank. None where
-    that is beyond what spec.model.lora may say."""
+    """The size that the remedy WiderAdapter gives an adapter: twice the rank, with the same alpha / rank.
+    None if spec.model.lora does not allow it."""
     try:
         return AdapterSize(rank=WIDENED * adapter.rank, alpha=WIDENED * adapter.alpha)
     except ValidationError:
@@ -73,10 +74,10 @@ def wider(adapter: Lora | AdapterSize) -> AdapterSize | None:
 
 
 def largest_rank(model: ModelSpec, collapse: CollapseSpec) -> int | None:
-    """The largest rank that a published adapter of a job may have; None where every weight is trained.
+    """The largest rank that a published adapter of a job may have; None if every weight is trained.
 
-    Rollout servers must be started with room for it: they set memory aside for it once. A directive must not
-    go beyond it.
+    Rollout servers must start with room for it, because they reserve memory only once. A directive must not
+    exceed it.
     """
     lora = model.effective_lora
     if lora is None:

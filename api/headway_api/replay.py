@@ -1,4 +1,4 @@
-"""What `headway replay` asks of the learner, and what comes of it: files of one scratch folder.
+"""What `headway replay` asks of the learner, and the result, as files of one scratch folder.
 
 request.json    what is to be trained again, and from which run; the command writes it
 plan.json     from where, and by which steps
@@ -32,42 +32,41 @@ CACHE: Final = "cache"
 
 
 class ReplayRequest(BaseModel):
-    """A step that is to be trained again."""
+    """A step to train again."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     config: JobConfig
-    """Of the run."""
+    """Configuration of the run."""
     run: OutputSpec
-    """Where the run's own folder is, which may have been moved, and how its store is reached."""
+    """Where the run's own folder is, which may have been moved, and how to reach its store."""
     step: int = Field(ge=1)
     changed: RLTrainingJobSpec | None = None
-    """What the step itself is to be trained by, in the place of what was in force. Only its algorithm
-    differs."""
+    """What to train the step with, instead of what was in force. Only its algorithm differs."""
     key: str | None = None
-    """File with the key that signs the run's checkpoints; without one no checkpoint can be used."""
+    """File with the key that signs the run's checkpoints. Without it no checkpoint can be used."""
     from_start: bool = False
-    """Whether to begin with the model itself, though a checkpoint is kept."""
+    """Whether to begin with the model itself even if a checkpoint is kept."""
     models: str
     """Folder where downloaded models are kept."""
 
     def write(self, folder: Path) -> None:
-        """Leave it in `folder` for the learner."""
+        """Write the request to `folder` for the learner."""
         (folder / REQUEST).write_text(self.model_dump_json(by_alias=True, exclude_none=True))
 
     @classmethod
     def read(cls, folder: Path) -> ReplayRequest:
-        """What `write` left there."""
+        """Read what `write` wrote there."""
         return cls.model_validate_json((folder / REQUEST).read_bytes())
 
 
 class TensorDifference(Record):
-    """In what the tensors of two versions differ."""
+    """How the tensors of two versions differ."""
 
     differing: int = Field(ge=0)
-    """How many do."""
+    """Number of tensors that differ."""
     total: int = Field(ge=0)
-    """How many there are."""
+    """Number of tensors."""
     max_abs: float = Field(ge=0)
     """Largest difference of an element, over the tensors that both have in one shape."""
     max_at: str | None = None
@@ -77,32 +76,32 @@ class TensorDifference(Record):
 
 
 class ReplayResult(Record):
-    """What came of it."""
+    """Result of a replay."""
 
     step: int
     start: int | None
-    """Step of the checkpoint that it began with; None: the model itself."""
+    """Step of the checkpoint that it began with; None: it began with the model itself."""
     trained: list[int]
     """Steps that were trained again, the last one being `step`."""
     processes: int
     changed: bool
-    """Whether the step was trained by another algorithm, so that other weights are to be expected."""
+    """Whether the step was trained with another algorithm, so that other weights are expected."""
     digest: str
     """SHA-256 of the new weights' `file`."""
     recorded_digest: str | None
-    """The same of the weights that the run published; None where its report does not say it."""
+    """The same for the weights that the run published; None if its report lacks it."""
     file: str
-    """Which file of published weights the digests are of."""
+    """File of published weights that the digests are for."""
     same: bool | None
-    """Whether the weights are the same; None where that cannot be told."""
+    """Whether the weights are the same; None if that is unknown."""
     first_difference: int | None = None
-    """The first step before `step`, step 0 included where it begins with the model itself, whose weights were
-    not those that the run published."""
+    """The first step before `step` whose weights differ from those that the run published. Step 0 counts if
+    the replay begins with the model itself."""
     difference: TensorDifference | None = None
-    """Where the weights differ and the run's are kept: in what."""
+    """How the weights differ, if they do and the run's weights are kept."""
     recorded: Figures
-    """The step's figures, as the run has them."""
+    """The step's figures in the run."""
     replayed: Figures
-    """The same of the step as it was trained again."""
+    """The step's figures in the replay."""
     weights: str
     """Folder of the new weights."""

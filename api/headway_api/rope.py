@@ -1,4 +1,4 @@
-"""How many tokens a server holds of a model whose rotary embedding depends on length. Pure."""
+"""Context length that a server uses for a model whose rotary embedding depends on length. Pure."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 LONG: Final = frozenset({"longrope", "su"})
-"""Kinds with other factors beyond the length of pretraining than up to it; "su" is an old name."""
+"""Kinds with different factors up to the length of pretraining and beyond it; "su" is an old name."""
 
 
 def scalings(config: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """What a model's config.json says of its rotary embeddings: once, or once for each kind of layer."""
+    """The rotary embeddings in a model's config.json: one, or one for each kind of layer."""
     text = config.get("text_config") or config
     found = text.get("rope_parameters") or text.get("rope_scaling") or {}
     nested = [part for part in found.values() if isinstance(part, Mapping)]
@@ -23,9 +23,9 @@ def kind(scaling: Mapping[str, Any]) -> str:
 
 
 def own_length(config: Mapping[str, Any], limit: int) -> int:
-    """Tokens that a server holds which is not told how many: as vLLM 0.32 decides.
+    """Tokens of context that a server uses if it is given no limit, as vLLM 0.32 decides.
 
-    Longrope models are served up to the length of pretraining then, so that short texts keep their factors.
+    Longrope models are then served up to the length of pretraining, so that short texts keep their factors.
 
     Args:
         config: content of config.json.
