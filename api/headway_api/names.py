@@ -161,7 +161,7 @@ ENV_LOCAL_JOB: Final = "HEADWAY_LOCAL_JOB"
 """In every process of a job that runs without a cluster: the job's folder, by which its processes are
 found."""
 ENV_LOCAL_POD: Final = "HEADWAY_LOCAL_POD"
-"""The same for the processes of one would-be pod."""
+"""The name of the pod that such a process would have on a cluster."""
 LOCAL_JOBS: Final = ".headway"
 """Folder of the jobs that run without a cluster, in the folder where they were started."""
 ENV_TERMINATION_FILE: Final = "HEADWAY_TERMINATION_FILE"

@@ -1,8 +1,9 @@
-"""Starting points for model families, and guard rails: what seems unwise in a job is said, never refused.
+"""Starting points for model families, and guard rails: warnings about what seems unwise in a job, never
+refusals.
 
-A guard rail is written once and held in two places, as a `Rule` is. Its CEL is part of the chart's
-ValidatingAdmissionPolicy, which warns at `kubectl apply`; its Python twin is what the operator records in
-`status.warnings`, and what this prints:
+A guard rail has two forms, as a `Rule` has. Its CEL is part of the chart's ValidatingAdmissionPolicy, which
+warns at `kubectl apply`. Its Python twin produces what the operator records in `status.warnings`, and what
+this prints:
 
     python -m headway_api.recipes job.yaml             what to write into it for its model, and warnings
     python -m headway_api.recipes --policy FILE [--check]     write the chart's part, or tell if it differs
@@ -32,10 +33,10 @@ from headway_api.spec.training import RLTrainingJob, RLTrainingJobSpec
 
 @dataclass(frozen=True)
 class GuardRail:
-    """What should hold of a job, and what to tell the user where it does not."""
+    """A condition that a job should satisfy, and what to tell the user if it does not."""
 
     cel: str
-    """True where all is well; `object` is the job, with its defaults filled in."""
+    """True if all is well; `object` is the job, with its defaults filled in."""
     message: str
     holds: Callable[[RLTrainingJobSpec], bool]
 
@@ -50,13 +51,13 @@ GPT_OSS_RATE: Final = 2e-5
 CISPO_HIGH: Final = 2.0
 CLIP_LOW, CLIP_HIGH = 0.5, 2.0
 ROW_LOW, ROW_HIGH = 0.95, 1.05
-"""Of the mean ratio of a row, which moves far less than that of a token."""
+"""Bounds of the mean ratio of a row, which moves far less than that of a token."""
 UPDATES: Final = 16
 UNBOUNDED_UPDATES: Final = 2
 EPISODES: Final = 32
 TURNS: Final = BuiltinAgent().max_turns
 NO_LIMIT: Final = 2**31
-"""Tokens: more than any context, for models of which nothing is known here."""
+"""Tokens: more than any context, for unknown models."""
 
 ALGORITHM: Final = "object.spec.algorithm"
 RATE: Final = "double(object.spec.optimizer.learningRate)"
@@ -85,12 +86,12 @@ ROOM: Final = "({} : {})".format(
     ),
     NO_LIMIT,
 )
-"""`room` in CEL: one choice after the other, as `recipe` goes through them."""
+"""`room` in CEL: one choice after the other, in the order of `recipe`."""
 BY_ROW: Final = (
     f"({ALGORITHM}.loss == 'gspo' || ({ALGORITHM}.loss == 'ppo' && has({ALGORITHM}.ratio) && "
     f"{ALGORITHM}.ratio == 'sequence'))"
 )
-"""Whether bounds are of the mean ratio of a row."""
+"""Whether the bounds apply to the mean ratio of a row."""
 
 
 def longest_turn(spec: RLTrainingJobSpec) -> int:
@@ -100,10 +101,10 @@ def longest_turn(spec: RLTrainingJobSpec) -> int:
 
 
 def needed(spec: RLTrainingJobSpec) -> int:
-    """Fewest tokens that a context must hold, as the preflight has it.
+    """Fewest tokens that a context must hold, as in the preflight.
 
-    Every turn of the platform's own loop and a token of a prompt; one turn of an agent that has a loop of its
-    own, whose prompt may be unknown.
+    With the platform's own loop: every turn and one token of a prompt. With an agent that has its own loop:
+    one turn, since its prompt may be unknown.
     """
     return longest_turn(spec) * spec.agent.planned_turns + int(spec.agent.is_builtin)
 
@@ -295,7 +296,7 @@ GUARD_RAILS: Final = (
 
 
 def warnings(spec: RLTrainingJobSpec) -> list[str]:
-    """What seems unwise in a job, each with what to write instead."""
+    """Warnings about what seems unwise in a job, each with what to write instead."""
     return [rail.message for rail in GUARD_RAILS if not rail.holds(spec)]
 
 
@@ -307,8 +308,8 @@ def policy() -> str:
 
 
 def fragment(spec: RLTrainingJobSpec) -> dict[str, Any]:
-    """What to write into a job: the recipe of its model for the way it trains, and turns that leave room in
-    the context where its own do not. Everything else stays as it is."""
+    """Fields to write into a job: the recipe of its model for the way it trains, and fewer turns if its own
+    leave no room in the context. Everything else stays unchanged."""
     known = recipe(spec.model.base)
     start = OTHER if known is None else known.start
     full = spec.model.full is not None
@@ -327,9 +328,9 @@ def fragment(spec: RLTrainingJobSpec) -> dict[str, Any]:
 
 
 def _fitting(spec: RLTrainingJobSpec, context: int) -> dict[str, Any]:
-    """Turns, and tokens of a turn, that leave a fifth of the context to the prompt and to what tools say.
+    """Turns, and tokens of a turn, that leave a fifth of the context to the prompt and to tool results.
 
-    Tokens are halved first, not below 512; then turns.
+    It halves tokens first, down to 512 at least; then turns.
     """
     turns, tokens = spec.agent.planned_turns, longest_turn(spec)
     while turns * tokens * 5 > context * 4:
@@ -348,7 +349,7 @@ def _fitting(spec: RLTrainingJobSpec, context: int) -> dict[str, Any]:
 
 
 def advice(job: RLTrainingJob) -> str:
-    """What there is to say of a job, for people to read."""
+    """Everything known about a job, for people to read."""
     spec, known = job.spec, recipe(job.spec.model.base)
     start = OTHER if known is None else known.start
     name = "no family with a recipe" if known is None else known.family.name
@@ -361,7 +362,7 @@ def advice(job: RLTrainingJob) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Say what is known of a job's model and what seems unwise in it, or write the chart's part."""
+    """Print what is known about a job's model and what seems unwise in it, or write the chart's part."""
     parser = argparse.ArgumentParser(prog="python -m headway_api.recipes", description=main.__doc__)
     parser.add_argument("job", type=Path, nargs="?", help="an RLTrainingJob as YAML")
     parser.add_argument("--policy", type=Path, help="file of the chart to write")

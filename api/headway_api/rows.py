@@ -1,6 +1,6 @@
 """Rows of a dataset: how a table is read, and what each row must have.
 
-The coordinator reads a job's rows so, and so does whoever looks at them before: both refuse the same.
+The coordinator reads a job's rows with it, and so do earlier checks, so that both refuse the same rows.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from headway_api.store import Denied, NotFound, Store
 
 Row = dict[str, Any]
 ROWS_AT_ONCE: Final = 256
-"""Rows of a parquet file that are decompressed together: each may be a thousand times its bytes."""
+"""Rows of a parquet file that are decompressed together; each may be a thousand times its compressed
+bytes."""
 VALUES: Final = 100_000_000
-"""Lists, objects and the values in them, of one JSON file."""
+"""Lists, objects and the values in them, in one JSON file."""
 
 
 def parse(data: bytes, form: Format) -> list[Row]:
@@ -74,7 +75,8 @@ def _rows(data: bytes, form: Format) -> Iterator[Any]:
 
 
 def _lines(data: bytes) -> Iterator[Any]:
-    """JSON line by line. Only a line feed ends a line: JSON's own text may hold Unicode's other ends."""
+    """JSON line by line. Only a line feed ends a line: JSON's own text may contain Unicode's other line
+    ends."""
     number = 0
     for line in io.BytesIO(data):
         if not line.strip():
@@ -104,8 +106,8 @@ def _csv(text: str) -> Iterator[Row]:
 
 
 def _size(number: int, row: Row) -> int:
-    """Bytes of a row as JSON, as which it travels to the environment. A number that is none (a table's
-    missing value) is null there.
+    """Bytes of a row as JSON, in which it travels to the environment. NaN (a table's missing value) becomes
+    null.
 
     Raises:
         ValueError: naming the row and the column that cannot, or that is too large.
@@ -171,7 +173,7 @@ def load(dataset: Dataset, store: Store, block: str) -> list[Row]:
 
 
 def check_prompts(dataset: Dataset, rows: Sequence[Row], block: str) -> None:
-    """Every row has a prompt: in the column asked for, else in `prompt` where there is one.
+    """Check that every row has a prompt: in the named column, or in `prompt` if there is such a column.
 
     Raises:
         JobError: `PromptColumnMissing`, naming the columns there are and the first row without a prompt.
@@ -191,7 +193,7 @@ def check_prompts(dataset: Dataset, rows: Sequence[Row], block: str) -> None:
 
 
 def check_column(rows: Sequence[Row], column: str, field: str) -> None:
-    """Every row has a value in `column`, which `field` of the spec names.
+    """Check that every row has a value in `column`, which `field` of the spec names.
 
     Raises:
         JobError: `ColumnMissing`, naming the columns there are and the first row without a value.
@@ -207,11 +209,12 @@ def check_column(rows: Sequence[Row], column: str, field: str) -> None:
 
 
 def tasks_of(rows: Sequence[Row], column: str | None) -> list[str] | None:
-    """The task of each row; None where no column names it."""
+    """The task of each row; None if no column names it."""
     return None if column is None else [str(row[column]) for row in rows]
 
 
 def prompt_of(row: Row, column: str | None) -> str:
-    """The prompt in a row: of the column asked for, else `prompt`, else the first."""
+    """The prompt of a row: from the named column, otherwise from `prompt`, otherwise from the first
+    column."""
     value = row[column] if column else row.get("prompt", next(iter(row.values())))
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

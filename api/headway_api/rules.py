@@ -1,8 +1,8 @@
-"""A rule on a user's input, written once and held in two places.
+"""A rule on a user's input, written once and enforced in two places.
 
-The API server evaluates a rule's CEL expression at `kubectl apply`; the pydantic model evaluates its
-Python twin offline (the operator, tests, editors). Both answer with the same message. The tests keep the
-two forms equal: they evaluate both on generated objects, and send a table of inputs to a real API server.
+The API server evaluates a rule's CEL expression at `kubectl apply`. The pydantic model evaluates its Python
+twin offline (the operator, tests, editors). Both give the same message. Tests keep both forms equal: they
+evaluate them on generated objects, and send a table of inputs to a real API server.
 """
 
 from collections.abc import Callable
@@ -15,13 +15,13 @@ from pydantic_core import CoreSchema, core_schema
 
 VALIDATIONS = "x-kubernetes-validations"
 IMMUTABLE = "x-headway-immutable"
-"""Marks, between model and CRD generator, the properties of an object that get a transition rule."""
+"""Marks, for the CRD generator, the properties of a model that get a transition rule."""
 Scalar = str | int | float | bool
 
 
 @dataclass(frozen=True)
 class Rule:
-    """What must hold of a value, and what to tell the user where it does not.
+    """A condition on a value, and what to tell the user if it is false.
 
     Put it in a field's `Annotated[...]`, where `self` is that field's value, or in a model's `validations`,
     where `self` is the whole object. `field` (camelCase) is the property a model's rule points at.
@@ -55,13 +55,13 @@ class Rule:
 
 @dataclass(frozen=True)
 class Keyed:
-    """Put into a list's `Annotated[...]`: no two items have the same value of one field.
+    """Put it into a list's `Annotated[...]`: no two items may have the same value of one field.
 
-    The API server holds a list of type map to that itself, in words of its own.
+    The API server enforces that itself for a list of type map, in its own words.
     """
 
     key: str
-    """The field, which is written alike in camelCase and snake_case."""
+    """The field, whose name is the same in camelCase and snake_case."""
 
     def check(self, items: Any) -> Any:
         found = [getattr(item, self.key) for item in items]
@@ -81,9 +81,10 @@ class Keyed:
 
 
 def frozen_while_running(field: str) -> Rule:
-    """A change of this field of `spec` takes effect when the job's processes start, so it must be suspended.
+    """A change of this field of `spec` takes effect when the job's processes start, so the job must be
+    suspended.
 
-    Says nothing of a single object: only the API server knows what was there before.
+    It accepts any single object: only the API server knows the earlier one.
     """
     return Rule(
         f"self.suspend || oldSelf.suspend || self.{field} == oldSelf.{field}",
@@ -98,8 +99,8 @@ def not_yet(
 ) -> Rule:
     """Refuse what this version would silently ignore.
 
-    Without options the field may not be set at all; `values` refuses some values of it, `unless` all but
-    one, where `()` is the empty list. Remove the annotation in the commit that makes the field act.
+    Without options the field may not be set at all. `values` refuses some of its values; `unless` refuses all
+    but one, where `()` is the empty list. Remove the annotation in the commit that makes the field act.
     """
     if values:
         listed = ", ".join(cel_literal(value) for value in values)

@@ -1,4 +1,4 @@
-"""What a run has left in the artifact store, read back as typed records."""
+"""Reads what a run has left in the artifact store, as typed records."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from headway_api.store import NotFound, Store, unreadable
 from headway_api.stored import group, parsed, read_each
 
 DOCUMENT: Final = 64 * MIB
-"""Most bytes of a document that is read as plain JSON: a report of many candidates."""
+"""Most bytes of a document that is read as plain JSON, such as a report of many candidates."""
 
 
 class RunFiles:
     """The files of one job, of either kind. Blocking.
 
-    Every method raises what `Store.get` and `Store.list` raise, and JobError `RecordUnreadable` of an object
-    that is not what the job writes there.
+    Every method raises what `Store.get` and `Store.list` raise. It raises JobError `RecordUnreadable` if an
+    object is not what the job writes there.
     """
 
     def __init__(self, store: Store, layout: Layout) -> None:
@@ -29,13 +29,13 @@ class RunFiles:
         self.layout = layout
 
     def steps(self) -> list[StepReport]:
-        """The reports that stand, by step."""
+        """The reports of steps that were not undone, by step."""
         uris = self._written(self.layout.step_histories)
         reports, _ = standing([*read_each(self._store, uris, partial(parsed, StepReport))])
         return reports
 
     def figures(self) -> dict[int, BatchFigures]:
-        """What the batches of steps came to, by step, as far as it was kept."""
+        """Figures of the batches of steps, by step, as far as they were kept."""
         uris = self._written(self.layout.all_batch_figures)
         return {each.step: each for each in read_each(self._store, uris, partial(parsed, BatchFigures))}
 
@@ -46,12 +46,12 @@ class RunFiles:
         return sorted(found, key=lambda each: each.step)
 
     def decisions(self) -> list[Decision]:
-        """What was decided about the running job, by number."""
+        """Decisions about the running job, by number."""
         found = read_each(self._store, self._written(self.layout.remedies), partial(parsed, Decision))
         return sorted(found, key=lambda each: each.number)
 
     def document(self, uri: str) -> dict[str, Any] | None:
-        """A JSON object that was written for readers, such as `layout.report`; None where there is none."""
+        """A JSON object that was written for readers, such as `layout.report`; None if there is none."""
         try:
             found = json_within(self._store.get(uri), DOCUMENT)
         except NotFound:
@@ -67,7 +67,7 @@ class RunFiles:
         return read_each(self._store, uris, group)
 
     def addresses(self, purpose: Purpose, candidate: str | None = None) -> list[str]:
-        """Where the groups of a purpose lie, by name; of an evaluation, those of one candidate."""
+        """Addresses of the groups of a purpose, by name; for an evaluation, those of one candidate."""
         folder = f"{self.layout.root}/trajectories/{purpose.value}"
         folder = folder if candidate is None else f"{folder}/{candidate}"
         return sorted(written(self._store.list(folder), folder, GROUPS))
@@ -77,9 +77,9 @@ class RunFiles:
 
 
 def standing(reports: Sequence[StepReport]) -> tuple[list[StepReport], list[StepReport]]:
-    """Reports that stand and reports that were undone, each by step.
+    """Reports of steps that are valid, and of steps that were undone, each by step.
 
-    The learner is at the newest version of all. A step beyond it was taken before the learner resumed there.
+    The learner is at the newest version of all. Steps beyond it were taken before the learner resumed there.
     """
     newest = max((report.version for report in reports), default=None)
     ordered = sorted(reports, key=lambda report: report.step)

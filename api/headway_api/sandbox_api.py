@@ -38,9 +38,9 @@ from headway_api.record import Record
 MAX_LEASE_NAME: Final = 200
 """Characters of a lease's or an owner's name."""
 MAX_LEASE_SECONDS: Final = 86_400
-"""Longest lease: the most that `spec.environment.sandbox.deadlineSeconds` allows."""
+"""Longest lease in seconds: the most that `spec.environment.sandbox.deadlineSeconds` allows."""
 PROOF_PREFIX: Final = "headway-lease:"
-"""Before a challenge: what is signed with a token is signed for this purpose alone."""
+"""Prefix of a challenge, so that a signature with a token serves this purpose only."""
 MAX_DESTINATIONS: Final = 8
 MAX_AGENT_WAIT: Final = 60
 """Seconds that one `POST /agent/wait` may take."""
@@ -51,11 +51,11 @@ MAX_QUESTION_WAIT: Final = 60
 MAX_QUESTIONS: Final = 64
 """Questions to judges of one episode."""
 TURN_REWARDS_TOLERANCE: Final = 1e-6
-"""Distance that the sum of rewards of turns may have to the reward."""
+"""Largest difference between the sum of rewards of turns and the reward."""
 
 
 Metrics = Annotated[dict[str, float], BeforeValidator(bounds.named_numbers)]
-"""Numbers by name, counted before any of them is looked at."""
+"""Numbers by name, counted before any of them is parsed."""
 Messages = Annotated[list[dict[str, Any]], Field(max_length=bounds.MESSAGES, fail_fast=True)]
 Tools = Annotated[list[dict[str, Any]], Field(max_length=bounds.TOOLS, fail_fast=True)]
 TurnRewards = Annotated[list[float], Field(max_length=bounds.MESSAGES, fail_fast=True)]
@@ -68,20 +68,20 @@ class Problem(Record):
     """CamelCase and stable, e.g. `EnvironmentNotImportable`, `PoolEmpty`, `LeaseMismatch`, `ToolFailed`."""
     message: str
     field: str | None = None
-    """Field of the CR to change, where one is to blame."""
+    """Field of the CR to change, if one is the cause."""
     permanent: bool = False
-    """Asking again without a change cannot help."""
+    """Whether asking again without a change cannot help."""
 
 
 class LeaseRequest(Record):
     """Ask for a sandbox pod that no episode has used."""
 
     lease: str = Field(min_length=1, max_length=MAX_LEASE_NAME)
-    """The episode id: asking twice for one episode returns the same lease."""
+    """The episode id. Asking twice for one episode returns the same lease."""
     owner: str = Field(max_length=MAX_LEASE_NAME)
     """The coordinator process that asks; see `OwnerClaim`."""
     deadline_seconds: float = Field(gt=0, le=MAX_LEASE_SECONDS)
-    """The pod destroys itself after this long, whatever happens to everyone else."""
+    """The pod deletes itself after this many seconds, whatever happens to the rest of the job."""
 
 
 class Lease(Record):
@@ -95,35 +95,36 @@ class Lease(Record):
 
 
 NOT_OWNER: Final = "NotOwner"
-"""`Problem.reason` of a lease refused for good since another process has claimed the job's sandboxes."""
+"""`Problem.reason` of a lease that is refused permanently, because another process has claimed the job's
+sandboxes."""
 
 
 class OwnerClaim(Record):
-    """A coordinator process announces itself; what its predecessor held is given back."""
+    """A coordinator process claims the job's sandboxes; the broker releases its predecessor's leases."""
 
     owner: str = Field(max_length=MAX_LEASE_NAME)
 
 
 class PoolState(Record):
-    """What the broker would answer to whoever asks why nothing starts."""
+    """State of the broker's pool, which shows why nothing starts."""
 
     ready: int
     starting: int
     leased: int
     problem: Problem | None = None
-    """Why pods do not become ready: the API's or the environment's own words."""
+    """Why pods do not become ready, in the Kubernetes API's or the environment's own words."""
 
 
 class Health(Record):
-    """Who holds a sandbox, in its server's words; a broker believes a lease that is proved alone."""
+    """Who holds a sandbox, by its server's own statement. A broker believes a lease only with a proof."""
 
     lease: str | None = Field(min_length=1, max_length=MAX_LEASE_NAME)
     deadline: float | None = Field(gt=0, allow_inf_nan=False)
-    """Unix time; None where the lease is."""
+    """Unix time at which the lease ends; None without a lease."""
 
 
 class Challenge(Record):
-    """Show that you hold the token of your lease."""
+    """Ask a sandbox to prove that it holds the token of its lease."""
 
     challenge: str = Field(pattern="^[0-9a-f]{64}$")
 
@@ -135,7 +136,7 @@ class Proof(Record):
 
 
 class ResetRequest(Record):
-    """Put the environment in its first state for one row."""
+    """Put the environment into its first state for one row."""
 
     row: dict[str, Any]
     """Every column of the dataset row."""
@@ -143,43 +144,43 @@ class ResetRequest(Record):
 
 
 class ResetReply(Record):
-    """What the agent gets to see."""
+    """What the agent sees first."""
 
     messages: Messages
     """OpenAI chat messages to begin with (system and user)."""
     tools: Tools
     """OpenAI tool specs (`{"type": "function", "function": {...}}`)."""
     grouped: bool = False
-    """The environment rewards whole groups too: `/group`."""
+    """Whether the environment also rewards whole groups: `/group`."""
 
 
 class ToolCall(Record):
-    """One call the model made."""
+    """One tool call of the model."""
 
     name: str
     arguments: dict[str, Any]
 
 
 class ToolReply(Record):
-    """What the tool answered. A failing tool is an observation, not an error of the platform."""
+    """The tool's answer. A failing tool is an observation, not an error of the platform."""
 
     content: str
     done: bool = False
-    """The environment has reached a final state; the episode ends after this turn."""
+    """Whether the environment has reached a final state; the episode then ends after this turn."""
 
 
 Protocol = Literal["TCP", "UDP"]
 
 
 class Destination(Record):
-    """Where a sandbox tries to get."""
+    """A destination that a sandbox tries to reach."""
 
     name: str
-    """What it is, for people; a sandbox is not told."""
+    """Name for people; a sandbox does not get it."""
     address: str
     port: int = Field(gt=0, lt=65536)
     protocol: Protocol = "TCP"
-    """UDP: a question to a name server."""
+    """With UDP, the sandbox sends a question to a name server."""
 
 
 class ProbeRequest(Record):
@@ -190,7 +191,7 @@ class ProbeRequest(Record):
 
 
 class ProbedAtStart(Record):
-    """What a sandbox tried by itself while it began."""
+    """What a sandbox tried by itself while it started."""
 
     destinations: list[dict[str, Any]] = Field(max_length=MAX_DESTINATIONS)
     """`address`, `port` and `protocol` of each."""
@@ -199,77 +200,78 @@ class ProbedAtStart(Record):
 
 
 class ProbeReply(Record):
-    """What came of it."""
+    """Result of a probe."""
 
     reached: list[bool] = Field(max_length=MAX_DESTINATIONS)
-    """Of each destination whether it answered, in their order."""
+    """Whether each destination answered, in their order."""
     age: float = Field(ge=0)
     """Seconds since the pod's start."""
     protocols: list[str] = Field(default=["TCP"], max_length=8)
-    """What it tries; an older server tries everything over TCP."""
+    """Protocols that it tries; an older server tries everything over TCP."""
     start: ProbedAtStart | None = None
-    """None of a sandbox that was not told to try anything."""
+    """None for a sandbox that was not asked to try anything."""
 
 
 class AgentRequest(Record):
     """Start the agent of the episode as a program in its sandbox (`spec.agent.sandboxed`)."""
 
     command: list[str] = Field(min_length=1)
-    """Program and arguments. One that cannot be started is a permanent Problem `AgentNotStarted`."""
+    """Program and arguments. If it cannot be started, the answer is a permanent Problem `AgentNotStarted`."""
     episode: dict[str, Any]
-    """Written as JSON to the file that HEADWAY_EPISODE_FILE names to the program, for it to read."""
+    """The episode, written as JSON to the file that HEADWAY_EPISODE_FILE names, for the program to read."""
     environment: dict[str, str] = Field(default_factory=dict)
-    """Variables of the program, over those of the container."""
+    """Environment variables of the program, over those of the container."""
 
 
 class AgentWait(Record):
     """Wait for the program to end."""
 
     seconds: float = Field(ge=0, le=MAX_AGENT_WAIT)
-    """Longest wait; the state is answered then, whatever it is."""
+    """Longest wait; after it the answer is the present state."""
 
 
 class AgentState(Record):
-    """How the program fares."""
+    """State of the program."""
 
     running: bool
     exit_code: int | None
-    """Of a program that ended: its exit status, 128 + n where signal n ended it. None while it runs."""
+    """Exit status of a program that ended, or 128 + n if signal n ended it. None while it runs."""
     output: str
     """The last 4 KiB of what it wrote to stdout and stderr."""
 
 
 class FinishRequest(Record):
-    """The episode is over; the environment now scores what happened."""
+    """The episode is over; the environment now scores it."""
 
     messages: list[dict[str, Any]]
     """The whole conversation, as the coordinator recorded it."""
     truncated: bool
     reported: list[float] | None = None
-    """What an http agent says its episode is worth, one value or one a turn; the environment judges it.
-    None: it said nothing, or is not asked (`spec.agent.http.reportsReward`)."""
+    """Reward that an http agent reports, one value or one a turn; the environment judges it. None: the agent
+    reported nothing, or is not asked (`spec.agent.http.reportsReward`)."""
     reported_metrics: dict[str, float] = Field(default_factory=dict)
-    """The parts of it that the agent sent along."""
+    """The parts of that reward that the agent sent along."""
     turns: int = Field(default=0, ge=0)
-    """Turns that reached the agent: so many rewards of turns the environment may give."""
+    """Turns that reached the agent. The environment may give as many rewards of turns."""
     judges: list[str] = Field(default_factory=list)
-    """Names of the judges that reward and score may ask. Whoever asks then answers, by `/judge/questions`."""
+    """Names of the judges that reward and score may ask. The caller must then answer, by
+    `/judge/questions`."""
 
 
 class GroupEpisode(Record):
-    """A finished episode, as the others of its group are held against it."""
+    """A finished episode, for comparison with the others of its group."""
 
     messages: list[dict[str, Any]]
     truncated: bool
     turns: int = Field(ge=0)
     """Turns that reached the agent."""
     reward: float
-    """What `/finish` said of it alone."""
+    """Reward that `/finish` gave for it alone."""
     metrics: dict[str, float] = Field(default_factory=dict)
 
 
 class GroupRequest(Record):
-    """A group is over; the environment rewards its episodes against each other."""
+    """A group is over; the environment compares its episodes and rewards them."""
 
     row: dict[str, Any]
     seed: int
@@ -279,7 +281,7 @@ class GroupRequest(Record):
 
 
 class GroupReward(Record):
-    """Of one episode; in the place of what `/finish` said."""
+    """Reward of one episode, which replaces what `/finish` gave."""
 
     reward: float
     metrics: Metrics = Field(default_factory=dict)
@@ -296,24 +298,24 @@ class QuestionWait(Record):
     """Wait for questions to judges."""
 
     seconds: float = Field(ge=0, le=MAX_QUESTION_WAIT)
-    """Longest wait; then there are none."""
+    """Longest wait; after it the list is empty."""
 
 
 class Question(Record):
-    """What reward or score asks of a judge."""
+    """A question of reward or score to a judge."""
 
     id: int = Field(ge=0, lt=MAX_QUESTIONS)
-    """Of this episode."""
+    """Number of the question within this episode."""
     name: str = Field(min_length=1, max_length=bounds.NAME)
-    """Of the judge."""
+    """Name of the judge."""
     messages: Messages = Field(min_length=1)
     """OpenAI chat messages."""
     answer_schema: dict[str, Any] | None = Field(default=None, alias="schema")
-    """JSON schema that the answer is to hold to; None: it is text."""
+    """JSON schema that the answer must follow; None: it is text."""
 
 
 class Questions(Record):
-    """New questions; each is told once."""
+    """New questions; each is returned once."""
 
     questions: Annotated[list[Question], Field(max_length=MAX_QUESTIONS, fail_fast=True)]
 
@@ -323,17 +325,17 @@ class Answer(Record):
 
     id: int
     answer: Any
-    """Text, or JSON where the question has a schema."""
+    """Text, or JSON if the question has a schema."""
 
 
 class FinishReply(Record):
     """The environment's judgement."""
 
     reward: float
-    """Dense, trained on; must lie in `spec.reward.range`, and within `bounds.SCORE`."""
+    """Dense reward to train on; must lie in `spec.reward.range`, and within `bounds.SCORE`."""
     score: float
-    """Strict and external, reported; success is `score >= successThreshold`."""
+    """Strict external score, for reports; success is `score >= successThreshold`."""
     metrics: Metrics = Field(default_factory=dict)
     turn_rewards: TurnRewards | None = None
-    """What each turn that reached the agent earned, in their order; they add up to `reward`. None: all of it
-    came at the end."""
+    """Rewards of the turns that reached the agent, in their order; they add up to `reward`. None: the whole
+    reward came at the end."""

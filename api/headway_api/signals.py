@@ -1,7 +1,7 @@
-"""The signs that training goes wrong: their names and states.
+"""The signals that training goes wrong: their names and states.
 
-How each is computed is `headway_analysis.signals`; `docs/signals.md` explains them. Names are stable: the
-condition Healthy has them as its reason, alerts match on them.
+`headway_analysis.signals` computes them; `docs/signals.md` explains them. Names are stable: the condition
+Healthy uses them as its reason, and alerts match on them.
 """
 
 from enum import StrEnum
@@ -10,34 +10,34 @@ from typing import Final, Literal
 SignalState = Literal["Unknown", "Clear", "Suspect", "Raised"]
 
 STATE_VALUES: Final[dict[SignalState, int]] = {"Clear": 0, "Suspect": 1, "Raised": 2}
-"""How a state is shown where only numbers are (Prometheus, MLflow). Unknown is not shown there."""
+"""Number for a state where only numbers are possible (Prometheus, MLflow). Unknown is not shown there."""
 
 SHOWN_MOST: Final = 16
-"""Signals in a job's status: first those that are raised, then suspect, clear and unknown ones, each in the
-order of `SignalName`. So a raised one gives way to graver ones that are raised too, and to nothing else."""
+"""Signals in a job's status: first raised ones, then suspect, clear and unknown ones, each in the order of
+`SignalName`. So only raised signals that are more severe can displace a raised one."""
 
 
 class SignalName(StrEnum):
-    """What can be seen to go wrong, the gravest first: of several, the first one is the worst."""
+    """What can go wrong, the most severe first."""
 
     REWARD_COLLAPSED = "RewardCollapsed"
     """The reward dropped to about its lowest value after it had been higher."""
     NOTHING_TO_TRAIN = "NothingToTrain"
     """No group of several batches in a row has an advantage."""
     VALIDATION_PARTED = "ValidationParted"
-    """The training reward rises, and that of held-out rows does not."""
+    """The training reward rises, but that of held-out rows does not."""
     SCORE_PARTED = "ScoreParted"
-    """The reward rises, and the external score of the same episodes does not."""
+    """The reward rises, but the external score of the same episodes does not."""
     ENTROPY_FALLING = "EntropyFalling"
     """The policy stops exploring."""
     ENTROPY_RISING = "EntropyRising"
     """The policy becomes noise."""
     GRADIENT_SPIKING = "GradientSpiking"
-    """The gradient's norm jumps far above what it was."""
+    """The gradient's norm jumps far above its earlier values."""
     POLICY_MISMATCH = "PolicyMismatch"
     """Servers and learner give the same tokens different probabilities on average."""
     MISMATCH_TAIL = "MismatchTail"
-    """They do so for a few tokens, and by far."""
+    """Servers and learner give a few tokens very different probabilities."""
     TOO_FEW_EFFECTIVE_SAMPLES = "TooFewEffectiveSamples"
     """A few tokens carry most of the batch's importance weight."""
     RATIOS_CLIPPED = "RatiosClipped"
@@ -49,29 +49,29 @@ class SignalName(StrEnum):
     GROUPS_UNIFORM = "GroupsUniform"
     """Most groups score alike and give no gradient, while the reward stalls."""
     PERMANENT_FAILURES = "PermanentFailures"
-    """Episodes are lost for good, by a fault of the platform or of the environment."""
+    """Episodes are lost permanently, by a fault of the platform or of the environment."""
     TURNS_TRUNCATED = "TurnsTruncated"
     """Turns are cut at maxTokens."""
     CONTEXT_FULL = "ContextFull"
-    """Episodes end since the context has no room for another turn."""
+    """Episodes end because the context has no room for another turn."""
     EPISODES_TIMED_OUT = "EpisodesTimedOut"
     """Episodes do not end within rollout.timeoutSeconds."""
     TURNS_EXHAUSTED = "TurnsExhausted"
     """Episodes use up maxTurns."""
     LENGTH_EXPLODING = "LengthExploding"
-    """Answers become much longer than they were."""
+    """Answers become much longer than before."""
     TOOL_CALLS_MALFORMED = "ToolCallsMalformed"
-    """Tool calls cannot be read."""
+    """The gateway cannot parse tool calls."""
     TOOL_CALLS_INFLATING = "ToolCallsInflating"
-    """Episodes make many more tool calls than they did."""
+    """Episodes make many more tool calls than before."""
     REPETITION = "Repetition"
-    """Turns say the same again and again."""
+    """Turns repeat the same text."""
     TASKS_DIVERGING = "TasksDiverging"
     """One task's reward falls while another's rises."""
     REWARD_ONE_SIDED = "RewardOneSided"
-    """One number of the environment takes over the reward."""
+    """One number of the environment dominates the reward."""
     STALENESS_AT_BOUND = "StalenessAtBound"
-    """Batches are as old as maxStepsOffPolicy allows for long."""
+    """Batches are as old as maxStepsOffPolicy allows, for a long time."""
 
 
 ACTED_UPON: Final = (
@@ -83,8 +83,8 @@ ACTED_UPON: Final = (
     SignalName.POLICY_MISMATCH,
     SignalName.TOO_FEW_EFFECTIVE_SAMPLES,
 )
-"""The signals that spec.collapse.policy acts upon unless its job names others: those through which no job
-should go on training. Each further step is for nothing, or makes the model worse:
+"""The signals that spec.collapse.policy acts on by default: those after which no job should continue
+training. Each further step is wasted, or makes the model worse:
 
 - there is no reward left to learn from, or no advantage (RewardCollapsed, NothingToTrain);
 - what is learnt is not what is wanted (ValidationParted, ScoreParted);
@@ -93,6 +93,6 @@ should go on training. Each further step is for nothing, or makes the model wors
   (PolicyMismatch, TooFewEffectiveSamples).
 
 The others are left to a person. Some are a fault of the platform or of a limit, and the steps between them
-are sound. Some come and go in runs that end well: a policy that becomes surer (EntropyFalling), a gradient
+are sound. Some come and go in runs that succeed: a policy that becomes surer (EntropyFalling), a gradient
 that is clipped (GradientSpiking), a reward that takes long to rise (RewardFlat).
 """

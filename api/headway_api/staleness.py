@@ -1,6 +1,6 @@
-"""How old a sampled token is: it ages by steps that train, and by no others. Pure.
+"""The staleness of a sampled token: only steps that train age it. Pure.
 
-Coordinator and learner count alike (docs/staleness.md). A step without groups is a remedy's.
+Coordinator and learner count in the same way (docs/staleness.md). A step without groups belongs to a remedy.
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ from headway_api.records import StepReport
 
 
 def idle_steps(reports: Iterable[StepReport]) -> list[int]:
-    """Steps without groups, by which nobody ages."""
+    """Steps without groups, which age no token."""
     return [report.step for report in reports if report.directive is not None]
 
 
 def newest_return(reports: Sequence[StepReport]) -> int:
-    """The newest step that went back to older weights; 0 before any. What was sampled before it is of a
-    policy that is gone."""
+    """The newest step that went back to older weights; 0 before any. Everything sampled before it is from a
+    discarded policy."""
     return next((report.step for report in reversed(reports) if report.restored is not None), 0)
 
 
 def as_of(step: int, idle: Iterable[int]) -> int:
-    """A step, with the idle ones after it added: what is between it and now are steps that trained."""
+    """A step plus the idle steps after it, so that the steps between it and now are steps that trained."""
     return step + sum(step < other for other in idle)
 
 
 def lag(sampled: int, trained: int, idle: Iterable[int]) -> int:
-    """Steps that trained between the weights of step `sampled` and those that the batch of step `trained`
-    begins with."""
+    """Steps that trained between the weights of step `sampled` and those with which the batch of step
+    `trained` begins."""
     return trained - 1 - as_of(sampled, (step for step in idle if step < trained))

@@ -1,7 +1,7 @@
 """The artifact store: a thin client over S3, and over a local folder for `file://` URIs.
 
-Everything is addressed by URI. Objects are small or streamed file by file; no object is ever changed in
-place except pointers. Only boto3's calls differ between the two, so tests may use either.
+Everything has a URI. Objects are small or streamed file by file. No object is ever changed in place, except
+pointers. The two differ only in boto3's calls, so tests may use either.
 """
 
 from __future__ import annotations
@@ -37,23 +37,25 @@ if TYPE_CHECKING:
 
 EXISTS = 412
 CONFLICT = 409
-"""S3's answer to a conditional write that met another request for the same key: nothing is decided yet."""
+"""S3's answer to a conditional write that collided with another request for the same key; nothing is decided
+yet."""
 CONFLICT_TRIES = 6
 CONFLICT_SECONDS = 0.2
-"""Pause after the first conflict; it grows by as much each time."""
+"""Seconds to pause after the first conflict; each further pause is longer by as much."""
 ONE_BY_ONE: Final = (400, 405, 501)
-"""Answers of servers that delete no objects together: they do not know the request, or ask for an older
-checksum of it than boto3 sends."""
+"""Answers of servers without batch deletes: they do not know the request, or require an older checksum of it
+than boto3 sends."""
 READERS: Final = 8
-"""Objects that are read at once; a client keeps ten connections."""
+"""Objects that are read at the same time; a client keeps ten connections."""
 READ_AHEAD: Final = 256
-"""Objects whose contents may be held for a reader that is slower than they come."""
+"""Objects whose contents are buffered at most for a slow reader."""
 LOOK: Final[dict[str, Any]] = {
     "retries": {"mode": "standard", "total_max_attempts": 3},
     "connect_timeout": 4,
     "read_timeout": 4,
 }
-"""How a bucket is first asked for: quickly, so that a wrong endpoint is told while somebody watches."""
+"""Settings for the first request to a bucket: quick, so that a wrong endpoint is reported while somebody
+watches."""
 WORK: Final[dict[str, Any]] = {
     "retries": {"mode": "standard", "total_max_attempts": 6},
     "connect_timeout": 5,
@@ -68,27 +70,27 @@ class Store(Protocol):
     """What a process may do with the artifact store."""
 
     def get(self, uri: str) -> bytes:
-        """Content of an object; `NotFound` where there is none, `Denied` where it may not be read. A
-        JobError, `RecordUnreadable`, where it has more than `bounds.OBJECT` bytes."""
+        """Content of an object. Raises `NotFound` if there is none, and `Denied` if it may not be read.
+        Raises a JobError, `RecordUnreadable`, if it has more than `bounds.OBJECT` bytes."""
 
     def get_start(self, uri: str, size: int) -> bytes:
-        """The first `size` bytes of an object, or all where it has fewer; raises as `get` does."""
+        """The first `size` bytes of an object, or all if it has fewer; raises as `get` does."""
 
     def size(self, uri: str) -> int:
         """Bytes of an object; raises as `get` does."""
 
     def put(self, uri: str, data: bytes) -> None:
-        """Write an object whole, replacing what was there."""
+        """Write a whole object, replacing an earlier one."""
 
     def put_new(self, uri: str, data: bytes) -> bool:
-        """Write an object unless one is there; says whether it was written."""
+        """Write an object unless one exists; returns whether it was written."""
 
     def list(self, prefix_uri: str) -> list[str]:
-        """URIs of all objects under a folder, in key order. A JobError, `RecordUnreadable`, where there are
-        more than any job makes."""
+        """URIs of all objects under a folder, in key order. Raises a JobError, `RecordUnreadable`, if there
+        are more than any job writes."""
 
     def delete(self, uris: Iterable[str]) -> None:
-        """Remove objects; those already gone are no error."""
+        """Delete objects; missing ones are no error."""
 
     def download(self, uri: str, path: Path) -> None:
         """Copy an object to a file; raises as `get` does."""
@@ -263,7 +265,7 @@ class S3Store:
 
 @contextmanager
 def _translated(uri: str) -> Iterator[None]:
-    """What S3 says of a place that cannot be used, as `NotFound` or `Denied`; any other error as it is."""
+    """Translate S3's refusals into `NotFound` or `Denied`; any other error stays as it is."""
     from boto3.exceptions import S3UploadFailedError
     from botocore.exceptions import ClientError, ParamValidationError
 
@@ -286,9 +288,9 @@ def _translated(uri: str) -> Iterator[None]:
 
 
 def client(output: OutputSpec, how: dict[str, Any]) -> Any:
-    """A client of boto3 for `spec.output`, at its endpoint or at AWS.
+    """A boto3 client for `spec.output`, at its endpoint or at AWS.
 
-    An endpoint in the environment, which a Secret may set, is passed over: nobody has checked it.
+    It ignores an endpoint in the environment, which a Secret may set: no rule has checked it.
     """
     import boto3
     from botocore.config import Config
@@ -300,7 +302,7 @@ def client(output: OutputSpec, how: dict[str, Any]) -> Any:
 def open_store(output: OutputSpec, patience: Patience | None = None) -> Store:
     """Client for `spec.output`; credentials come from the pod's environment or service account.
 
-    With `patience` the store is waited for where it is away later on; here it is asked quickly.
+    With `patience`, later requests wait for a store that is away; this first one is quick.
 
     Raises:
         JobError: `BucketUnavailable`, when the bucket does not exist or cannot be reached with the
@@ -322,7 +324,7 @@ def open_store(output: OutputSpec, patience: Patience | None = None) -> Store:
 
 
 class LocalStore(FileStore):
-    """Files; and buckets, to be read: the model and the rows of a job on one machine may lie there."""
+    """Files, and buckets for reading: the model and the rows of a job on one machine may be in a bucket."""
 
     def __init__(self, output: OutputSpec) -> None:
         self._output = output
@@ -365,7 +367,7 @@ class LocalStore(FileStore):
 
 
 def get_each(store: Store, uris: Sequence[str]) -> Iterator[bytes]:
-    """Contents of many small objects in their order, several read at once.
+    """Contents of many small objects in their order, several read at the same time.
 
     Raises:
         NotFound: one of them is gone, and the other errors of `Store.get`.
@@ -391,11 +393,11 @@ def upload_folder(store: Store, folder: Path, uri: str) -> list[FileDigest]:
 
 
 class Corrupt(Exception):
-    """A downloaded file is not the one its manifest describes, or its name leaves its folder."""
+    """A downloaded file does not match its manifest, or its name leaves its folder."""
 
 
 def below(folder: Path, name: str) -> Path:
-    """The place of a file in `folder`, by a name that the store or a manifest says.
+    """The path of a file in `folder`, by a name from the store or a manifest.
 
     Raises:
         Corrupt: it would lie outside of the folder.
@@ -413,7 +415,7 @@ def download_folder(
     files: Iterable[FileDigest] | None = None,
     without: Sequence[str] = (),
 ) -> Path:
-    """Fetch a folder, but for names that match a pattern of `without`; or exactly `files` of it, each held
+    """Fetch a folder, except names that match a pattern of `without`; or exactly `files` of it, each checked
     against its digest.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What becomes of a request while the artifact store is away: who has time waits, and says so at the end."""
+"""Requests while the artifact store is away: a process that has time waits, and reports it at the end."""
 
 from __future__ import annotations
 
@@ -20,20 +20,21 @@ if TYPE_CHECKING:
     from headway_api.store import Store
 
 BUSY = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)
-"""Refusals that are no answer to the request: the store has too much to do."""
+"""Statuses that do not answer the request: the store is too busy."""
 PATIENCE: Final = 600.0
-"""Seconds without a good answer after which a process that has time gives a request up."""
+"""Seconds without success after which a patient process gives a request up."""
 PAUSE = 5.0
-"""Between two attempts of a patient request, once botocore's own, which come sooner, are used up."""
+"""Seconds between two attempts of a patient request, after botocore's own faster retries."""
 DELETED_AT_ONCE: Final = 1000
-"""Objects that one request may delete; S3 takes no more."""
+"""Objects that one request may delete; S3 allows no more."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class StoreAway(Exception):
-    """The store gave no answer, or was in trouble, for as long as a process waits; in words for people."""
+    """The store gave no answer, or failed itself, for as long as a process waits. The message is for
+    people."""
 
 
 @dataclass(frozen=True)
@@ -42,10 +43,10 @@ class Patience:
 
     seconds: float = PATIENCE
     over: threading.Event = field(default_factory=threading.Event)
-    """Set by a process that ends: nothing is worth waiting for any more."""
+    """Set by a process that ends, so that no request waits any longer."""
 
     def pause(self, since: float, now: float, said: object) -> float:
-        """Seconds until the next attempt, of a request that has had no good answer `since`.
+        """Seconds until the next attempt of a request that has had no success `since`.
 
         Raises:
             StoreAway: it has waited long enough; `said` is the last that was heard.
@@ -59,9 +60,8 @@ class Patience:
 
 
 class Patient:
-    """A store that waits for what fails between its requests, and passes: the body of an answer breaks off,
-    or the cloud's identity service gives no credentials. `wait_for` has its client wait for the requests.
-    """
+    """A store that retries transient errors outside botocore's retries: the body of an answer breaks off, or
+    the cloud's identity service gives no credentials. `wait_for` makes its client wait within requests."""
 
     def __init__(self, store: Store, patience: Patience) -> None:
         self._store = store
@@ -113,17 +113,17 @@ class Patient:
 
 
 def batches(items: Iterable[T]) -> Iterator[list[T]]:
-    """`items` in their order, as many together as are deleted at once."""
+    """`items` in their order, in batches that are deleted together."""
     left = iter(items)
     while batch := list(islice(left, DELETED_AT_ONCE)):
         yield batch
 
 
 def wait_for(client: Any, patience: Patience) -> None:
-    """Have each request of an S3 client try again for as long as `patience` goes.
+    """Make each request of an S3 client retry for as long as `patience` allows.
 
-    botocore's own retries are bounded by a quota that all requests of a client share: the threads of one
-    large upload use it up in half a minute. Here each request, thus each part of an upload, waits by itself.
+    A quota that all requests of a client share bounds botocore's own retries. The threads of one large upload
+    use it up in half a minute. Here each request, and so each part of an upload, waits by itself.
     """
 
     def again(
@@ -141,7 +141,7 @@ def wait_for(client: Any, patience: Patience) -> None:
 
 
 def _trouble(response: Any, caught: Exception | None) -> str | None:
-    """What kept a request from being answered and may pass; None where it was answered, be it with a no."""
+    """The transient problem that prevented an answer; None if there was an answer, even a refusal."""
     if caught is not None:
         return str(caught) if may_pass(caught) else None
     status = response[0].status_code
@@ -149,7 +149,7 @@ def _trouble(response: Any, caught: Exception | None) -> str | None:
 
 
 def may_pass(error: Exception) -> bool:
-    """Whether the store could not be reached or was in trouble itself, rather than saying no."""
+    """Whether the store could not be reached or failed itself, instead of refusing."""
     from boto3.exceptions import RetriesExceededError
     from botocore.exceptions import (
         ClientError,
@@ -177,7 +177,7 @@ def _is_trouble(status: int) -> bool:
 
 @contextmanager
 def store_explained() -> Iterator[None]:
-    """Around the life of a process: where the store's absence ends it, it ends with a word on that.
+    """Context for the life of a process: if the store's absence ends it, it explains that.
 
     Raises:
         JobError: `StoreAway`, retriable.
@@ -192,7 +192,7 @@ def store_explained() -> Iterator[None]:
 
 
 def _absence(error: BaseException) -> Exception | None:
-    """The failure that the store's absence is, or the first one in it where `error` is a group."""
+    """The error that shows the store's absence, or the first one in `error` if it is a group."""
     if isinstance(error, BaseExceptionGroup):
         return next((found for found in map(_absence, error.exceptions) if found is not None), None)
     if isinstance(error, StoreAway) or (isinstance(error, Exception) and may_pass(error)):
@@ -201,5 +201,5 @@ def _absence(error: BaseException) -> Exception | None:
 
 
 def status_of(error: ClientError) -> int:
-    """HTTP status of a refusal."""
+    """HTTP status of an error response."""
     return error.response["ResponseMetadata"]["HTTPStatusCode"]

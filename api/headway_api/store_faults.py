@@ -1,4 +1,4 @@
-"""What the store says no with, and how much of it is taken."""
+"""Errors of the store, and the bounds of what is read from it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class NotFound(KeyError):
 
 
 class Denied(PermissionError):
-    """There is no such bucket, or the credentials at hand may not do this; the text says which."""
+    """There is no such bucket, or the credentials may not do this; the text says which."""
 
 
 def bucket_unavailable(uri: str, error: Exception) -> JobError:
-    """What to tell whoever wrote `spec.output` where it cannot be read or written; `uri` lies under it."""
+    """The error for the author of `spec.output` if it cannot be read or written; `uri` is below it."""
     bucket, why = urlsplit(uri).netloc, refusal(error)
     return JobError(
         "BucketUnavailable",
@@ -32,7 +32,7 @@ def bucket_unavailable(uri: str, error: Exception) -> JobError:
 
 
 def unreadable(uri: str, why: str) -> JobError:
-    """What to tell of an object, or a folder, that is not what the job wrote."""
+    """The error for an object, or a folder, that is not what the job wrote."""
     return JobError(
         "RecordUnreadable",
         f"{shortened(uri, 1200)} cannot be read: {shortened(why, 500)}; bring back what the job wrote there, "
@@ -42,13 +42,13 @@ def unreadable(uri: str, why: str) -> JobError:
 
 
 def require_small(uri: str, size: int) -> None:
-    """Raise a JobError where an object is too large to be read whole."""
+    """Raise a JobError if an object is too large to be read whole."""
     if size > bounds.OBJECT:
         raise unreadable(uri, f"it has more than {bounds.OBJECT} bytes")
 
 
 def listed(folder: str, uris: Iterable[str]) -> list[str]:
-    """A listing. Raises a JobError where it is longer than that of any job's folder."""
+    """A listing. Raises a JobError if it is longer than that of any job's folder."""
     found: list[str] = []
     characters = 0
     for uri in uris:

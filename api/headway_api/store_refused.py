@@ -1,4 +1,4 @@
-"""Why the artifact store says no, for whoever wrote `spec.output`: what is wrong, and what to write."""
+"""Explains the artifact store's refusals to the author of `spec.output`: what is wrong, and what to write."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ KEYS: Final = (
 )
 ADDRESS: Final = "correct spec.output.endpointUrl, or let the pods of this job reach it"
 WORDS: Final = 300
-"""Characters of an error's own words."""
+"""Characters kept of an error's own words."""
 ERRNO: Final = re.compile(r"\[Errno -?\d+\] ([A-Za-z ,]+)")
-"""What the operating system says of a connection, within what three libraries say around it."""
+"""The operating system's message about a connection, within what three libraries add around it."""
 
 
 class StoreRefusal(NamedTuple):
@@ -35,7 +35,8 @@ class StoreRefusal(NamedTuple):
 
 
 def refusal(error: Exception) -> StoreRefusal:
-    """What is meant by the error that a request to the store ended with, or by the one it was raised from."""
+    """The meaning of the error that a request to the store ended with, or of the one that it was raised
+    from."""
     from botocore.exceptions import (
         ClientError,
         ConnectionError,
@@ -59,7 +60,7 @@ def refusal(error: Exception) -> StoreRefusal:
 
 
 def _silent(error: BaseException) -> str:
-    """Who does not answer, and what the operating system says of it."""
+    """Who does not answer, and the operating system's message about it."""
     told = getattr(error, "kwargs", {})
     found = ERRNO.search(str(told.get("error", "")))
     why = f" ({found[1].strip()})" if found else ""

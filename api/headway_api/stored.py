@@ -1,6 +1,6 @@
-"""Records that lie in the store, read within bounds: whoever may write the bucket may have written anything.
+"""Reads records from the store, within bounds: anybody who may write to the bucket may have written anything.
 
-What is not what the job wrote there ends with one typed error that names the object. Nothing else is harmed.
+An object that is not what the job wrote ends in one typed error that names it. It harms nothing else.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Stored = TypeVar("Stored", bound=BaseModel)
 
 
 def parsed(record: type[Stored], data: bytes) -> Stored:
-    """The record that an object is.
+    """Parse an object as a record.
 
     Raises:
         OutOfBounds: it is none, or larger than any; says which field, and what is wrong with it.
@@ -36,7 +36,7 @@ def parsed(record: type[Stored], data: bytes) -> Stored:
 
 
 def group(data: bytes) -> GroupRecord:
-    """The group that an object of the spool is; raises OutOfBounds."""
+    """Parse an object of the spool as a group; raises OutOfBounds."""
     return parsed(GroupRecord, unpacked(data, bounds.UNPACKED))
 
 
@@ -51,7 +51,7 @@ def read(store: Store, uri: str, record: type[Stored]) -> Stored:
 
 
 def read_each(store: Store, uris: Sequence[str], decode: Callable[[bytes], T]) -> Iterator[T]:
-    """What `decode` makes of many small objects, in their order; raises as `read` does.
+    """Decode many small objects with `decode`, in their order; raises as `read` does.
 
     Args:
         decode: raises OutOfBounds.

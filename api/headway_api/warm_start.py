@@ -1,7 +1,7 @@
-"""Weights to start from: `spec.model.warmStart`, fetched and held against the job that wants them.
+"""Weights to start from: `spec.model.warmStart`, fetched and checked against the job that wants them.
 
-The preflight looks at the configuration alone, before an accelerator is asked for; the learner fetches the
-weights too. Where they are a job's, its step report lies beside them and names their digests.
+The preflight checks only the configuration, before an accelerator is requested; the learner also fetches the
+weights. If they are from a job, its step report is beside them and has their digests.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SHAPE: Final = (
     "num_attention_heads",
     "num_key_value_heads",
 )
-"""What two configurations of one architecture and size have in common."""
+"""Keys with equal values in two configurations of one architecture and size."""
 VARIANTS: Final = (
     "use_dora",
     "rank_pattern",
@@ -46,7 +46,7 @@ VARIANTS: Final = (
     "modules_to_save",
     "target_parameters",
 )
-"""Settings of PEFT that make another adapter of the same rank and alpha."""
+"""Settings of PEFT with which an adapter of the same rank and alpha is a different one."""
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,11 @@ class Start:
 
     folder: Path
     adapter: bool
-    """Whether they are a LoRA adapter, to be put on the base model, rather than a whole model."""
+    """Whether they are a LoRA adapter for the base model, instead of a whole model."""
 
     @property
     def sentence(self) -> str:
-        """What the preflight says of them."""
+        """What the preflight reports about them."""
         return "a LoRA adapter of the base model" if self.adapter else "all weights of a model like the base"
 
 
@@ -74,8 +74,8 @@ def fetch(
 ) -> Start:
     """The weights that `spec.model.warmStart.uri` names; `base` is the folder of the base model.
 
-    Without `weights` the folder holds the configuration only. `modules` are those of the base model that may
-    get an adapter: what an adapter there is on is held against the job where they are given.
+    Without `weights` the folder has only the configuration. `modules` are those of the base model that may
+    get an adapter. If they are given, the adapter's modules are checked against the job.
 
     Raises:
         JobError: `ModelUnavailable` where nothing can be read there, `WarmStartUnusable` where it does not go
@@ -92,7 +92,7 @@ def fetch(
 
 
 def judge(folder: Path, model: ModelSpec, base: Path, modules: Sequence[str] | None = None) -> Start:
-    """What lies in `folder`, by its configuration, if the job can start from it.
+    """The weights in `folder`, judged by its configuration, if the job can start from them.
 
     Raises:
         JobError: `WarmStartUnusable`.
@@ -174,7 +174,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _digests(store: Store, uri: str) -> list[FileDigest]:
-    """Of the files at `uri`, where a job has written them there; none elsewhere."""
+    """Digests of the files at `uri`, if a job has written them there; otherwise none."""
     if (of_a_job := OF_A_JOB.fullmatch(uri)) is None:
         return []
     where = f"{of_a_job['root']}/steps/{of_a_job['step']}.json"

@@ -1,4 +1,4 @@
-"""How a rollout server takes weights out of the learner's memory (`spec.learner.weights.backend: nccl`).
+"""How a rollout server takes weights from the learner's memory (`spec.learner.weights.backend: nccl`).
 
     agent   GET  /v1/weights/<sha256>        200 `DirectHeader` | 404 Problem: other weights are on offer
     agent   POST /v1/weights/<sha256>/join   `DirectJoin` -> 200 `DirectPlace` | 404 Problem
@@ -6,10 +6,10 @@
             a byte: the way is open
     worker  sets GO once its engine is paused; then the tensors come, in the header's order, as bytes
 
-The learner serves the first two to who has `Key.ROLLOUT_TO_LEARNER`, at the address that a manifest's
-`direct` names; weights are asked for by the digest of their header. The place is a rendezvous store of
-torch.distributed: opened for one join, on a port of the system's choice, under a key that was told to
-nobody else.
+The learner serves the first two to holders of `Key.ROLLOUT_TO_LEARNER`, at the address in a manifest's
+`direct`. The agent asks for weights by the digest of their header. The place is a rendezvous store of
+torch.distributed. It is opened for one join, on a port that the system chooses, under a key that nobody else
+knows.
 """
 
 from __future__ import annotations
@@ -22,20 +22,21 @@ from pydantic import Field
 from headway_api.record import Record
 
 GO: Final = "go"
-"""Key in the place's store that rank 1 sets when the workers are about to take tensors."""
+"""Key in the place's store that rank 1 sets when the workers are ready to receive tensors."""
 
 MEET_SECONDS: Final = 12.0
-"""Longest a worker may take to reach the place, whose address it was given just now. Torch asks the DNS twice
-for each connection, and a lost answer is 5 s."""
+"""Most seconds that a worker may take to reach the place, whose address it has just received. Torch asks the
+DNS twice for each connection, and a lost answer costs 5 s."""
 STEP_SECONDS: Final = 60.0
-"""Longest the group may take to form, and one tensor to travel."""
+"""Most seconds for the group to form, and for one tensor to travel."""
 GO_SECONDS: Final = 180.0
-"""Longest the learner waits for GO: the engine ends the step it is in and drops what it has computed."""
+"""Most seconds that the learner waits for GO: the engine finishes its present step and drops what it has
+computed."""
 TRANSFER_SECONDS: Final = 600.0
-"""Longest all tensors may take."""
+"""Most seconds for all tensors."""
 
 MOST_WORKERS: Final = 1024
-"""Of one server: more than any engine has."""
+"""Most workers of one server: more than any engine has."""
 
 Transport = Literal["nccl", "gloo"]
 
@@ -45,30 +46,31 @@ class DirectTensor(Record):
 
     name: str
     dtype: str
-    """As safetensors names it: F32, BF16, F16."""
+    """Type as safetensors names it: F32, BF16, F16."""
     shape: list[int]
     sha256: str
-    """Of its bytes."""
+    """SHA-256 of its bytes."""
 
 
 class DirectHeader(Record):
-    """What travels, in this order. It says nothing of the version: the same weights have the same header."""
+    """The tensors that are sent, in this order. It does not name the version: equal weights have the same
+    header."""
 
     tensors: list[DirectTensor] = Field(fail_fast=True)
 
     @property
     def sha256(self) -> str:
-        """By which a manifest names it."""
+        """Digest by which a manifest names the header."""
         return hashlib.sha256(self.model_dump_json().encode()).hexdigest()
 
 
 class DirectJoin(Record):
-    """Who wants weights."""
+    """The engine that asks for weights."""
 
     workers: int = Field(ge=1, le=MOST_WORKERS)
-    """Processes of the engine, each of which takes every tensor."""
+    """Processes of the engine; each receives every tensor."""
     accelerated: bool
-    """Whether they compute on a GPU."""
+    """Whether the processes compute on a GPU."""
 
 
 class DirectPlace(Record):

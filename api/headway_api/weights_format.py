@@ -1,8 +1,9 @@
-"""How published full weights lie in their folder, whole or as a delta.
+"""How published full weights are stored in their folder, whole or as a delta.
 
-A whole version has `model.safetensors`. A delta has `weights.delta` instead, a safetensors file too: for each
-tensor that changed, under its name, a row of bytes that turns the tensor of the version before into its own,
-bit for bit. Both have `digests.json`: the SHA-256 of each tensor's bytes as it is afterwards.
+A whole version has `model.safetensors`. A delta has `weights.delta` instead, which is a safetensors file too.
+For each tensor that changed it has, under the tensor's name, a row of bytes that turns the earlier version's
+tensor into the new one, bit for bit. Both have `digests.json`: the SHA-256 of each tensor's bytes in the new
+version.
 
 A tensor is cut into chunks of `CHUNK` elements, one after the other. Of a chunk there are two little-endian
 uint32, the lengths of two zlib streams (both 0 where nothing changed), and then these:
@@ -27,20 +28,21 @@ from headway_api.bounds import json_within
 
 MODEL_FILE: Final = "model.safetensors"
 DELTA_FILE: Final = "weights.delta"
-"""Not named for what it is: in a folder that has a whole model too, others would read it as part of that."""
+"""It does not end in .safetensors: in a folder that also has a whole model, others would read it as part of
+that."""
 DIGESTS_FILE: Final = "digests.json"
 """Holds a `records.TensorDigests`."""
 EXPORT_FILE: Final = "export.json"
-"""Written last where a version's folder got the whole model only when the job ended: the version's number."""
+"""Written last if a version's folder got the whole model only when the job ended: the version's number."""
 
 CHUNK: Final = 1 << 22
-"""Elements: bounds the memory that making and applying take."""
+"""Elements of a chunk. It bounds the memory for making and applying a delta."""
 LENGTHS: Final = struct.Struct("<II")
 LONGEST_HEADER: Final = 100 << 20
 
 
 class NotSafetensors(ValueError):
-    """A file is no whole safetensors file."""
+    """A file is not a complete safetensors file."""
 
 
 @dataclass(frozen=True)
@@ -48,22 +50,22 @@ class Span:
     """One tensor of a safetensors file."""
 
     dtype: str
-    """As safetensors names it: F32, BF16, ..."""
+    """Type as safetensors names it: F32, BF16, ..."""
     shape: tuple[int, ...]
     begin: int
-    """Of its bytes, counted from the start of the file."""
+    """Offset of its first byte, from the start of the file."""
     end: int
 
     @property
     def element_bytes(self) -> int:
-        """Width of one element; 1 where there is none, or where elements are no whole bytes."""
+        """Bytes of one element; 1 if there is none, or if elements are not whole bytes."""
         count = math.prod(self.shape)
         width, rest = divmod(self.end - self.begin, count) if count else (1, 0)
         return width if not rest and width in (1, 2, 4, 8) else 1
 
 
 def read_spans(path: Path) -> dict[str, Span]:
-    """Where each tensor of a safetensors file lies; the size of the file is held against its header.
+    """Where each tensor of a safetensors file is; the file's size is checked against its header.
 
     Raises:
         NotSafetensors: saying what is wrong with it.

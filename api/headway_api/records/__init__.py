@@ -7,8 +7,8 @@
     coordinator -> artifact store   `GroupRecord` (the spool), usage segments
     learner     -> artifact store   `StepReport` beside its checkpoint
 
-Records are immutable and refuse unknown fields: two processes of one job always run one version. A record
-refuses NaN and infinity: JSON has no such numbers, so nobody could read what was written.
+Records are immutable and refuse unknown fields, because two processes of one job always run one version. A
+record refuses NaN and infinity: JSON has no such numbers, so no reader could parse them.
 """
 
 from headway_api.records.episodes import (

@@ -12,18 +12,18 @@ from headway_api.records.episodes import EpisodeRecord, Judgement, SampledBy
 from headway_api.records.versions import Outcome, Purpose
 
 AbandonReason = Literal["TooFewScored", "NotJudged", "NoStepLeft", "TooOld", "RolledBack", "BudgetExhausted"]
-"""Why a training group is not trained: too many of its episodes failed for good; its environment rewards
-whole groups, and could not judge this one; no step can take it; its tokens are older than may be trained by
-now, since a predecessor of the coordinator wrote it, or a remedy has lowered the bound or the batch; a remedy
-went back behind the policy that sampled it; or what it may cost does not fit the job's budget."""
+"""Why a training group is not trained. Too many of its episodes failed permanently. Its environment rewards
+whole groups, and could not judge this one. No step can take it. Its tokens are too old to be trained, because
+a predecessor of the coordinator wrote it, or because a remedy has lowered the bound or the batch. A remedy
+went back behind the policy that sampled it. Or its possible cost does not fit the job's budget."""
 
 
 class Abandoned(Record):
-    """A training group left the order: its slot returned, and all its tokens are discarded."""
+    """A training group that was abandoned: its slot is free again, and all its tokens are discarded."""
 
     reason: AbandonReason
     message: str
-    """For a person; of failed episodes, what the last one said."""
+    """For people; for failed episodes, the message of the last one."""
 
 
 class GroupRecord(Record):
@@ -33,9 +33,9 @@ class GroupRecord(Record):
     """A function of (purpose, position in the seeded data order), so a replay has the same id."""
     purpose: Purpose
     row: int = Field(ge=0)
-    """Index of the prompt in its dataset; samples of suites come after its rows."""
+    """Index of the prompt in its dataset. Samples of suites follow the dataset's rows."""
     suite: str | None = None
-    """Evaluation: the suite whose sample it is; None: a row of the job's own dataset."""
+    """Evaluation: the suite that the sample belongs to; None: a row of the job's own dataset."""
     epoch: int = Field(ge=0)
     step: int = Field(ge=0)
     """Training: learner step when the group started. Validation: the step that was evaluated.
@@ -43,60 +43,61 @@ class GroupRecord(Record):
     candidate: str | None = None
     """Evaluation: name of the candidate."""
     sampled_by: SampledBy = "servers"
-    """The job's own servers, an endpoint elsewhere, or nobody: stored episodes that were scored again."""
+    """The job's own servers, an endpoint elsewhere, or nobody if stored episodes were scored again."""
     model: str | None = None
-    """Whose prices hold: a candidate's `endpoint.model`, or its base model. Absent: it is the job's own,
-    nobody sampled, or the group was sampled before this was recorded."""
+    """Model whose prices apply: a candidate's `endpoint.model`, or its base model. Absent: it is the job's
+    own model, nobody sampled, or the group is older than this field."""
     episodes: list[EpisodeRecord]
-    """The final attempt at each index; an index that stayed InfraError is present with that outcome. Only an
-    abandoned group may lack some: it had not begun them."""
+    """The final attempt at each index. An index that stayed InfraError has that outcome. Only an abandoned
+    group may lack some, which it had not begun."""
     discarded: list[EpisodeRecord] = Field(default_factory=list)
     """Earlier attempts that were retried: counted as discarded, never scored or trained."""
     judgements: list[Judgement] = Field(default_factory=list)
-    """What the reward of the whole group asked of judges."""
+    """Questions of the whole group's reward to judges."""
     abandoned: Abandoned | None = None
-    """Why nothing of it is trained, where that is so."""
+    """Why nothing of it is trained, if that is the case."""
     dropped: dict[str, str] = Field(default_factory=dict)
-    """Parameters that an endpoint had refused by then -> the one sent instead, or an empty string."""
+    """Parameters that an endpoint had refused by then -> the one that was sent instead, or an empty
+    string."""
 
     @property
     def scored(self) -> list[EpisodeRecord]:
-        """Episodes that take part in the group's baseline."""
+        """Episodes that count for the group's baseline."""
         return [e for e in self.episodes if e.outcome is not Outcome.INFRA_ERROR]
 
     @property
     def unanswered(self) -> bool:
-        """Whether it is a group of held-out rows of which nothing was scored. Such a group is kept, but does
-        not stand for its id: a later coordinator may run it again."""
+        """Whether it is a group of held-out rows without any scored episode. Such a group is kept, but its id
+        stays open: a later coordinator may run it again."""
         return self.purpose is not Purpose.TRAIN and not self.scored
 
     @property
     def key(self) -> str:
-        """Name it is kept under: its id; of an unanswered group `<id>-<last attempt>`, which no other run of
-        it shares."""
+        """Name under which it is kept: its id. For an unanswered group it is `<id>-<last attempt>`, which no
+        other run of it shares."""
         if not self.unanswered:
             return self.group_id
         return f"{self.group_id}-{max(episode.attempt for episode in self.episodes)}"
 
 
 class Batch(Record):
-    """What one step is made of: groups to train on, or a directive and no groups."""
+    """The content of one step: groups to train on, or a directive and no groups."""
 
     step: int = Field(ge=1)
-    """The step this batch produces: trained on version step-1, yields version step."""
+    """The step that this batch produces. It is trained on version step-1 and yields version step."""
     epoch: int = Field(ge=0)
     groups: list[GroupRecord]
     in_force: InForce = InForce()
-    """What holds from this step on. A learner that has something else, since it resumed from an older
-    checkpoint, is brought to it before it trains."""
+    """What is in force from this step on. A learner that differs, because it resumed from an older
+    checkpoint, is changed before it trains."""
     directive: Directive | None = None
-    """With it nothing is trained: the learner does what it says, and the step has no groups."""
+    """If set, nothing is trained: the learner carries it out, and the step has no groups."""
     validated: list[int] = Field(default_factory=list)
-    """Validated steps, the best first: whose checkpoints are worth keeping."""
+    """Validated steps, the best first. Their checkpoints are worth keeping."""
     validating: list[int] = Field(default_factory=list)
-    """Steps whose validations run or wait: their checkpoints are kept until it is known how good they are."""
+    """Steps whose validations run or wait. Their checkpoints are kept until their results are known."""
     idle: list[int] = Field(default_factory=list)
-    """Earlier steps without groups, by which no token ages."""
+    """Earlier steps without groups, which age no token."""
 
     @model_validator(mode="after")
     def _trains_or_changes(self) -> Self:

@@ -1,4 +1,4 @@
-"""What a step, its batch and its validation came to."""
+"""Results of a step, of its batch and of its validation."""
 
 from __future__ import annotations
 
@@ -24,16 +24,17 @@ def _as_drawn(figures: object) -> object:
 
 
 Figures = Annotated[dict[str, float], BeforeValidator(_as_drawn)]
-"""A step's numbers by name. One beyond `bounds.MAGNITUDE` counts as that: a run that goes wrong is shown."""
+"""A step's numbers by name. A number beyond `bounds.MAGNITUDE` is clipped to it, so that a diverging run can
+still be shown."""
 
 
 class StepReport(Record):
-    """The learner's word that it took step `step` with `groups`, and which step is durable by now.
+    """The learner's report that it took step `step` with `groups`, and which step is durable by now.
 
-    Written to the artifact store before it is sent. A learner that starts again goes on from the newest
-    durable step: where that is an older one than `step`, the steps between are taken anew, from the same
-    groups, in a new incarnation. It is sent again when a later step has become durable, and after every
-    restart: handling it twice must change nothing. Step 0 announces the untrained weights.
+    It is written to the artifact store before it is sent. A learner that restarts continues from the newest
+    durable step. If that is older than `step`, it repeats the steps between from the same groups, in a new
+    incarnation. The report is sent again when a later step becomes durable, and after every restart, so
+    handling it twice must change nothing. Step 0 announces the untrained weights.
     """
 
     step: int = Field(ge=0)
@@ -44,47 +45,48 @@ class StepReport(Record):
     """Per group id, tokens that went through forward and backward (0 for a filtered group)."""
     weights: WeightsManifest
     durable: int = Field(ge=0)
-    """The newest step with a whole checkpoint, when this was said: `step` or an older one."""
+    """The newest step with a complete checkpoint, when this was written: `step` or an older one."""
     metrics: Figures
     """`training/*`, `timing_s/*` and Headway's own, in the names of `headway_api.metrics`."""
     in_force: InForce = InForce()
-    """What holds after the step: of a step with groups, what it was trained under."""
+    """What is in force after the step. A step with groups was trained under it."""
     directive: Directive | None = None
-    """What was asked for in place of training."""
+    """What was requested instead of training."""
     restored: int | None = Field(default=None, ge=0)
-    """The step among `directive.restore` whose weights and optimizer were taken up."""
+    """The step among `directive.restore` whose weights and optimizer were restored."""
     ended_at: float | None = None
-    """When its weights were published, in Unix time of the learner. Reports of before do not say it."""
+    """When its weights were published, in Unix time of the learner. Older reports do not have it."""
     refused: DirectiveRefusal | None = None
-    """Why the directive was not done: then `in_force` is what it was, and so are the weights."""
+    """Why the directive was refused. `in_force` and the weights are then unchanged."""
 
     @property
     def trained(self) -> frozenset[str]:
-        """Ids of the groups that had a gradient. The learner alone knows: it has the advantages."""
+        """Ids of the groups that had a gradient. Only the learner knows them, because it computes the
+        advantages."""
         return frozenset(group for group, tokens in self.train_tokens.items() if tokens)
 
 
 class BatchFigures(Record):
-    """What a step's batch came to, in the names of `headway_api.metrics`, without the learner's own figures.
+    """Figures of a step's batch, in the names of `headway_api.metrics`, without the learner's own.
 
-    A function of the batch and of the step's report: without it a coordinator reads the batch again.
+    They follow from the batch and the step's report. Without this record a coordinator reads the batch again.
     """
 
     step: int = Field(ge=1)
     groups: list[str]
-    """As in the step's report: a step may be taken anew, and then from other groups."""
+    """As in the step's report. A step may be taken again, and then from other groups."""
     figures: Figures
 
 
 class RowResult(Record):
-    """What the tries on one row scored, in their order."""
+    """Scores of the tries on one row, in their order."""
 
     rewards: list[float]
     scores: list[float]
 
 
 class ValidationRecord(Record):
-    """What a finished validation came to."""
+    """Results of a finished validation."""
 
     step: int = Field(ge=0)
     reward: float
@@ -93,8 +95,8 @@ class ValidationRecord(Record):
     episodes: int = Field(ge=0)
     failed: int = Field(ge=0)
     rows: dict[str, RowResult]
-    """By group id: the rows of which a try was scored."""
+    """By group id: the rows with at least one scored try."""
     tasks: dict[str, dict[str, float]] | None = None
-    """What each task came to; None where no column names tasks."""
+    """Results of each task; None if no column names tasks."""
     figures: dict[str, float]
-    """What metrics show of it."""
+    """The figures that metrics show."""

@@ -1,4 +1,4 @@
-"""What is billed."""
+"""Usage that is billed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from headway_api.record import Record
 
 
 class UsageClass(StrEnum):
-    """What a token (or second) is billed as."""
+    """The class that a token (or second) is billed as."""
 
     PREFILL = "prefill"
     CACHED_PREFILL = "cachedPrefill"
@@ -29,20 +29,20 @@ class UsageClass(StrEnum):
 
 
 class UsageEvent(Record):
-    """A line of the ledger. Its id is a pure function of what it counts: counting twice is impossible."""
+    """A line of the ledger. Its id is a pure function of what it counts, so nothing is counted twice."""
 
     id: str
-    """`<episode id>/<turn>/<class>`, `<group id>/step-<n>/train` or `accelerators-<n>/<role>/<product>`; of
-    one withdrawn, `<id>/withdrawn`."""
+    """`<episode id>/<turn>/<class>`, `<group id>/step-<n>/train` or `accelerators-<n>/<role>/<product>`; for
+    a withdrawal, `<id>/withdrawn`."""
     usage_class: UsageClass
     quantity: float
-    """Negative where it withdraws another."""
+    """Negative if it withdraws another event."""
     at: float
-    """Unix time of the thing counted, which decides the price that applies."""
+    """Unix time of the counted usage, which decides the price."""
     role: str | None = None
-    """Of accelerator seconds: the role whose pods held them."""
+    """For accelerator seconds: the role whose pods held them."""
     product: str | None = None
-    """Of accelerator seconds: what they are seconds of."""
+    """For accelerator seconds: the product."""
     model: str | None = None
-    """Of tokens: the model that they are priced as, named as in `endpoint.model` or `model.base`. Absent: it
-    is the job's own, or the event is older than this field."""
+    """For tokens: the model whose prices apply, named as in `endpoint.model` or `model.base`. Absent: it is
+    the job's own model, or the event is older than this field."""

@@ -1,4 +1,4 @@
-"""Which weights, and for what they were sampled."""
+"""Which weights sampled, and why."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from headway_api.record import Record
 class PolicyVersion(Record):
     """Which weights: the optimizer step they came from, in the learner's `incarnation`.
 
-    A learner that rolls back starts a new incarnation, so that step 12 before a rollback and step 12
-    after it are two versions. Ordered by incarnation, then step; version 0.0 is the untrained model.
+    A learner that rolls back starts a new incarnation. So step 12 before a rollback and step 12 after it are
+    two versions. They are ordered by incarnation, then step; version 0.0 is the untrained model.
     """
 
     incarnation: int = Field(ge=0)
@@ -40,19 +40,20 @@ class Outcome(StrEnum):
 
     COMPLETED = "Completed"
     TRUNCATED = "Truncated"
-    """It ran into maxTurns, maxTokens or the context length; still scored."""
+    """It reached maxTurns, maxTokens or the context length; still scored."""
     AGENT_ERROR = "AgentError"
     """The agent itself failed; scored as the environment scores an unfinished episode."""
     INFRA_ERROR = "InfraError"
-    """A sandbox or a server failed: retried, never scored, left out of the baseline and of the bill."""
+    """A sandbox or a server failed. It is retried, never scored, and left out of the baseline and of the
+    bill."""
 
 
 class Purpose(StrEnum):
-    """Why an episode was run; evaluation episodes are billed in a class of their own and never trained on."""
+    """Why an episode was run. Evaluation episodes are billed in a class of their own and never trained on."""
 
     TRAIN = "train"
     VALIDATION = "validation"
     EVALUATION = "evaluation"
-    """Of an RLEvalJob."""
+    """For an RLEvalJob."""
     PREFLIGHT = "preflight"
-    """Of the untrained model, before a learner exists: what the checks of the preflight judge."""
+    """An episode of the untrained model, before a learner exists, for the checks of the preflight."""

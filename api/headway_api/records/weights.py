@@ -21,16 +21,16 @@ class FileDigest(Record):
     """One file of a weights or checkpoint directory."""
 
     name: Annotated[str, AfterValidator(_name_below)]
-    """Below the directory: `a/b`, and never `../a` or `/a`."""
+    """Path below the directory: `a/b`, and never `../a` or `/a`."""
     size: int = Field(ge=0)
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
 
 
 class Canary(Record):
-    """A fixed sequence and the log-probabilities the learner computed with the published weights.
+    """A fixed sequence and the log-probabilities that the learner computed with the published weights.
 
-    `logprobs[i]` is that of `tokens[i + 1]` given `tokens[: i + 1]`: one shorter than `tokens`.
-    A server whose own values differ by more than `tolerance` (mean absolute) holds other weights.
+    `logprobs[i]` is that of `tokens[i + 1]` given `tokens[: i + 1]`: one shorter than `tokens`. A server
+    whose own values differ by more than `tolerance` (mean absolute) has other weights.
     """
 
     tokens: list[int] = Field(fail_fast=True)
@@ -39,7 +39,7 @@ class Canary(Record):
 
 
 class TensorDigests(Record):
-    """SHA-256 of the bytes of each tensor of a version; a file beside its weights."""
+    """SHA-256 of the bytes of each tensor of a version, in a file beside its weights."""
 
     tensors: dict[str, str]
 
@@ -53,7 +53,7 @@ class WeightsLink(Record):
 
 
 class DirectSource(Record):
-    """Where the learner hands weights out of its memory, as `weights_direct` describes it."""
+    """Where the learner sends weights from its memory, as `weights_direct` describes."""
 
     host: str
     port: int
@@ -62,30 +62,30 @@ class DirectSource(Record):
 
 
 class WeightsManifest(Record):
-    """Published weights: where they are and how a server proves that it took them."""
+    """Published weights: where they are, and how a server proves that it loaded them."""
 
     version: PolicyVersion
     kind: Literal["lora", "full", "delta", "direct", "base"]
     uri: str
     """Folder in the artifact store: Hugging Face layout (adapter_model.safetensors or model.safetensors), or
-    a delta as `weights_format` describes it; of kind direct nothing lies there. Of kind base: the model that
-    the server loaded when it started."""
+    a delta as `weights_format` describes it. For kind direct the folder is empty. For kind base: the model
+    that the server loaded when it started."""
     files: list[FileDigest] = Field(fail_fast=True)
     direct: DirectSource | None = None
-    """Of kind direct, and of full weights that can be had both ways."""
+    """Set for kind direct, and for full weights that are available both ways."""
     chain: list[WeightsLink] = Field(default_factory=list, fail_fast=True)
-    """What a delta is built on: a full version, each delta since, and last the version it applies to."""
+    """What a delta builds on: a full version, each delta since, and last the version that it applies to."""
     canary: Canary | None = None
-    """Only kind base may lack it: a model as it comes has no learner that knows its log-probabilities."""
+    """Only kind base may lack it: no learner knows the log-probabilities of an unchanged model."""
 
     @property
     def link(self) -> WeightsLink:
-        """This version, as one that others are built on."""
+        """This version as a link of later versions' chains."""
         return WeightsLink(version=self.version, uri=self.uri, files=self.files)
 
     @property
     def whole(self) -> bool:
-        """Whether its folder holds all of it, to be served as it is."""
+        """Whether its folder has all weights, ready to serve."""
         return self.kind in ("lora", "full")
 
     @model_validator(mode="after")
@@ -100,18 +100,18 @@ class WeightsManifest(Record):
 
 
 LoadFailure = Literal["VerificationFailed", "UpdateFailed"]
-"""Why weights were not taken: not what the manifest describes, or not to be had or loaded."""
+"""Why weights were not loaded: they are not what the manifest describes, or cannot be fetched or loaded."""
 
 
 class WeightsState(Record):
-    """What a rollout server holds, by its own measurement."""
+    """The weights that a rollout server holds, by its own measurement."""
 
     version: PolicyVersion | None
     ready: bool
-    """False while loading, and for good after a failed verification."""
+    """False while loading, and permanently after a failed verification."""
     error: str | None = None
     reason: LoadFailure | None = None
-    """With `error`: its kind."""
+    """Kind of the `error`."""
     canary_error: float | None = None
     """Mean absolute difference to the manifest's canary at the last load."""
     seconds: float | None = None
