@@ -1,43 +1,43 @@
-"""Where things lie in the artifact store: `<output.uri>/<namespace>/<name>/<uid>/...`.
+"""Where objects are in the artifact store: `<output.uri>/<namespace>/<name>/<uid>/...`.
 
     trajectories/train/<group id>.json.gz         the spool: a GroupRecord, durable before delivery
     trajectories/validation/<step>/<group id>.json.gz
     trajectories/evaluation/<candidate>/<group id>.json.gz
     trajectories/preflight/<group id>.json.gz     of the untrained model, before the first gradient
-    trajectories/failed/<group key>.json.gz       groups of held-out rows of which nothing was scored
-    validations/000012.json                       what a finished validation came to, for a restart to read
+    trajectories/failed/<group key>.json.gz       groups of held-out rows without a scored episode
+    validations/000012.json                       results of a finished validation, for a restart
     judgements/<sha256>.json                      a judge's answer, by digest of judge and question
-    prices/000001.json                            an edition of the price book, and what it corrected
+    prices/000001.json                            an edition of the price book, and its correction
     usage/<group key>.jsonl, usage/step-000012.jsonl      immutable ledger segments
-    export/cloudevents/2026-11-03.jsonl           what was used on a UTC day, as CloudEvents
+    export/cloudevents/2026-11-03.jsonl           usage of a UTC day, as CloudEvents
     export/focus/2026-11-03.csv, .parquet         the same as a FOCUS-style table
-    usage/accelerators-000012.jsonl               another such: what was held since the one before
-    checkpoints/000012/000003/                    resumable, of one start of the learner; report.json last
+    usage/accelerators-000012.jsonl               another segment: what was held since the last one
+    checkpoints/000012/000003/                    resumable, from one start of the learner; report.json last
     weights/000012/                               Hugging Face layout (adapter or full); export.json
-                                                  written last where the job's end completed it
-    steps/000012.json                             a StepReport: what the step was made of
-    figures/000012.json                           BatchFigures of it, for a restart to read
-    remedies/000001.json                          a Decision to change how the job goes on
-    remedies/000001-kept.json                     its watch ended, and it stays
-    remedies/orders/<hash>.json                   an order of a person's that was refused
-    preflight/<group id>.json                     what the sandboxes of its episodes answered, and how fast
-    preflight-judgements/<name>.json              what its scripts asked of judges, and what that cost
-    preflight.json                                what the preflight found, written when it is over
+                                                  written last if the job's end completed it
+    steps/000012.json                             a StepReport: the content of the step
+    figures/000012.json                           BatchFigures of that step, for a restart
+    remedies/000001.json                          a Decision to change the running job
+    remedies/000001-kept.json                     its watch ended, and the change stays
+    remedies/orders/<hash>.json                   a person's order that was refused
+    preflight/<group id>.json                     answers of its episodes' sandboxes, and how fast
+    preflight-judgements/<name>.json              its scripts' questions to judges, and their cost
+    preflight.json                                results of the preflight, written at its end
     preflight.md                                  the same for people
-    estimates/<basis>.json                        what the whole job was to cost, by what was known then
-    rows.sha256                                   digest of the rows that an RLEvalJob began with
-    incarnations/000001                           empty: a coordinator was started
-    learners/000003                               empty: a learner was started, and resumed
+    estimates/<basis>.json                        estimated cost of the whole job, by what was known
+    rows.sha256                                   digest of the rows of an RLEvalJob at its start
+    incarnations/000001                           empty: a coordinator started
+    learners/000003                               empty: a learner started, and resumed
     latest.json                                   pointer to the newest complete checkpoint
     mlflow-run                                    the job's run in MLflow
-    mlflow-runs/<candidate>                       the run of one candidate, of an RLEvalJob, below it
+    mlflow-runs/<candidate>                       the run of one candidate of an RLEvalJob, below it
     job.json                                      the job's identity and spec, as its processes read them
     report.json                                   the job's own summary, written at the end
     report.html                                   the same with curves and episodes, in one file
     report.md                                     the same for people, of an RLEvalJob
     results.parquet                               a row for each candidate, row and try, of an RLEvalJob
     logs/<candidate>.eval                         Inspect logs, of an RLEvalJob
-    logs/<pod>/<container>.log                    the last of what a process has written
+    logs/<pod>/<container>.log                    the end of a process's output
 
 A key is a pure function of the object's content, so writing twice is harmless. Equal jobs share one object
 beside their folders: `<output.uri>/<namespace>/preflight/<key>.json` is what a preflight found.
@@ -337,7 +337,7 @@ class Layout:
         return f"{self.root}/logs"
 
     def last_log(self, pod: str, container: str) -> str:
-        """The last of what a process has written."""
+        """The end of a process's output."""
         return f"{self.logs}/{pod}/{container}.log"
 
     def log(self, candidate: str) -> str:
@@ -355,7 +355,7 @@ def pointed(pointer: bytes) -> int:
     """The step that the pointer to the newest complete checkpoint names.
 
     Raises:
-        OutOfBounds: it is none.
+        OutOfBounds: it is not such a pointer.
     """
     found = json_within(pointer, KIB)
     step = found.get("step") if isinstance(found, dict) else None

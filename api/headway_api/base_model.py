@@ -31,7 +31,7 @@ def read_config(path: Path) -> dict[str, Any]:
     The model's author wrote the file. It may contain Infinity, as configurations of some families do.
 
     Raises:
-        OutOfBounds: it is larger or deeper than any, or no object of JSON.
+        OutOfBounds: it exceeds the bounds, or is not a JSON object.
         OSError: it cannot be read.
     """
     with path.open("rb") as stream:
@@ -59,9 +59,9 @@ def fetch(model: Source, store: Store, cache: Path, *, weights: bool = True, fie
     Without `weights` it has only the configuration and the tokenizer. `field` is the field that errors name.
 
     Raises:
-        JobError: `ModelUnavailable`, when there is nothing at that address or it may not be read.
-            `ModelNotFetched`, retriable, when the hub does not answer.
-            `DiskFull`, retriable, when `cache` has no room for it.
+        JobError: `ModelUnavailable`, if there is nothing at that address or it may not be read.
+            `ModelNotFetched`, retriable, if the hub does not answer.
+            `DiskFull`, retriable, if `cache` has no room for it.
     """
     with _room(model.base):
         return _fetched(model, store, cache, weights, field)
@@ -136,7 +136,7 @@ def _from_hub(model: Source, cache: Path, weights: bool, field: str) -> Path:
             "the revision, or put an HF_TOKEN that may read it into the Secret of spec.output.secretRef",
             field=field,
         ) from error
-    except OSError as error:  # all that huggingface_hub raises where the hub does not answer
+    except OSError as error:  # huggingface_hub raises nothing else if the hub does not answer
         if error.errno in FULL:
             raise
         known, first = ERRNO.search(str(error)), str(error).partition("\n")[0]

@@ -64,13 +64,13 @@ DATASET: Final = 1024 * MIB
 OBJECT: Final = 256 * MIB
 """Bytes of one object of the store that is read whole."""
 UNPACKED: Final = 1024 * MIB
-"""Bytes of one, decompressed."""
+"""Bytes of one group, decompressed."""
 CONTAINERS: Final = 2_000_000
 """Lists and objects of one group, of which a turn has about ten."""
 KEYS: Final = 5_000_000
 """Objects of one listing."""
 LISTING: Final = 1024 * MIB
-"""Characters of their names."""
+"""Characters of all their names."""
 WAIT_SECONDS: Final = 60.0
 """Longest pause, in seconds, that another process may ask for."""
 
@@ -107,9 +107,9 @@ def json_within(
     `halves`) are refused too. A reader that accepts them replaces them.
 
     Raises:
-        OutOfBounds: any of this does not hold, or it is not JSON.
+        OutOfBounds: one of these limits is exceeded, or it is not JSON.
     """
-    # Characters are at most bytes: a text that is too long is not encoded first.
+    # A text has at most as many characters as bytes, so one that is too long need not be encoded.
     if len(data) > most:
         raise OutOfBounds(f"more than {most} bytes")
     try:
@@ -154,7 +154,7 @@ def json_members(raw: bytes, most: int) -> dict[str, bytes]:
     So a reader can read an object without the one part that is out of bounds.
 
     Raises:
-        OutOfBounds: more than `most` bytes or `MEMBERS` members, or no object.
+        OutOfBounds: it has more than `most` bytes or `MEMBERS` members, or is not an object.
     """
     found: dict[str, bytes] = {}
     for key, value in _parts(raw, most, b"{"):
@@ -225,7 +225,7 @@ def nesting(value: Any, most_depth: int, most_values: int) -> None:
     """Check depth and count of a parsed value, without recursion.
 
     Raises:
-        OutOfBounds: it is deeper, or holds more.
+        OutOfBounds: it is deeper, or has more values.
     """
     level, count = [value], 0
     for _ in range(most_depth):

@@ -117,7 +117,7 @@ def open_schema(kind: type[BaseModel], status: type[BaseModel]) -> Schema:
             "kind": {"type": "string"},
             "metadata": {"type": "object"},
             "spec": structural(properties["spec"], root["$defs"], "spec"),
-            # A job that no operator has seen yet is not what its spec asks for: readers compare generations.
+            # Readers compare generations, so -1 says that no operator has seen the spec yet.
             "status": structural(statuses, statuses["$defs"], "status")
             | {"default": {"observedGeneration": -1}},
         },

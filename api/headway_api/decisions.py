@@ -1,8 +1,8 @@
 """Decisions about a running job in the artifact store: which remedy, why, and its result.
 
-    remedies/000001.json        a `Decision`, written before the learner hears of it
-    remedies/000001-kept.json   a `Kept`, where its watch ended well
-    remedies/orders/<hash>.json a `RefusedOrder`: what a person ordered and did not get
+    remedies/000001.json        a `Decision`, written before the learner receives it
+    remedies/000001-kept.json   a `Kept`, if the change stays after its watch
+    remedies/orders/<hash>.json a `RefusedOrder`: a person's order that was refused
 
 A decision's number counts the decisions so far, and one step carries it out. The report of that step says
 whether the learner did it or refused it. The result is a function of all of these together

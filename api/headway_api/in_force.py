@@ -21,11 +21,11 @@ RefusalReason = Literal[
 ]
 """Why a learner refused a directive, before it changed anything.
 
-TakenBefore: its number is not above that of what is in force: it was taken already.
-NotApplicable: the spec with what is to be in force is not valid, or names a function that there is not.
-AdapterCannotNarrow: the adapter is to become smaller, which changes what it computes.
-NothingToRestore: no checkpoint that was named is whole and fits.
-TooLittleMemory: the frozen copy of the base model does not fit beside what is there.
+TakenBefore: its number is not above the one in force, so it was carried out already.
+NotApplicable: the spec with the change is not valid, or names a function that does not exist.
+AdapterCannotNarrow: the adapter would become smaller, which changes what it computes.
+NothingToRestore: no named checkpoint is complete and fits.
+TooLittleMemory: the frozen copy of the base model does not fit into the memory that is left.
 """
 
 

@@ -1,7 +1,7 @@
 """A job as files in a folder, for running it without a cluster: what an API server would store of it.
 
     job.json                    metadata and spec; the local engine writes it
-    status.<manager>.json       what one field manager says in the status, and when it said so
+    status.<manager>.json       one field manager's part of the status, and when it was written
 
 Each file has one writer and is replaced as a whole, so a reader never sees a partial file.
 """
@@ -85,7 +85,7 @@ def _read(path: Path) -> Json:
 
 def _replace(path: Path, content: Json) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    # A file of its own for each writer: threads of one process may write at the same time.
+    # Each write has a temporary file of its own: threads of one process may write at the same time.
     descriptor, new = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     with os.fdopen(descriptor, "w") as file:
         file.write(json.dumps(content))

@@ -70,7 +70,7 @@ def _read(file: Path) -> str:
         found = file.read_text().strip()
     except (OSError, ValueError) as error:
         raise _missing(file, f"cannot be read ({type(error).__name__})") from error
-    # With an empty one, everybody would be let in who sends none.
+    # An empty key would accept every caller without one.
     if not found:
         raise _missing(file, "is empty")
     return found

@@ -69,7 +69,7 @@ class LastLogs:
     def hear(self, text: str) -> None:
         """Record that the process wrote `text`."""
         with self._lock:
-            # Cut now and then, and a secret that the cut meets is gone whole: see `content`.
+            # Cut to more than `content` returns, so a secret that a cut splits is never part of it.
             self._text += text
             if len(self._text) > 4 * MOST:
                 self._text = self._text[-2 * MOST :]
@@ -91,7 +91,7 @@ class LastLogs:
                 return
             try:
                 self._put(content)
-            except Exception as error:  # whatever a client of a store raises: the job does not end of it
+            except Exception as error:  # a store's client may raise anything; the job must survive it
                 if not self._told:
                     print(f"last logs are not kept: {type(error).__name__}", file=sys.__stderr__, flush=True)
                 self._told = True
@@ -103,7 +103,7 @@ class LastLogs:
         last = threading.Thread(target=self.keep, daemon=True)
         try:
             last.start()
-        except RuntimeError:  # the interpreter starts none any more
+        except RuntimeError:  # the interpreter no longer starts threads
             self.keep()
         else:
             last.join(END_SECONDS)
@@ -128,8 +128,8 @@ def begin(
     """Keep the output of this process of a job. A process that is not a pod keeps nothing.
 
     Args:
-        environ: says which pod it is, and holds the secrets of the store.
-        secrets: what the process holds beside those; none of it is kept.
+        environ: names the pod, and has the secrets of the store.
+        secrets: other secrets of the process; none of them is kept.
         container: the process's name in its pod.
     """
     global _current
@@ -141,7 +141,7 @@ def begin(
     store = cache(lambda: open_store(job.spec.output))
     _current = LastLogs(lambda content: store().put(uri, content), held)
     _current.begin()
-    atexit.register(keep_at_end)  # after a traceback
+    atexit.register(keep_at_end)  # runs after a traceback is printed
 
 
 def keep_at_end() -> None:

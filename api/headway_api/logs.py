@@ -17,7 +17,7 @@ def line(event: str, fields: Mapping[str, object], *, level: str = "info", at: f
     """One event as a line: time, level, event, then its fields, with texts cut to `LONGEST`.
 
     Args:
-        at: seconds since the epoch; now where it is None.
+        at: seconds since the epoch; None is now.
     """
     moment = time.time() if at is None else at
     stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(moment)) + f".{int(moment % 1 * 1000):03d}Z"

@@ -61,7 +61,7 @@ def matched(targets: Collection[str] | str, modules: Iterable[str]) -> set[str]:
 
 
 def _names(target: str, module: str) -> bool:
-    # A checkpoint may leave out how a model's paths begin.
+    # A checkpoint may omit the beginning of a model's paths.
     return f".{module}".endswith(f".{target}") or ("." in module and target.endswith(f".{module}"))
 
 

@@ -189,8 +189,8 @@ MAX_JOB_NAME: Final = 40
 """Longest job name: children's host names (`<job>-eval-coordinator-xxxxx`) must fit in 63 characters."""
 
 CHECK_AGENT: Final = "Agent"
-CHECK_PRICES: Final = "PriceBook"
 """Name of the preflight's check that the agent's service answers."""
+CHECK_PRICES: Final = "PriceBook"
 TRAINING_KIND: Final = "RLTrainingJob"
 EVAL_KIND: Final = "RLEvalJob"
 BUDGET_KIND: Final = "RLBudget"

@@ -42,7 +42,7 @@ def of_scheduler(role: str | None, pod: str, said: str) -> str:
     Args:
         role: its role.
         pod: its name.
-        said: the scheduler's words.
+        said: the scheduler's message.
     """
     words = BEHIND.sub("", said).rstrip(". ")
     part = "resources" if "Insufficient" in words else "podTemplate"
@@ -88,7 +88,7 @@ def of_creation(role: str | None, said: str) -> str:
 def field_of(role: str | None, part: str) -> str | None:
     """Path of a field that a job has for a role; None if a job has no fields for it."""
     if role == names.JUDGE and part != "resources":
-        role = names.ROLLOUT  # the rest of its pods is as theirs
+        role = names.ROLLOUT  # the rest of its pods is configured as for rollout servers
     block = BLOCKS.get(role or "")
     return f"{block}.{part}" if block else None
 

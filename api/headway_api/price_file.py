@@ -52,7 +52,7 @@ def parse(text: bytes) -> PriceBook:
     """Parse the price book in a text.
 
     Raises:
-        PriceBookFault: it is none.
+        PriceBookFault: it is not a price book.
     """
     if len(text) > MOST_BYTES:
         raise PriceBookFault(f"more than {MOST_BYTES} bytes")

@@ -153,7 +153,7 @@ class DatedPrices(SpecModel):
         entry that is already for jobs of a model stays unchanged."""
         if self._own is not None:
             return self
-        # Made anew: a copy would share the prices that this one has found.
+        # Not a copy, which would share the prices that this one has looked up.
         found = type(self)(since=self.since, source=self.source, prices=self.of(model), models=self.models)
         found._own = self.prices
         return found
@@ -164,7 +164,7 @@ class DatedPrices(SpecModel):
         return {}
 
     def of_one(self, name: str) -> Decimal | None:
-        """The price of one token or second of a class, or of what `of` makes of one; None where it has none.
+        """The price of one token or second of a class, or of a name that `of` made; None if it has none.
 
         Raises:
             UnknownClassError: there is no such class.
@@ -288,7 +288,7 @@ class Tariff:
         self._book = book.of(model)
 
     def price(self, name: str, day: date) -> Decimal | None:
-        """US dollars for one token or second of a class, or of what `of` makes of one; None where it has no
+        """US dollars for one token or second of a class, or of a name that `of` made; None if it has no
         price.
 
         Raises:

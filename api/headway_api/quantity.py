@@ -24,7 +24,7 @@ def amount(quantity: str) -> Decimal:
     """The number that a Kubernetes quantity means: `500m`, `1500000u`, `2k`, `1Ki`, `2e3`.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not a quantity.
     """
     found = _QUANTITY.fullmatch(quantity)
     if found is None:

@@ -30,14 +30,14 @@ def applied(spec: RLTrainingJobSpec, in_force: InForce) -> RLTrainingJobSpec:
     """`spec` with what is in force instead of its own values, checked against every rule of a spec.
 
     Raises:
-        NotApplicable: the two together are no valid spec.
+        NotApplicable: the two together are not a valid spec.
     """
     if not in_force.changed:
         return spec
     if in_force.adapter is not None and spec.model.effective_lora is None:
         raise NotApplicable("every weight of the model is trained: there is no adapter to change")
     content = spec.as_object()
-    content.pop("collapse")  # who may change what has no say in what comes of it
+    content.pop("collapse")  # its rules are about remedies, not about the result of one
     content["algorithm"] = _algorithm(content["algorithm"], in_force)
     if in_force.learning_rate is not None:
         content["optimizer"]["learningRate"] = in_force.learning_rate
@@ -59,7 +59,7 @@ def _algorithm(algorithm: dict[str, Any], in_force: InForce) -> dict[str, Any]:
         "batchSize": in_force.batch_size,
         "maxStepsOffPolicy": in_force.max_steps_off_policy,
     }
-    # Bounds are those of a loss: another loss does not inherit them.
+    # Bounds belong to a loss: another loss does not inherit them.
     kept = {name: value for name, value in algorithm.items() if in_force.loss is None or name != "clip"}
     return kept | {name: value for name, value in changes.items() if value is not None}
 

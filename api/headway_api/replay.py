@@ -1,10 +1,10 @@
 """What `headway replay` asks of the learner, and the result, as files of one scratch folder.
 
-request.json    what is to be trained again, and from which run; the command writes it
-plan.json     from where, and by which steps
-replay.log      what the learner writes
-termination     why nothing came of it, as of a pod
-result.json   what came of it, written last
+request.json    what to train again, and from which run; the command writes it
+plan.json       where to begin, and which steps to train
+replay.log      the learner's output
+termination     why it failed, like a pod's termination message
+result.json     the result, written last
 store/          what the learner would have written into the run's own folder
 """
 

@@ -33,8 +33,8 @@ def parse(data: bytes, form: Format) -> list[Row]:
     """Read a table; every column is kept.
 
     Raises:
-        ValueError: the content is not what its format says, or beyond a bound; of a row it names the number,
-            from 0.
+        ValueError: the content does not match its format, or exceeds a bound. It names a faulty row by
+            its number, from 0.
     """
     rows: list[Row] = []
     size = 0
@@ -93,7 +93,7 @@ def _csv(text: str) -> Iterator[Row]:
     number = 0
     try:
         for row in csv.DictReader(io.StringIO(text, newline=""), strict=True):
-            if None in row:  # where DictReader puts what is left over
+            if None in row:  # DictReader puts surplus cells there
                 raise ValueError(
                     f"row {number} has more cells than there are columns; quote cells with commas"
                 )
@@ -110,7 +110,7 @@ def _size(number: int, row: Row) -> int:
     null.
 
     Raises:
-        ValueError: naming the row and the column that cannot, or that is too large.
+        ValueError: a value is not JSON, or too large; it names the row and the column.
     """
     total = 0
     for name, value in row.items():
@@ -150,7 +150,7 @@ def load(dataset: Dataset, store: Store, block: str) -> list[Row]:
     except Denied as error:
         text = f"{error}; correct the URI, or let the credentials of spec.output read it"
         raise JobError("DatasetNotFound", text, field=field) from error
-    except Exception as error:  # the store did not answer: what it says when it does is another matter
+    except Exception as error:  # the store did not answer; its refusals are handled above
         text = f"{dataset.uri} could not be fetched: {type(error).__name__}: {error}"
         raise JobError("DatasetNotFetched", text, field=field, permanent=False) from error
     if len(data) > bounds.DATASET:
@@ -158,7 +158,7 @@ def load(dataset: Dataset, store: Store, block: str) -> list[Row]:
         raise JobError("DatasetUnreadable", text, field=field)
     try:
         rows = parse(data, dataset.effective_format)
-    except Exception as error:  # whatever a parser raises, the remedy is the same
+    except Exception as error:  # parsers raise anything; the fix is the same
         raise JobError(
             "DatasetUnreadable",
             f"{dataset.uri} is not readable {dataset.effective_format}: {shortened(str(error), 500)}; "

@@ -14,12 +14,12 @@ Sandbox (the lease's own token, bound by the first `POST /lease`):
     POST   /reset             ResetRequest -> ResetReply
     POST   /tool              ToolCall -> ToolReply
     POST   /agent             AgentRequest -> AgentState | 409 before the reset or after the finish; starts
-                              the program once: asked again, it answers how that one fares
+                              the program once: asked again, it returns the state of that one
     POST   /agent/wait        AgentWait -> AgentState, once the program has ended or the time is over
     POST   /probe             ProbeRequest -> ProbeReply: what the pod reaches
     POST   /finish            FinishRequest -> FinishReply; a program that still runs is killed first
-    POST   /group             GroupRequest -> GroupReply | 409 where an episode was; it is over then
-    POST   /judge/questions   QuestionWait -> Questions: what is asked of judges while /finish or /group runs
+    POST   /group             GroupRequest -> GroupReply | 409 if it ran an episode; it then ends
+    POST   /judge/questions   QuestionWait -> Questions: questions to judges while /finish or /group runs
     POST   /judge/answer      Answer -> {} | 409 if no such question is open
 Every refusal is a `Problem`. The server in the pod is standard library only and reads and writes the same
 JSON without these models; `tests/unit/sandbox` holds the two against each other.

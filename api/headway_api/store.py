@@ -103,7 +103,7 @@ class FileStore:
     """`file:///folder/...`: one machine, tests and `headway` commands without a cluster."""
 
     def _path(self, uri: str) -> Path:
-        # Not as a URL: a name may have any character, such as ? and #.
+        # No URL parser here: a name may have any character, such as ? and #.
         return Path(uri.removeprefix("file://"))
 
     def get(self, uri: str) -> bytes:
@@ -175,7 +175,7 @@ class S3Store:
 
     @staticmethod
     def _split(uri: str) -> tuple[str, str]:
-        # Not as a URL: a key may have any character, such as ? and #.
+        # No URL parser here: a key may have any character, such as ? and #.
         bucket, _, key = uri.removeprefix("s3://").partition("/")
         return bucket, key.lstrip("/")
 
@@ -247,8 +247,8 @@ class S3Store:
             if status_of(error) not in ONE_BY_ONE:
                 raise
             left = keys
-        # Of one among several a server says why in words of its own; asked for it alone, it answers with a
-        # status, from which anyone can tell what passes.
+        # Errors of a batch delete carry no HTTP status. A single delete has one, which shows whether the
+        # error may pass.
         for key in left:
             self._s3.delete_object(Bucket=bucket, Key=key)
 
@@ -273,7 +273,7 @@ def _translated(uri: str) -> Iterator[None]:
         try:
             yield
         except S3UploadFailedError as error:
-            # boto3 hides what S3 said: whether it may pass, and what is wrong, is in the error within.
+            # boto3 hides S3's answer in the inner error: what is wrong, and whether it may pass.
             if not isinstance(error.__context__, ClientError):
                 raise
             raise error.__context__ from None
@@ -305,8 +305,8 @@ def open_store(output: OutputSpec, patience: Patience | None = None) -> Store:
     With `patience`, later requests wait for a store that is away; this first one is quick.
 
     Raises:
-        JobError: `BucketUnavailable`, when the bucket does not exist or cannot be reached with the
-            credentials at hand; retriable where the store did not answer or was in trouble itself.
+        JobError: `BucketUnavailable`, if the bucket does not exist or cannot be reached with the
+            credentials; retriable if the store did not answer or failed itself.
     """
     if urlsplit(output.uri).scheme == "file":
         return LocalStore(output)
@@ -370,7 +370,7 @@ def get_each(store: Store, uris: Sequence[str]) -> Iterator[bytes]:
     """Contents of many small objects in their order, several read at the same time.
 
     Raises:
-        NotFound: one of them is gone, and the other errors of `Store.get`.
+        NotFound: one of them is missing; also the other errors of `Store.get`.
     """
     with ThreadPoolExecutor(READERS, thread_name_prefix="store-reader") as pool:
         for start in range(0, len(uris), READ_AHEAD):
@@ -400,7 +400,7 @@ def below(folder: Path, name: str) -> Path:
     """The path of a file in `folder`, by a name from the store or a manifest.
 
     Raises:
-        Corrupt: it would lie outside of the folder.
+        Corrupt: it would be outside the folder.
     """
     path = folder / name
     if not is_below(name) or not path.resolve().is_relative_to(folder.resolve()):
@@ -419,13 +419,13 @@ def download_folder(
     against its digest.
 
     Raises:
-        Corrupt: a file differs from its digest, or a name would lie outside of `folder`: nothing is written.
-        NotFound: nothing lies at `uri`.
+        Corrupt: a file differs from its digest, or a name would be outside `folder`: nothing is written.
+        NotFound: there is nothing at `uri`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if files is None:
         prefix = uri.rstrip("/") + "/"
-        # S3's consoles and some tools mark a folder with an empty object that is named like it.
+        # S3's consoles and some tools mark a folder with an empty object of the same name.
         uris = [item for item in store.list(uri) if not item.endswith("/")]
         if not uris:
             raise NotFound(uri)

@@ -49,7 +49,7 @@ class Patience:
         """Seconds until the next attempt of a request that has had no success `since`.
 
         Raises:
-            StoreAway: it has waited long enough; `said` is the last that was heard.
+            StoreAway: it has waited long enough; `said` is the last error.
         """
         if self.over.is_set() or now - since >= self.seconds:
             raise StoreAway(
@@ -130,7 +130,7 @@ def wait_for(client: Any, patience: Patience) -> None:
         *, response: Any, caught_exception: Exception | None, operation: Any, request_dict: Any, **_: Any
     ) -> float | None:
         said = _trouble(response, caught_exception)
-        # An upload that is given up is tidied away: nobody waits for that a second time.
+        # Do not wait again for the clean-up of an upload that was given up.
         if said is None or operation.name == "AbortMultipartUpload":
             return None
         now = time.monotonic()
@@ -162,15 +162,15 @@ def may_pass(error: Exception) -> bool:
 
     if isinstance(error, ClientError):
         return _is_trouble(status_of(error))
-    # The cloud's identity service did not answer, as on a node that has just joined.
+    # The cloud's identity service did not answer, which happens on a node that has just joined.
     identity = (CredentialRetrievalError, MetadataRetrievalError)
-    # The body of an answer broke off, of a download several times.
+    # The body of an answer broke off, for a download several times.
     cut_off = (IncompleteReadError, RetriesExceededError)
     return isinstance(error, (ConnectionError, HTTPClientError, *identity, *cut_off))
 
 
 def _is_trouble(status: int) -> bool:
-    # 501: what an S3 server does not know it will not learn.
+    # 501: a request that an S3 server does not know never succeeds.
     failed = status >= HTTPStatus.INTERNAL_SERVER_ERROR and status != HTTPStatus.NOT_IMPLEMENTED
     return failed or status in BUSY
 

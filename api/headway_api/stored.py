@@ -25,7 +25,7 @@ def parsed(record: type[Stored], data: bytes) -> Stored:
     """Parse an object as a record.
 
     Raises:
-        OutOfBounds: it is none, or larger than any; says which field, and what is wrong with it.
+        OutOfBounds: it is not one, or too large; the text names the field and what is wrong with it.
     """
     if len(data) > bounds.UNPACKED:
         raise OutOfBounds(f"more than {bounds.UNPACKED} bytes")
@@ -45,7 +45,7 @@ def read(store: Store, uri: str, record: type[Stored]) -> Stored:
 
     Raises:
         JobError: `RecordUnreadable`.
-        NotFound: there is none, and the other errors of `Store.get`.
+        NotFound: there is none; also the other errors of `Store.get`.
     """
     return _decoded(uri, store.get(uri), lambda data: parsed(record, data))
 

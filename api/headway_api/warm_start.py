@@ -78,8 +78,8 @@ def fetch(
     get an adapter. If they are given, the adapter's modules are checked against the job.
 
     Raises:
-        JobError: `ModelUnavailable` where nothing can be read there, `WarmStartUnusable` where it does not go
-            with the job, or its files are not those that were written.
+        JobError: `ModelUnavailable` if nothing can be read there. `WarmStartUnusable` if it does not fit the
+            job, or its files are not those that were written.
     """
     assert model.warm_start is not None
     uri = (model.warm_start.uri or "").rstrip("/")
@@ -179,7 +179,7 @@ def _digests(store: Store, uri: str) -> list[FileDigest]:
         return []
     where = f"{of_a_job['root']}/steps/{of_a_job['step']}.json"
     try:
-        # Another version of the job may have written it, with other fields.
+        # Another version of Headway may have written it, with other fields.
         said = json_within(store.get(where), bounds.REPORT)
         weights = said["weights"]
         described = str(weights["uri"]).rstrip("/") == uri

@@ -1,10 +1,10 @@
 """How a rollout server takes weights from the learner's memory (`spec.learner.weights.backend: nccl`).
 
-    agent   GET  /v1/weights/<sha256>        200 `DirectHeader` | 404 Problem: other weights are on offer
+    agent   GET  /v1/weights/<sha256>        200 `DirectHeader` | 404 Problem: it offers other weights
     agent   POST /v1/weights/<sha256>/join   `DirectJoin` -> 200 `DirectPlace` | 404 Problem
     worker  meets the learner at the place, in a process group of its own. The learner is rank 0 and sends
-            a byte: the way is open
-    worker  sets GO once its engine is paused; then the tensors come, in the header's order, as bytes
+            a byte, which shows that the connection works
+    worker  sets GO once its engine is paused; the tensors follow, in the header's order, as bytes
 
 The learner serves the first two to holders of `Key.ROLLOUT_TO_LEARNER`, at the address in a manifest's
 `direct`. The agent asks for weights by the digest of their header. The place is a rendezvous store of

@@ -5,15 +5,15 @@ For each tensor that changed it has, under the tensor's name, a row of bytes tha
 tensor into the new one, bit for bit. Both have `digests.json`: the SHA-256 of each tensor's bytes in the new
 version.
 
-A tensor is cut into chunks of `CHUNK` elements, one after the other. Of a chunk there are two little-endian
-uint32, the lengths of two zlib streams (both 0 where nothing changed), and then these:
+A tensor is cut into chunks of `CHUNK` elements, one after the other. A chunk begins with two little-endian
+uint32, the lengths of two zlib streams (both 0 if nothing changed), and then these:
 
-    which elements changed   of each, how far it is from the one before (the first from the chunk's start), as
+    which elements changed   for each, its distance from the one before (the first from the chunk's start), as
                              uint32
-    by how much              of each, new minus old, both read as unsigned integers, modulo their range; then
-                             zigzag, so that small steps down are small too
+    by how much              for each, new minus old, both read as unsigned integers, modulo their range; then
+                             zigzag, so that small decreases are small numbers too
 
-Of both kinds of numbers the lowest byte of each comes first, then the second byte of each, and so on.
+In both streams the lowest bytes of all numbers come first, then their second bytes, and so on.
 """
 
 from __future__ import annotations
