@@ -69,7 +69,7 @@ class LastLogs:
     def hear(self, text: str) -> None:
         """Record that the process wrote `text`."""
         with self._lock:
-            # Cut to more than `content` returns, so a secret that a cut splits is never part of it.
+            # This keeps more than `content` returns, so a secret that a cut splits falls outside it.
             self._text += text
             if len(self._text) > 4 * MOST:
                 self._text = self._text[-2 * MOST :]

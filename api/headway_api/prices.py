@@ -41,7 +41,7 @@ class Prices(SpecModel):
     train: Money | None = None
     """A million tokens trained."""
     discarded: Money = "0"
-    """A million wasted tokens, of retried episodes and abandoned groups. Absent: free."""
+    """A million discarded tokens, of retried episodes and abandoned groups. Absent: free."""
     evaluation_prefill: Money | None = None
     """A million prompt tokens computed in validation."""
     evaluation_cached_prefill: Money | None = None
