@@ -141,7 +141,7 @@ TOOLS: Final[tuple[Tool[Any], ...]] = (
     Tool(
         "resume",
         "Resume a job",
-        "Let a job on the cluster go on that is suspended or paused. It costs money again.",
+        "Resume a job on the cluster that is suspended or paused. It costs money again.",
         OfJob,
         changes.resume,
         ADDS,
