@@ -1,7 +1,7 @@
 """Which hosts a job may send the platform's processes to. Pure.
 
-An address is looked at as it is written. What a name resolves to is decided later, and may change: that is
-left to the network (docs/security.md).
+These functions judge an address as it is written. A name resolves later, and its result may change. The
+network has to guard against that (docs/security.md).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ METADATA: Final = frozenset(
     ipaddress.ip_address(address)
     for address in ("100.100.100.200", "168.63.129.16", "fd00:ec2::254", "fd00:ec2::23", "fd20:ce::254")
 )
-"""Where clouds tell a node who it is, beside the link-local addresses."""
+"""Addresses of the clouds' metadata servers, besides the link-local ones."""
 METADATA_NAMES: Final = frozenset(
     {
         *("metadata", "metadata.goog", "metadata.google.internal", "metadata.azure.internal"),
@@ -29,14 +29,14 @@ METADATA_NAMES: Final = frozenset(
 API_SERVER: Final = re.compile(r"kubernetes(\.default(\.svc(\..+)?)?)?")
 LOOPBACK_NAMES: Final = re.compile(r"(.+\.)?localhost|localhost\.localdomain|ip6-(localhost|loopback)")
 NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
-"""Before an IPv4 address, by RFC 6052."""
+"""The well-known prefix that precedes an IPv4 address (RFC 6052)."""
 LOCAL_NAT64: Final = ipaddress.IPv6Network("64:ff9b:1::/48")
-"""The same for a network's own translators, by RFC 8215. They choose how much stands before the address."""
+"""The prefix of a network's own translators (RFC 8215). They choose how many bits precede the address."""
 UNCLEAR_STEPS: Final = re.compile(r"%25|%5c", re.IGNORECASE)
-"""In a path: an escape of an escape, and a backslash, which servers read as they like."""
+"""A doubly escaped character or an escaped backslash in a path. Servers disagree on what these mean."""
 PORTS: Final = {"http": 80, "https": 443}
 WILD: Final = "*."
-"""Before the host of a pattern: any names."""
+"""Prefix of a pattern's host that matches any subdomain."""
 PATTERN: Final = re.compile(r"https?://((\*\.)?[A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?(/[^*?#\s]*)?")
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -44,7 +44,7 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 @dataclass(frozen=True)
 class Url:
-    """What of a URL decides where it leads."""
+    """The parts of a URL that decide where it leads."""
 
     scheme: str
     host: str
@@ -53,7 +53,7 @@ class Url:
 
 
 def read(url: str) -> Url | None:
-    """None where two readers of the URL might not agree on its host."""
+    """Parse a URL. The result is None if two parsers might disagree on its host."""
     if not url.isascii() or re.search(r"[\\\s\x00-\x1f\x7f]", url):
         return None
     try:
@@ -67,10 +67,10 @@ def read(url: str) -> Url | None:
 
 
 def check_pattern(pattern: str) -> str:
-    """Of addresses that jobs may name: scheme, host, port and the beginning of the path.
+    """Validate a pattern of addresses that jobs may name: scheme, host, port and the beginning of the path.
 
     Raises:
-        ValueError: it is none; with what to write.
+        ValueError: the text is not a pattern. The message says what to write.
     """
     if PATTERN.fullmatch(pattern) is None or _of_pattern(pattern) is None:
         raise ValueError(
@@ -81,7 +81,7 @@ def check_pattern(pattern: str) -> str:
 
 
 def matches(pattern: str, url: Url) -> bool:
-    """Whether a URL is below a pattern: scheme, host, port, then the path by whole steps."""
+    """Whether a URL is below a pattern: it compares scheme, host and port, then whole segments of the path."""
     known = _of_pattern(pattern)
     if known is None or (known.scheme, known.port) != (url.scheme, url.port):
         return False
@@ -91,14 +91,14 @@ def matches(pattern: str, url: Url) -> bool:
 
 
 def _climbs(path: str) -> bool:
-    """Whether some server may read a path as one that leads out of its beginning."""
-    # A servlet container drops what follows ; in a step: /v1/..;/x is /x there.
+    """Whether some server may resolve a path to a place outside its prefix."""
+    # A servlet container drops what follows ; in a segment: it reads /v1/..;/x as /x.
     steps = (step.partition(";")[0] for step in unquote(path).split("/"))
     return UNCLEAR_STEPS.search(path) is not None or ".." in steps
 
 
 def is_wild(pattern: str) -> bool:
-    """Whether it stands for any names before a host."""
+    """Whether a pattern matches any subdomain of its host."""
     return f"//{WILD}" in pattern
 
 
@@ -107,10 +107,10 @@ def _of_pattern(pattern: str) -> Url | None:
 
 
 def forbidden(host: str, api_server: str = "") -> str | None:
-    """What a host is that no job may send requests to; None: another host.
+    """Why no job may send requests to a host. None: it may.
 
     Args:
-        host: as a URL has it, lower case.
+        host: the host of a URL, in lower case.
         api_server: the API server's address in the cluster.
     """
     if API_SERVER.fullmatch(host) or host == api_server:
@@ -137,7 +137,7 @@ def _address_forbidden(address: Address, server: Address | None) -> str | None:
 
 
 def _numbers(host: str) -> Address | None:
-    """The address that a host is, in any spelling that a resolver takes: 2852039166 is 169.254.169.254."""
+    """The address that a host spells, in any form that a resolver accepts: 2852039166 is 169.254.169.254."""
     try:
         return ipaddress.IPv4Address(socket.inet_aton(host))
     except (OSError, UnicodeError):
@@ -150,13 +150,15 @@ def _numbers(host: str) -> Address | None:
 
 
 def _translated(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
-    """The IPv4 address that NAT64's well-known prefix stands before (RFC 6052)."""
+    """The IPv4 address behind NAT64's well-known prefix (RFC 6052)."""
     return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF) if address in NAT64 else None
 
 
 def _embedded(address: Address) -> list[ipaddress.IPv4Address]:
-    """The IPv4 addresses that a network's own translator may read in an address: after 48, 56, 64 or 96 bits,
-    where bits 64 to 71 are passed over (RFC 6052, 2.2)."""
+    """The IPv4 addresses that a network's own translator may read in an address.
+
+    They begin after 48, 56, 64 or 96 bits, and skip bits 64 to 71 (RFC 6052, 2.2).
+    """
     if not isinstance(address, ipaddress.IPv6Address) or address not in LOCAL_NAT64:
         return []
     octets = address.packed

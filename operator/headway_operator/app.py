@@ -1,8 +1,8 @@
 """The process, and the only module that knows kopf: an event arrives, a key goes into the queue.
 
-kopf watches the custom resources and nothing else: no handler with state (those write annotations), no
-index, no pods. It has no leader election, so it runs inside the Lease. Of a job it sees the identity alone
-(`session`): what else is in it, a worker reads within bounds.
+kopf watches only the custom resources: no pods, no index, and no handler with state, since those write
+annotations. It has no leader election, so it runs inside the Lease. It sees only the identity of a job
+(`session`). A worker reads the rest within bounds.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from headway_operator.wire import IDENTITY
 log = logging.getLogger(__name__)
 
 LISTED_TOGETHER: Final = 8
-"""Jobs of one page of a list: metadata alone can come to over 1 MiB of one job."""
+"""Jobs on one page of a list. The metadata of one job alone can exceed 1 MiB."""
 
 
 def registry(controller: Controller) -> kopf.OperatorRegistry:
@@ -60,7 +60,7 @@ def registry(controller: Controller) -> kopf.OperatorRegistry:
 
 
 def _session(found: kopf.ConnectionInfo | None) -> kopf.AiohttpSession | None:
-    """The same connection, by a session that shows kopf the identities of jobs alone."""
+    """The same connection, with a session that shows kopf only the identities of jobs."""
     if found is None:
         return None
     connector = aiohttp.TCPConnector(limit=0, ssl=found.as_ssl_context())
@@ -120,7 +120,7 @@ def _lead(controller: Controller, platform: OperatorConfig, telemetry: Telemetry
 
 
 def _set_up_log(level: str) -> None:
-    """One JSON object a line, of kopf's own records too."""
+    """Log one JSON object a line, including kopf's own records."""
     logs.setup(level)
     logging.getLogger("kopf").setLevel(logging.WARNING)
     logging.getLogger("kopf.objects").addFilter(_name_job)
@@ -129,31 +129,31 @@ def _set_up_log(level: str) -> None:
 
 
 def _died(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """What ends the process is a line like the others."""
+    """Log the exception that ends the process in the same format as every other line."""
     log.critical("died", exc_info=(kind, error, trace))
 
 
 def _name_job(record: logging.LogRecord) -> bool:
-    """kopf has a record's object beside its text: name it as our own lines do."""
+    """Name the object that kopf attaches to a record, in the fields that our own lines use."""
     if of := getattr(record, "k8s_ref", None):
         record.fields = particulars((of["kind"], of["namespace"], of["name"]))
     return True
 
 
 def _stop(number: int, frame: object) -> None:
-    """Until kopf takes signals over: the first process of a container has no default for them."""
+    """Handle signals until kopf does. The first process of a container has no default handlers."""
     sys.exit(0)
 
 
 def _end(failure: threading.ExceptHookArgs) -> None:
-    """A thread that dies takes the process with it: half an operator is worse than none."""
+    """End the process when a thread dies: half an operator is worse than none."""
     fields = {"thread": failure.thread.name if failure.thread else None}
     log.critical("thread-died", exc_info=failure.exc_value, extra={"fields": fields})
     os._exit(1)
 
 
 def main() -> int:
-    """Entry point; the exit code is 1 where the process could not do its work."""
+    """Entry point. The exit code is 1 if the process could not do its work."""
     _set_up_log(os.environ.get("LOG_LEVEL", "INFO"))
     threading.excepthook = _end
     signal.signal(signal.SIGTERM, _stop)

@@ -1,9 +1,9 @@
-"""Carries a plan out: server-side apply of what is wanted, deletion of what is not.
+"""Carries out a plan: server-side apply of what is wanted, deletion of what is not.
 
-What an object was applied as, and the version that came back, are remembered; while both still hold, nothing
-is sent: who changes an object changes its version, and the watch tells. In case it does not, what is
-remembered is forgotten by and by (`forget`). A restarted operator remembers nothing and applies everything
-once, which changes nothing.
+The applier remembers the body that it sent for an object and the version that came back. It sends nothing
+while both are unchanged: every change of an object changes its version, and the watch reports it. A watch may
+miss one, so the applier forgets its memory bit by bit (`forget`). A restarted operator remembers nothing and
+applies everything once, which changes nothing.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ log = logging.getLogger(__name__)
 
 KEY_BYTES: Final = 32
 ROUNDS: Final = 12
-"""In so many resyncs each object is applied once more."""
+"""Number of resyncs within which each object is applied again."""
 CONTEST_MENDS: Final = 5
 CONTEST_SECONDS: Final = 60.0
-"""An object is mended so often in so many seconds; then the job waits, ever longer."""
+"""The operator repairs an object at most `CONTEST_MENDS` times within this many seconds. Then the job backs
+off."""
 
 
 class Blocked(Exception):
@@ -45,25 +46,25 @@ class Blocked(Exception):
 
 
 class Outdated(Exception):
-    """The job is no longer as it was seen."""
+    """The job has changed since it was read."""
 
 
 class Applier:
-    """The only writer of a job's objects. Calls for one job must not overlap; the queue sees to it."""
+    """The only writer of a job's objects. Calls for one job must not overlap; the queue ensures this."""
 
     def __init__(self, api: Api, cache: Cache, applied: Callable[[str, str], None]) -> None:
         self._api = api
         self._count = applied
         self._cache = cache
         self._applied: dict[Ref, tuple[str, str]] = {}
-        """What was sent last, as a digest, and the mark of the object it made."""
+        """Digest of the body that was last sent, and the mark of the resulting object."""
         self._mended: dict[Ref, list[float]] = {}
         self._round = 0
 
     def forget(self) -> None:
-        """Hold a part of the objects against the plan again, and every Secret, which no watch shows.
+        """Compare some of the objects with the plan again, and every Secret, since no watch covers Secrets.
 
-        All at once, those of a hundred jobs are two thousand requests that change nothing.
+        Comparing all objects of a hundred jobs at once would take two thousand requests that change nothing.
         """
         self._round = (self._round + 1) % ROUNDS
         for ref in list(self._applied):
@@ -72,17 +73,17 @@ class Applier:
         self._mended.clear()
 
     def hold(self, raw: Json, held: bool) -> Json:
-        """Put the teardown finalizer on a job, or take it off; returns the job as it then is.
+        """Add the teardown finalizer to a job, or remove it; returns the updated job.
 
-        A merge patch of the whole list, good for exactly the version that was seen: it never makes a job,
-        never meets a later one of the name, and keeps the finalizers of others. Server-side apply would need
-        no version, but could not take off what somebody else has applied too, from a copy of the job: such
-        a job could never be deleted.
+        The request is a merge patch of the whole list, valid only for the version that was read. So it never
+        creates a job, never changes a later job of the same name, and keeps the finalizers of others.
+        Server-side apply would need no version. But it could not remove a finalizer that another manager
+        applied too, from a copy of the job: such a job could never be deleted.
 
         Raises:
-            Outdated: look again.
-            Blocked: the API server does not let the finalizer be put on, so nothing may be created.
-            ApiError: it does not let it be taken off.
+            Outdated: the job has changed; read it again.
+            Blocked: the API server refuses to add the finalizer, so nothing may be created.
+            ApiError: the API server refuses to remove it.
         """
         metadata = raw["metadata"]
         others = [name for name in metadata.get("finalizers", []) if name != names.FINALIZER_TEARDOWN]
@@ -103,7 +104,7 @@ class Applier:
         return made
 
     def carry_out(self, uid: str, wanted: tuple[Wanted, ...], to_delete: tuple[Json, ...]) -> int:
-        """Make it so; returns the number of requests that changed something.
+        """Apply and delete as planned; returns the number of requests that changed something.
 
         Raises:
             Blocked: an object is in the way, or the API server refuses one.
@@ -140,7 +141,7 @@ class Applier:
         return int(changed)
 
     def _mind_contest(self, ref: Ref) -> None:
-        """Somebody changed an object back: mend it, but not for ever at full speed."""
+        """Limit how often the operator repairs an object that somebody else keeps changing back."""
         now = time.monotonic()
         recent = [moment for moment in self._mended.get(ref, []) if now - moment < CONTEST_SECONDS]
         if len(recent) >= CONTEST_MENDS:
@@ -154,7 +155,7 @@ class Applier:
         self._mended[ref] = [*recent, now]
 
     def _known(self, uid: str, item: Wanted) -> Json | None:
-        """The object as it is, if it is this job's; the cluster is asked where the cache knows none."""
+        """The object's current state, if this job owns it. The API server is asked if the cache has none."""
         kind, namespace, name = item.ref
         known = self._cache.get(kind, namespace, name) or self._api.get(KINDS[kind], namespace, name)
         if known is None:
@@ -223,6 +224,6 @@ def _controller(body: Json) -> Json:
 
 
 def _mark(body: Json) -> str:
-    """Changes when somebody changes what was asked for; not by status alone, where that can be told."""
+    """A value that changes with an object's spec. Kinds without a generation change it with status too."""
     metadata = body["metadata"]
     return str(metadata.get("generation") or metadata["resourceVersion"])

@@ -1,8 +1,8 @@
-"""What the cluster looked like last: one store of objects, fed by watches and by the operator's own writes.
+"""The cluster as last seen: one store of objects, fed by watches and by the operator's own writes.
 
-A write's answer goes into the store at once, and an older watch event never replaces it. So a reconcile
-that follows a write always sees it, however far the watch lags: a stale view cannot create twice. (These
-are the expectations of other controllers, kept as data instead of counters.)
+The response to a write enters the store at once, and an older watch event never replaces it. So a reconcile
+after a write always sees that write, however far the watch lags: a stale view cannot create an object twice.
+(Other controllers keep such expectations as counters; here they are data.)
 
 Resource versions are compared as numbers, which the API server guarantees for its own resources.
 """
@@ -22,12 +22,12 @@ Ref = tuple[str, str, str]
 
 
 def ref_of(body: Json) -> Ref:
-    """Where an object is stored."""
+    """The reference under which an object is stored."""
     return body["kind"], body["metadata"]["namespace"], body["metadata"]["name"]
 
 
 def particulars(ref: Ref) -> dict[str, str]:
-    """A job as the log's lines name it."""
+    """The fields that identify a job in the log."""
     kind, namespace, name = ref
     return {"kind": kind, "namespace": namespace, "job_name": name}
 
@@ -45,10 +45,10 @@ class Cache:
         self._by_job: defaultdict[str, set[Ref]] = defaultdict(set)
         self._by_kind: defaultdict[str, set[Ref]] = defaultdict(set)
         self._deleted: dict[str, int] = {}
-        """uid -> resource version it was last seen with, of objects whose deletion was seen."""
+        """uid of each object whose deletion was seen -> its last resource version."""
 
     def put(self, body: Json) -> bool:
-        """Store an object unless what is stored is newer; says whether anything changed."""
+        """Store an object unless a newer one is stored; returns whether anything changed."""
         with self._lock:
             return self._put(body)
 
@@ -68,7 +68,7 @@ class Cache:
         return True
 
     def remove(self, body: Json) -> bool:
-        """Forget an object; one of the same name with another uid stays."""
+        """Forget an object. An object of the same name with another uid stays."""
         with self._lock:
             return self._remove(body)
 
@@ -95,9 +95,9 @@ class Cache:
                 del self._by_job[uid]
 
     def replace(self, kind: str, namespace: str | None, items: Iterable[Json], version: int) -> list[Json]:
-        """Take a fresh list of a kind as the truth of `version`; returns every object that differs.
+        """Replace all objects of a kind by a list taken at `version`; returns every object that differs.
 
-        Objects newer than the list are the answers of writes made meanwhile, and stay.
+        Objects newer than the list come from writes made meanwhile, and stay.
         """
         with self._lock:
             listed = {ref_of(item): item for item in items}
@@ -114,12 +114,13 @@ class Cache:
             ]
 
     def get(self, kind: str, namespace: str, name: str) -> Json | None:
-        """The object as last seen; not to be changed."""
+        """The object as last seen. Callers must not change it."""
         with self._lock:
             return self._objects.get((kind, namespace, name))
 
     def of_job(self, uid: str, namespace: str) -> list[Json]:
-        """Every object of a namespace that is labelled with a job's uid. Whose it is, its owner says."""
+        """Every object of a namespace with the label of a job's uid. Only its owner reference proves whose it
+        is."""
         with self._lock:
             return [self._objects[ref] for ref in sorted(self._by_job.get(uid, ())) if ref[1] == namespace]
 

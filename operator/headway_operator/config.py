@@ -1,7 +1,7 @@
 """The operator's own configuration: one file, mounted from the chart's ConfigMap.
 
-What a cluster's owner decides once for all jobs (images, default resources, node selection, limits) is
-here; what a job's author decides is in the job's spec and is laid over it.
+A cluster's owner decides here once for all jobs: images, default resources, node selection, limits.
+A job's author decides in the job's spec, which overrides these settings.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from headway_operator.addresses import check_pattern
 
 ENV_FILE = "HEADWAY_OPERATOR_CONFIG"
 API_SERVER = "KUBERNETES_SERVICE_HOST"
-"""Set in every pod by the kubelet."""
+"""Variable that the kubelet sets in every pod."""
 DEFAULT_MANAGER = "headway.dev/operator"
 DEFAULT_FILE = "/etc/headway-operator/config.yaml"
 PodRole = Literal["coordinator", "broker", "learner", "rollout"]
@@ -28,7 +28,7 @@ PodRole = Literal["coordinator", "broker", "learner", "rollout"]
 CostLabel = Annotated[
     str, Field(pattern=r"^([a-z0-9.-]{1,253}/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$")
 ]
-"""Key of a label, or its part behind the `/`."""
+"""Key of a label, or the part of a key after the `/`."""
 
 
 class Images(Model):
@@ -41,35 +41,35 @@ class Images(Model):
 
 
 class JobRoles(Model):
-    """The roles that the accounts of a job are bound to. The chart makes them; the operator may make none."""
+    """The RBAC roles that a job's accounts are bound to. The chart creates them; the operator may not."""
 
     kind: Literal["ClusterRole", "Role"] = "ClusterRole"
-    """Role: one of each in every namespace that is watched."""
+    """With `Role`, every watched namespace has one of each."""
     prefix: str = "headway"
-    """What their names begin with."""
+    """Prefix of their names."""
 
 
 class Caps(Model):
-    """Upper limits on what one job may ask for; a spec above them is not accepted."""
+    """Upper limits on what one job may ask for. The operator refuses a spec above them."""
 
     rollout_replicas: Annotated[int, Field(ge=1)] = 64
     learner_nodes: Annotated[int, Field(ge=1)] = 16
     sandboxes: Annotated[int, Field(ge=1)] = 1024
-    """Most sandboxes of one job at once; the broker is held to it by the spec it is given."""
+    """Most sandboxes that one job has at once. The broker receives the limit in its spec and keeps to it."""
 
 
 class Policy(Model):
-    """What a job may name. Empty lists: anything but what no job may."""
+    """What a job may name. An empty list allows everything that is not forbidden to every job."""
 
     agent_urls: tuple[Annotated[str, AfterValidator(check_pattern)], ...] = ()
-    """Addresses of agents and of candidates' endpoints, as `addresses.check_pattern` has them. One without
-    `*.` also opens an address that no job may name otherwise."""
+    """Patterns for the addresses of agents and candidates' endpoints (`addresses.check_pattern`). A pattern
+    without `*.` also allows an address that no job may name otherwise."""
     secret_names: tuple[Annotated[str, Field(pattern=r"^[a-z0-9.*-]+$", max_length=253)], ...] = ()
-    """Names of Secrets; `*` stands for any characters."""
+    """Names of Secrets; `*` matches any characters."""
     service_accounts: tuple[Annotated[str, Field(pattern=r"^[a-z0-9.*-]+$", max_length=253)], ...] = ()
-    """Names of accounts (spec.serviceAccountName); `*` stands for any characters."""
+    """Names of accounts (spec.serviceAccountName); `*` matches any characters."""
     api_server: str = ""
-    """Address of the API server in the cluster, which no job may name: as the pod's environment says."""
+    """Address of the API server in the cluster, from the pod's environment. No job may name it."""
 
 
 def _resources(cpu: str, memory: str, *, cpu_limit: str | None = None) -> Resources:
@@ -85,58 +85,58 @@ DEFAULT_RESOURCES: dict[str, Resources] = {
     names.ROLLOUT: _resources("8", "64Gi", cpu_limit="16"),
     names.SANDBOX: _resources("250m", "512Mi"),
 }
-"""For a job that names none, where the platform's configuration names none either."""
+"""By role: used if neither the job nor the platform's configuration names resources."""
 
 
 class OperatorConfig(Model):
-    """Everything the operator is told from outside."""
+    """All settings that the operator receives from outside."""
 
     model_config = ConfigDict(frozen=True)
 
     images: Images
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
     image_pull_secrets: tuple[str, ...] = ()
-    """Added to every pod of every job; the Secrets must exist in the job's namespace."""
+    """Pull secrets added to every pod of every job. They must exist in the job's namespace."""
     accelerator: str = "nvidia.com/gpu"
-    """Resource name counted for learner and rollout pods whose resources do not name it; empty: none."""
+    """Resource that learner and rollout pods request if their resources do not name it; empty: none."""
     cost_labels: Annotated[tuple[CostLabel, ...], Field(max_length=16)] = names.COST_LABELS
-    """Labels of a job by which costs are allocated: they go on its pods and into the exports of its bill.
-    One without `/` is meant under any prefix and none."""
+    """Labels of a job that allocate costs. Its pods carry them, and the exports of its bill contain them.
+    A name without `/` matches with any prefix and with none."""
     resources: dict[str, Resources] = Field(default_factory=dict)
-    """By role, in place of `DEFAULT_RESOURCES`."""
+    """By role, instead of `DEFAULT_RESOURCES`."""
     role_templates: dict[str, dict[str, Any]] = Field(default_factory=dict)
-    """By role (sandbox too): a fragment of a PodTemplateSpec, laid over what the operator makes and
-    under the job's own podTemplate. Trusted: unlike a job's it may mount host paths."""
+    """By role, sandbox included: a fragment of a PodTemplateSpec. It overrides the operator's template, and
+    the job's own podTemplate overrides it. It is trusted: unlike a job's, it may mount host paths."""
     cache_size_limit: Quantity = "100Gi"
-    """Of the emptyDir that models and adapters are downloaded to."""
+    """Size limit of the emptyDir for downloaded models and adapters."""
     shm_size_limit: Quantity = "8Gi"
-    """Of /dev/shm in learner and rollout pods."""
+    """Size limit of /dev/shm in learner and rollout pods."""
     metrics_from: tuple[dict[str, Any], ...] = (
         {"namespaceSelector": {"matchLabels": {f"{names.GROUP}/metrics": "enabled"}}},
     )
-    """NetworkPolicyPeers that may scrape coordinator, broker and rollout servers: by default, namespaces that
-    carry the label headway.dev/metrics=enabled."""
+    """NetworkPolicyPeers that may scrape coordinator, broker and rollout servers. By default these are the
+    namespaces with the label headway.dev/metrics=enabled."""
     manager: str = DEFAULT_MANAGER
-    """Which jobs are this operator's: those whose spec.managedBy is this; one that names nobody is the
-    default's. So another version can run beside the first, on jobs of its own."""
+    """The operator manages the jobs whose spec.managedBy is this. A job that names no manager belongs to the
+    default one. So a second version can run beside the first, on jobs of its own."""
     job_roles: JobRoles = JobRoles()
     watch_namespaces: tuple[str, ...] = ()
     """Empty: all namespaces."""
     resync_seconds: Annotated[float, Field(gt=0)] = 300
-    """Every job is held against its plan at least this often, by what the watches have told of its objects.
-    In twelve times as long each object is applied once more, whatever they told."""
+    """The operator compares every job with its plan at least this often, from the watches' view of its
+    objects. In twelve times as long it applies each object again, whatever the watches reported."""
     workers: Annotated[int, Field(ge=1, le=64)] = 4
     """Jobs reconciled at the same time."""
     stalled_after_seconds: Annotated[float, Field(gt=0)] = 3600
-    """A job whose roles all run, and of which nothing goes forward for so long, is said to be stalled."""
+    """A job counts as stalled if all its roles run and it makes no progress for this long."""
     lease_name: str = "headway-operator"
     lease_namespace: str | None = None
-    """Absent: lead without asking, for a single process."""
+    """Namespace of the Lease. None: a single process leads without a Lease."""
     port: Annotated[int, Field(ge=0, le=65535)] = 8080
-    """Of /metrics, /healthz and /readyz."""
+    """Port of /metrics, /healthz and /readyz."""
     liveness_seconds: Annotated[float, Field(gt=0)] = 660
-    """The leader is unhealthy when no watch delivered anything, bookmarks included, for so long: two
-    watch windows."""
+    """The leader is unhealthy if no watch delivered anything, bookmarks included, for this long: two watch
+    windows."""
     caps: Caps = Caps()
     policy: Policy = Policy()
 
@@ -150,7 +150,7 @@ def load(environ: Mapping[str, str]) -> OperatorConfig:
 
     Raises:
         OSError: the file cannot be read.
-        pydantic.ValidationError: it does not hold what the model asks for.
+        pydantic.ValidationError: its content does not match the model.
     """
     text = Path(environ.get(ENV_FILE, DEFAULT_FILE)).read_text()
     found = OperatorConfig.model_validate(_without_null(yaml.safe_load(text)))
@@ -159,9 +159,9 @@ def load(environ: Mapping[str, str]) -> OperatorConfig:
 
 
 def _without_null(settings: Any) -> Any:
-    """A setting that is null is one that is not given: so Helm has it, where a default is taken away.
+    """Drop settings that are null: in Helm, null removes a default.
 
-    In a template of a role a null takes something away, and stays.
+    A null in a role's template stays, since it removes a field there.
     """
     if not isinstance(settings, dict):
         return settings

@@ -1,4 +1,4 @@
-"""The core without kopf: cache, informers, queue and workers, wired."""
+"""Connects cache, informers, queue and workers: the core without kopf."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ from headway_operator.wire import UNREAD
 log = logging.getLogger(__name__)
 
 SANDBOX_PAUSE: Final = 2.0
-"""Sandboxes come and go by the second; a job is looked at this often for their sake."""
+"""Sandboxes come and go every second. A job is reconciled at most this often because of them."""
 SHARE_PAUSE: Final = 1.0
-"""A namespace's budget is shared out this often for the sake of what its jobs say."""
+"""A namespace's budget is shared out at most this often because of changes in its jobs' statuses."""
 UNREAD_PAUSE: Final = 5.0
-"""A job that could not be read costs time to read: it is read again this often at most."""
+"""Reading a job costs time even if it fails. An unreadable job is read at most this often."""
 SYNC_SECONDS: Final = 120.0
 UNREADABLE: Final = "Unreadable"
-"""How the reconcile of a job ends that cannot be read whole: it is told so, and not tried again."""
+"""Result of reconciling a job that cannot be read whole. Its status says so, and nothing is retried."""
 WEDGED_SECONDS: Final = 300.0
-"""A key that is due for so long means that no worker works."""
+"""If a key has been due for this long, the workers are stuck."""
 
 
 class Controller:
-    """Runs from `start` to `stop`. Events of jobs and budgets come from outside, by `custom_changed` and
-    `custom_deleted`. They tell no more than which object it is: a worker fetches it."""
+    """Runs from `start` to `stop`. Events of jobs and budgets come from outside, through `custom_changed` and
+    `custom_deleted`. They only identify the object: a worker fetches it."""
 
     def __init__(self, api: Api, platform: OperatorConfig, telemetry: Telemetry) -> None:
         self._api = api
@@ -62,7 +62,7 @@ class Controller:
         telemetry.count_jobs(self.cache, platform.manager)
 
     def start(self) -> None:
-        """List everything, then begin to work.
+        """List everything, then start the workers.
 
         Raises:
             ApiError: the custom resources cannot be listed; most often their definitions are missing.
@@ -100,13 +100,13 @@ class Controller:
         self._wake(ref)
 
     def custom_deleted(self, identity: Json) -> None:
-        """A job or a budget is gone; what it owned is the garbage collector's."""
+        """A job or a budget is gone. The garbage collector deletes what it owned."""
         ref = self._jobs.gone(identity)
         self.queue.add(ref)
         self._wake_budget(ref)
 
     def _wake(self, ref: Ref) -> None:
-        """Look again at the budget that this job shares, and at the jobs that wait for its weights."""
+        """Queue the budget that this job shares, and the jobs that wait for its weights."""
         self._wake_budget(ref)
         kind, namespace, name = ref
         if kind != names.TRAINING_KIND:
@@ -121,7 +121,7 @@ class Controller:
             self.queue.add(budget, SHARE_PAUSE)
 
     def issue(self) -> str:
-        """What is wrong with this process so that starting it again would help, or nothing."""
+        """A fault of this process that a restart would fix, or an empty text."""
         if not self._threads:
             return ""
         silent = min((time.monotonic() - informer.last_heard for informer in self._informers), default=0.0)
@@ -194,6 +194,6 @@ class Controller:
                 logs.event(log, "list-failed", logging.WARNING, error=str(error))
 
     def _list_jobs(self) -> None:
-        """See every job, whether or not an event told of it."""
+        """List and queue every job, whether or not an event announced it."""
         for ref in self._jobs.list(self._platform.watch_namespaces or (None,)):
             self.queue.add(ref)

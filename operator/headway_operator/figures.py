@@ -1,7 +1,7 @@
-"""What Prometheus is told of jobs and budgets, by their status: there as long as the resource is. Pure.
+"""Metrics of jobs and budgets from their status; they last as long as the resource exists. Pure.
 
-The status is read as it is stored, without its models: a field that is missing or broken gives no sample, and
-spoils no other one.
+These functions read the stored status without its models. A missing or broken field gives no sample and
+affects no other sample.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ class Figure:
     """One sample of one job."""
 
     name: str
-    """As in `headway_api.metrics`, without what is before the slash."""
+    """The name in `headway_api.metrics`, without the part before the slash."""
     value: float
     more: tuple[str, ...] = ()
     """Values of the labels that follow those of the job."""
 
 
 def figures(job: Json) -> Iterator[Figure]:
-    """All there is to say of a job as it is stored."""
+    """All samples of a stored job."""
     yield Figure("info", 1, _particulars(job))
     yield Figure("active", int(is_active(job)))
     for path, name in _numbers(job["kind"]):
@@ -55,7 +55,7 @@ def figures(job: Json) -> Iterator[Figure]:
 
 
 def of_budget(budget: Json) -> Iterator[Figure]:
-    """All there is to say of a namespace's budget as it is stored."""
+    """All samples of a namespace's stored budget."""
     for limit in _items(budget, "status", "limits"):
         for field in ("limit", "spent", "left"):
             yield from _figure(field, _number(limit.get(field)), _word(limit.get("name")))
@@ -65,19 +65,19 @@ def of_budget(budget: Json) -> Iterator[Figure]:
 
 
 def labels_of(job: Json) -> tuple[str, str, str]:
-    """The job, as the first labels of each of its samples name it."""
+    """Values of the first labels of each of a job's samples, which identify the job."""
     metadata = job["metadata"]
     return job["kind"], metadata["namespace"], metadata["name"]
 
 
 def state_of(job: Json) -> str:
-    """The conditions in one word; Pending before the operator has said one."""
+    """The job's state in one word; Pending until the operator has written one."""
     return _word(_at(job, "status", "state")) or "Pending"
 
 
 def is_active(job: Json) -> bool:
-    """Whether the job is to work: it has not ended, paused itself or used up its budget, and nobody suspended
-    or deleted it."""
+    """Whether the job should be running: it has not ended, paused itself or exhausted its budget, and nobody
+    suspended or deleted it."""
     ended = any(
         known.get("type") in TERMINAL and known.get("status") == "True"
         for known in _items(job, "status", "conditions")
@@ -111,7 +111,8 @@ ROLE: Final = {"restarts": "restarts", "desired": "pods_desired", "ready": "pods
 
 
 def _is_paused(job: Json) -> bool:
-    """Whether there is a pause that nobody has ended. It counts from the raise on, while pods still stop."""
+    """Whether there is a pause that nobody has ended. It counts from the raised signal, while pods still
+    stop."""
     paused = _moment(_at(job, "status", "pause", "time"))
     return paused is not None and paused != _moment(_at(job, "status", "resumedPause"))
 
@@ -134,7 +135,7 @@ def _particulars(job: Json) -> tuple[str, ...]:
 
 
 def _base_model(job: Json) -> str:
-    """The model that is trained, or that all candidates are made of; nothing where there are several."""
+    """The model that is trained, or that all candidates share; empty if there are several."""
     if job["kind"] == names.TRAINING_KIND:
         return _word(_at(job, "spec", "model", "base"))
     bases = {_word(candidate.get("base")) for candidate in _items(job, "status", "candidates")}
@@ -158,12 +159,12 @@ def _items(body: Any, *path: str) -> list[Json]:
 
 
 def _word(value: Any) -> str:
-    """A label's value; of what is no text, none. Half a character would break the whole answer."""
+    """A label's value; empty if it is not text. Half a character would break the whole response."""
     return value[:WORD_LIMIT].encode(errors="replace").decode() if isinstance(value, str) else ""
 
 
 def _number(value: Any) -> float | None:
-    """A finite number, as it is or in decimals."""
+    """A finite number, from a JSON number or a decimal text."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
@@ -174,7 +175,7 @@ def _number(value: Any) -> float | None:
 
 
 def _moment(value: Any) -> float | None:
-    """Unix time of a moment as Kubernetes writes it."""
+    """Unix time of a Kubernetes timestamp."""
     try:
         found = datetime.fromisoformat(value)
         return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()

@@ -1,7 +1,7 @@
-"""Label-selected list and watch of the objects that jobs own, one thread a kind and namespace.
+"""Lists and watches the objects that jobs own, by label, with one thread for each kind and namespace.
 
-Not kopf: its watches are for the custom resources; pods by the thousand need a plain cache. Kinds whose
-content nobody reads are watched by their metadata alone. Secrets are not watched at all.
+kopf watches only the custom resources: thousands of pods need a plain cache. Kinds whose content nobody reads
+are watched by their metadata alone. Secrets are not watched at all.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def sources(namespaces: tuple[str, ...]) -> list[Source]:
 class Informer:
     """Keeps the cache equal to one collection and reports every object that changed.
 
-    `changed` is called from the informer's thread, after the cache was updated.
+    The informer's thread calls `changed` after it updated the cache.
     """
 
     def __init__(self, api: Api, cache: Cache, source: Source, changed: Callable[[Json], None]) -> None:
@@ -68,7 +68,7 @@ class Informer:
         self._changed = changed
         self.synced = threading.Event()
         self.last_heard = time.monotonic()
-        """When the API server last said anything, on the monotonic clock."""
+        """When the API server last sent anything, on the monotonic clock."""
         self._stop = threading.Event()
 
     def start(self) -> None:
@@ -94,7 +94,7 @@ class Informer:
                 self._report("watch-lost", error)
                 self._stop.wait(RETRY_SECONDS)
             except (ValueError, KeyError, TypeError) as error:
-                # An answer of another shape: the next list tells what was missed.
+                # The answer has another shape. The next list shows what was missed.
                 self._report("watch-unread", error)
                 version = ""
                 self._stop.wait(RETRY_SECONDS)
@@ -133,7 +133,7 @@ class Informer:
         return version
 
     def _take(self, what: str, body: Json) -> None:
-        """One object's event. Of what cannot be read, nothing is kept but that it is gone."""
+        """Apply one object's event. Of an object that cannot be read, only a deletion is applied."""
         kind = self._source.kind
         body |= {"apiVersion": kind.api_version, "kind": kind.kind}
         if UNREAD in body:

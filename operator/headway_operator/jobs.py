@@ -1,6 +1,6 @@
-"""The custom resources: told of by their identity, then fetched one at a time, each within bounds.
+"""The custom resources: events give their identity, then each is fetched alone and within bounds.
 
-So one that is too deep or too large costs the reading of itself: no watch and no list ever holds it.
+So an object that is too deep or too large fails only its own read: no watch and no list ever contains it.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from headway_operator.kube import CUSTOM, JOBS, KINDS, Api
 
 
 class Jobs:
-    """Keeps the jobs and budgets of a cache as new as was told. Thread-safe."""
+    """Keeps the jobs and budgets of a cache as new as the announced versions. Thread-safe."""
 
     def __init__(self, api: Api, cache: Cache) -> None:
         self._api = api
         self._cache = cache
         self._told = Cache()
-        """Identities, as they were told of."""
+        """Identities of the announced objects."""
 
     def told(self, identity: Json) -> Ref:
-        """A job was seen; it is not read yet."""
+        """Note that a job was seen; it is not read yet."""
         self._told.put(identity)
         return ref_of(identity)
 
     def gone(self, identity: Json) -> Ref:
-        """A job was deleted."""
+        """Note that a job was deleted."""
         self._told.remove(identity)
         self._cache.remove(identity)
         return ref_of(identity)
@@ -38,7 +38,7 @@ class Jobs:
         return [body for body in known if body["metadata"]["namespace"] == namespace]
 
     def list(self, namespaces: Iterable[str | None]) -> set[Ref]:
-        """See which jobs there are; returns them, and those that are gone.
+        """List the jobs that exist; returns them and those that are gone.
 
         Raises:
             ApiError, urllib3.exceptions.HTTPError: they cannot be listed.
@@ -57,14 +57,14 @@ class Jobs:
         return found
 
     def is_known(self, ref: Ref) -> bool:
-        """Whether an object was told of."""
+        """Whether an object was announced."""
         return self._told.get(*ref) is not None
 
     def latest(self, ref: Ref) -> Json | None:
-        """A job at least as new as was told; None where there is none.
+        """A job at least as new as its announced version; None if it does not exist.
 
         Raises:
-            ApiError, urllib3.exceptions.HTTPError: it cannot be fetched.
+            ApiError, urllib3.exceptions.HTTPError: the job cannot be fetched.
         """
         known, told = self._cache.get(*ref), self._told.get(*ref)
         if told is None or (known is not None and _version(known) >= _version(told)):

@@ -1,7 +1,7 @@
 """The Kubernetes API as the operator uses it: plain JSON objects over the official client's connection.
 
-Typed clients drop fields they do not know and cost a model per kind; the operator sends and compares
-documents, so it speaks JSON. Every request has a deadline, and every answer bounds (`wire`).
+Typed clients drop fields that they do not know, and need a model per kind. The operator sends and compares
+documents, so it uses plain JSON. Every request has a deadline, and every answer has bounds (`wire`).
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ REQUEST_SECONDS: Final = 15.0
 WATCH_SECONDS: Final = 290
 """The server ends a watch after this long."""
 SILENCE_SECONDS: Final = 150
-"""The server sends a bookmark about every minute: a connection that is silent for longer is dead."""
+"""A connection that is silent for this long is dead: the server sends a bookmark about every minute."""
 PAGE: Final = 100
 EVENTS: Final = 1000
-"""Whoever may make events may make any number of them; a job's own are far fewer."""
+"""Most events that are read. Anyone who may create events may create any number; a job's own are far
+fewer."""
 REFUSAL_BYTES: Final = 64 * KIB
-"""Of what the API server says when it refuses."""
+"""Most bytes of a refusal by the API server that are read."""
 METADATA_ONLY: Final = "application/json;as=PartialObjectMetadata{};g=meta.k8s.io;v=v1"
 
 
@@ -75,7 +76,7 @@ KINDS: Final = {
 
 
 class ApiError(Exception):
-    """The API server refused; `status` is the HTTP code, the text is its own message."""
+    """The API server refused a request; `status` is the HTTP code, and the text is the server's message."""
 
     def __init__(self, status: int, reason: str, message: str) -> None:
         super().__init__(message)
@@ -84,7 +85,7 @@ class ApiError(Exception):
 
     @classmethod
     def of(cls, status: int, body: bytes) -> ApiError:
-        """From a `Status` document, or from whatever a proxy said instead."""
+        """The error from a `Status` document, or from whatever a proxy sent instead."""
         try:
             document = json_within(body, REFUSAL_BYTES)
             return cls(status, str(document.get("reason", "")), str(document.get("message", "")))
@@ -103,7 +104,7 @@ class Api:
     def get(
         self, kind: Kind, namespace: str | None, name: str, *, metadata_only: bool = False
     ) -> Json | None:
-        """An object, or None where there is none; of a custom resource, what can be read (`wire.job`)."""
+        """An object, or None if there is none. A custom resource contains what could be read (`wire.job`)."""
         accept = _accept("", metadata_only)
         try:
             return self._object(kind, "GET", kind.path(namespace, name), accept=accept)
@@ -121,10 +122,10 @@ class Api:
         fields: str = "",
         metadata_only: bool = False,
     ) -> tuple[list[Json], str]:
-        """All objects of a kind, of events the first `EVENTS`, and the resource version to watch from.
+        """All objects of a kind (the first `EVENTS` events), and the resource version to watch from.
 
-        Of custom resources the identity alone (`wire.sighting`), and of an object that is out of bounds too,
-        with why.
+        Custom resources contain only their identity (`wire.sighting`). So do objects that are out of bounds,
+        with the reason.
         """
         items: list[Json] = []
         query = {"limit": str(PAGE), "labelSelector": selector, "fieldSelector": fields}
@@ -132,7 +133,7 @@ class Api:
         accept = _accept("List", metadata_only or custom)
         while True:
             found, metadata = wire.page(self._page(kind.path(namespace), query, accept), identity=custom)
-            # Items of a list do not say what they are.
+            # Items of a list have no apiVersion and no kind.
             items += [wire.slim(item | {"apiVersion": kind.api_version, "kind": kind.kind}) for item in found]
             following = metadata.get("continue")
             if not following or (kind == EVENT and len(items) >= EVENTS):
@@ -140,7 +141,7 @@ class Api:
             query["continue"] = following
 
     def _page(self, path: str, query: dict[str, str], accept: str) -> bytes:
-        """One page, with as few objects as it takes to be within bounds."""
+        """One page, with few enough objects to be within bounds."""
         while True:
             try:
                 return self._read("GET", path, query=query, accept=accept, most=wire.PAGE_BYTES)
@@ -163,7 +164,7 @@ class Api:
         An event that cannot be read is left out.
 
         Raises:
-            ApiError: 410 where `version` is too old, or any other refusal.
+            ApiError: 410 if `version` is too old, or any other refusal.
             urllib3.exceptions.HTTPError: the connection broke.
         """
         query = {
@@ -198,12 +199,12 @@ class Api:
             response.release_conn()
 
     def create(self, kind: Kind, namespace: str, body: Json) -> Json:
-        """Create an object; ApiError 409 where it exists."""
+        """Create an object; ApiError 409 if it exists."""
         query = {"fieldManager": names.FIELD_MANAGER_OPERATOR}
         return self._object(kind, "POST", kind.path(namespace), body=body, query=query)
 
     def apply(self, body: Json, *, subresource: str = "") -> Json:
-        """Server-side apply with the operator's field manager, taking over fields that others changed."""
+        """Server-side apply with the operator's field manager. It takes over fields that others changed."""
         kind = KINDS[body["kind"]]
         path = kind.path(body["metadata"]["namespace"], body["metadata"]["name"]) + subresource
         query = {"fieldManager": names.FIELD_MANAGER_OPERATOR, "force": "true"}
@@ -218,9 +219,9 @@ class Api:
         return self._object(kind, "PATCH", path, body=body, query=query, content=content)
 
     def delete(self, kind: Kind, namespace: str, name: str, uid: str | None = None) -> Json | None:
-        """Delete an object and, in the background, what it owns; None where it is gone already.
+        """Delete an object and, in the background, what it owns; None if it is gone already.
 
-        With `uid` exactly that object is meant, and not a later one of its name.
+        With `uid`, only the object with that uid is deleted, not a later one of its name.
         """
         body: Json = {"propagationPolicy": "Background"}
         if uid:
@@ -233,7 +234,7 @@ class Api:
             raise
 
     def _object(self, kind: Kind, method: str, path: str, **request: Any) -> Json:
-        """The object that an answer holds."""
+        """The object in an answer."""
         raw = self._read(method, path, most=wire.OBJECT_BYTES, **request)
         try:
             return wire.job(raw) if kind.kind in names.CUSTOM else wire.document(raw)
@@ -241,10 +242,10 @@ class Api:
             raise ApiError(0, "OutOfBounds", f"{kind.kind} {path.rpartition('/')[2]}: {error}") from error
 
     def _read(self, method: str, path: str, *, most: int, **request: Any) -> bytes:
-        """An answer's text.
+        """The body of an answer.
 
         Raises:
-            OutOfBounds: it has more than `most` bytes.
+            OutOfBounds: the body has more than `most` bytes.
         """
         timeout = urllib3.Timeout(total=REQUEST_SECONDS)
         response = self._send(method, path, timeout=timeout, **request)
@@ -295,7 +296,7 @@ def _accept(suffix: str, metadata_only: bool) -> str:
 
 
 def _within(response: urllib3.BaseHTTPResponse, most: int) -> bytes:
-    """All of a response, unless it has more than `most` bytes: then the connection is given up."""
+    """The whole body of a response. If it has more than `most` bytes, the connection is closed."""
     found = bytearray()
     while chunk := response.read(most + 1 - len(found), decode_content=True):
         found += chunk
@@ -306,7 +307,7 @@ def _within(response: urllib3.BaseHTTPResponse, most: int) -> bytes:
 
 
 def _lines(response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
-    """The lines of a watch; one that is out of bounds is empty."""
+    """The lines of a watch. A line that is out of bounds is empty."""
     rest, beyond = bytearray(), False
     for chunk in response.stream(None, decode_content=True):
         rest += chunk

@@ -33,7 +33,7 @@ class _Client(client.ApiClient):  # type: ignore[misc]
 
 
 class _Lock(LeaseLock):  # type: ignore[misc]
-    """A Lease that can be given back."""
+    """A Lease that can be released."""
 
     def __init__(self, name: str, namespace: str, identity: str) -> None:
         super().__init__(name, namespace, identity)
@@ -80,12 +80,12 @@ class Leadership:
         logs.event(log, "leads", identity=self.identity)
 
     def release(self) -> None:
-        """Stop leading; call it when nothing is written any more."""
+        """Stop leading. Call it after the last write."""
         self._leading.clear()
         self._lock.release()
 
     def _lost(self) -> None:
         if self._leading.is_set():
-            # Another replica may lead already: not one more request may leave this process.
+            # Another replica may lead already, so this process must not send another request.
             logs.event(log, "lease-lost", logging.ERROR, identity=self.identity)
             os._exit(1)
