@@ -1,4 +1,4 @@
-"""What must exist for a job, what must go, and what its status says: decided in `planner`. Pure.
+"""`planner` decides which objects a job needs, which must go, and what the job's status says. Pure.
 
 Each module decides for one kind of object, or for one part of the status.
 """

@@ -1,7 +1,7 @@
-"""What the platform does not allow although the schema does: sizes, and what a job's podTemplates may hold.
+"""Limits of the platform beyond the schema: sizes, and the fields that a job's podTemplates may set.
 
-The operator creates pods with rights that a job's author may lack, so a podTemplate may set what is listed
-here and nothing else. A sandbox runs what a model thought of, and holds no credentials: its list is shorter.
+The operator creates pods with rights that a job's author may lack. So a podTemplate may set only the fields
+listed here. A sandbox runs what a model wrote, and holds no credentials: its list is shorter.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ VOLUME_SOURCES: Final = frozenset(
 
 ACCOUNT: Final = "may not be set here; use spec.serviceAccountName"
 POD_INSTEAD: Final = {"serviceAccount": ACCOUNT, "serviceAccountName": ACCOUNT}
-"""Fields of a pod that have a better place."""
+"""Fields of a pod that belong in another place, and where."""
 LEARNER_INSTEAD: Final = POD_INSTEAD | {
     "terminationGracePeriodSeconds": "may not be set here; use spec.learner.terminationGracePeriodSeconds"
 }
-"""The same of a learner's pod."""
+"""The same for a learner's pod."""
 
 FIXED: Final = "is fixed for every sandbox; leave it out"
 SANDBOX_INSTEAD: Final = {
@@ -68,20 +68,21 @@ SANDBOX_INSTEAD: Final = {
     "serviceAccountName": FIXED,
     "terminationGracePeriodSeconds": FIXED,
 }
-"""Fields of a pod that a sandbox's template may not set, and what to do about each."""
+"""Fields of a pod that a sandbox's template may not set, and what to do instead."""
 SANDBOX_VOLUMES: Final = frozenset({"configMap", "downwardAPI", "emptyDir", "image"})
-"""Not ephemeral: a claim for each episode, which may be a copy of another volume."""
+"""Volumes that a sandbox may have. `ephemeral` is not one: it makes a claim for each episode, which may copy
+another volume."""
 SANDBOX_VARIABLES: Final = frozenset({"configMapKeyRef", "fieldRef", "resourceFieldRef"})
 NO_CREDENTIALS: Final = "may not be used in a sandbox, which holds no credentials"
 SYSTEM_PRIORITY: Final = "system-"
-"""Beginning of the priority classes that are the cluster's own."""
+"""Prefix of the cluster's own priority classes."""
 CONTROL_PLANE: Final = "node-role.kubernetes.io/"
-"""Beginning of the taints that keep pods off the nodes of the control plane."""
+"""Prefix of the taints that keep pods off the nodes of the control plane."""
 PROFILES: Final = (
     "container.apparmor.security.beta.kubernetes.io/",
     "container.seccomp.security.alpha.kubernetes.io/",
 )
-"""Beginnings of annotations that choose a profile of a container."""
+"""Prefixes of annotations that choose a container's security profile."""
 
 
 def of_training(context: Context) -> list[str]:
@@ -98,7 +99,7 @@ def of_training(context: Context) -> list[str]:
 
 
 def of_evaluation(context: Context) -> list[str]:
-    """The same of an RLEvalJob."""
+    """The same for an RLEvalJob."""
     spec, caps = context.evaluation.spec, context.platform.caps
     most = spec.rollout.replicas * spec.parallelism
     servers = ("spec.rollout.replicas x spec.parallelism", most, caps.rollout_replicas)
@@ -113,7 +114,8 @@ def of_evaluation(context: Context) -> list[str]:
 
 
 def _suites(context: Context) -> Iterator[str]:
-    """Of the sandboxes of suites, whose fields are those of the environment's sandbox by another path."""
+    """Refusals for the sandboxes of suites. Their fields are those of the environment's sandbox at another
+    path."""
     for suite in context.suites:
         path = f"spec.suites[{suite.name}].sandbox"
         fragment = suite.sandbox.pod_template
@@ -135,7 +137,7 @@ def _templates(context: Context) -> list[str]:
 
 
 def _sandboxes(context: Context) -> tuple[str, int, int]:
-    """Of all pools together: each may come to its most."""
+    """The sizes of all pools together, since each may reach its maximum."""
     spec = context.spec
     pools = [spec.environment.sandbox, *(suite.sandbox for suite in context.suites)]
     most = sum(pool.warm_pool.max or context.most_episodes for pool in pools)
@@ -146,13 +148,13 @@ def _sandboxes(context: Context) -> tuple[str, int, int]:
 
 
 def _judges(context: Context) -> tuple[str, int, int]:
-    """Of all judges together."""
+    """The sizes of all judges together."""
     most = sum(judge.model.replicas for judge in context.spec.judges if judge.model is not None)
     return "spec.judges[].model.replicas, together", most, context.platform.caps.rollout_replicas
 
 
 def _sizes(*sizes: tuple[str, int, int]) -> list[str]:
-    """`sizes`: field, what is asked for and the most that may be."""
+    """Refusals of sizes above their limits; `sizes`: field, requested number and limit."""
     return [
         f"{field}: {value} is above this platform's limit of {limit}; lower it, or have the limit raised"
         for field, value, limit in sizes
@@ -161,7 +163,7 @@ def _sizes(*sizes: tuple[str, int, int]) -> list[str]:
 
 
 def _account(context: Context) -> list[str]:
-    """One account for two roles would give each the other's rights and identity."""
+    """Refuse one account for two roles: each would get the other's rights and identity."""
     name = context.spec.service_account_name
     if name not in {context.child(role) for role in OWN_ACCOUNT}:
         return []
@@ -220,7 +222,7 @@ def _keys(metadata: Json, path: str) -> Iterator[str]:
 
 
 def _placement(spec: Json, path: str) -> Iterator[str]:
-    """What would push the cluster's own pods aside, or go where only they may."""
+    """Refuse what would displace the cluster's own pods, or run where only they may."""
     if str(spec.get("priorityClassName", "")).startswith(SYSTEM_PRIORITY):
         yield f"{path}.priorityClassName: {SYSTEM_PRIORITY} classes are the cluster's own; name another one"
     for where, toleration in _entries(spec, path, "tolerations"):
@@ -250,7 +252,7 @@ def _volumes(spec: Json, path: str, *, sandbox: bool) -> Iterator[str]:
 
 
 def _host_ports(container: Json, path: str) -> Iterator[str]:
-    """A port of the node is open to everybody: NetworkPolicies need not hold for it."""
+    """Refuse ports of the node: they are open to everybody, since NetworkPolicies need not cover them."""
     for where, port in _entries(container, path, "ports"):
         for key in ("hostPort", "hostIP"):
             if key in port:
@@ -267,7 +269,7 @@ def _variables(container: Json, path: str) -> Iterator[str]:
 
 
 def _entries(parent: Json, path: str, key: str) -> Iterator[tuple[str, Json]]:
-    """Objects of a list, each with where it stands."""
+    """Objects of a list, each with its path."""
     value = parent.get(key)
     for index, entry in enumerate(value if isinstance(value, list) else []):
         yield f"{path}.{key}[{index}]", _mapping(entry)

@@ -1,7 +1,7 @@
-"""The broker: hands out sandbox pods; a Deployment, for it never ends by itself and holds nothing.
+"""The broker hands out sandbox pods. It is a Deployment, since it never ends by itself and stores nothing.
 
-Each suite of an evaluation has a broker of its own, with pods of its own image. It differs from the job's in
-name, component and one label, so that neither Service picks the other's pod.
+Each suite of an evaluation has its own broker, with pods of its own image. It differs from the job's broker in
+name, component and one label, so neither Service selects the other's pod.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from headway_operator.plan.context import Context, Mode, Wanted
 
 
 def manifests(context: Context) -> list[Wanted]:
-    """Services and Deployments: of the job's broker, and of each suite's."""
+    """Services and Deployments of the job's broker and of each suite's broker."""
     made = _manifests(context, context.child(names.BROKER), names.BROKER)
     for number, suite in enumerate(context.suites, 1):
         name = names.suite_broker(context.stem, number)

@@ -1,8 +1,8 @@
 """Whether the budget of a job is exhausted, and whether it has been raised since. Pure.
 
-The coordinator says in `status.budget` that nothing runs and nothing more fits, with the least limits that
-would do. The job is then to have no pods, until its spec says those limits or more, and the RLBudget of its
-namespace has granted them.
+The coordinator writes to `status.budget` that nothing runs and nothing more fits, with the lowest sufficient
+limits. The job then has no pods until its spec has those limits or more, and the RLBudget of its namespace
+has granted them.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ def standing(job: Job) -> Budget | None:
 
 
 def lacking(found: Budget, job: Job) -> list[BudgetLimit]:
-    """The limits that are still lower than what the job needs to go on."""
+    """The limits that are still lower than the job needs to continue."""
     return [limit for limit in found.limits if _is_low(limit, _now(job, limit.name))]
 
 
 def words(job: Job, found: Budget) -> str:
-    """What is said of a job that stands still by its budget: what to write."""
+    """The message for a job that its budget has stopped: what to write to continue."""
     told = "; ".join(_lacks(limit, _now(job, limit.name)) for limit in lacking(found, job))
     return f"the budget is exhausted: {told}"
 
@@ -53,7 +53,7 @@ def _lacks(limit: BudgetLimit, now: Decimal | None) -> str:
 
 
 def _now(job: Job, name: str) -> Decimal | None:
-    """A limit by the name that status has for it, as it is now; None: there is none any more."""
+    """The current value of a limit, by its name in status; None: the limit no longer exists."""
     if name.startswith(NAMESPACE):
         return grants.granted(job.status.grant, name.removeprefix(NAMESPACE))
     return limits_of(job.spec.budget).get(name)

@@ -1,15 +1,15 @@
-"""What the candidates of an RLEvalJob stand for. Pure.
+"""Resolves the candidates of an RLEvalJob to models and weights. Pure.
 
-They are chosen once, before anything is made, and kept in the status: a training job that goes on publishes
-other weights, and may be deleted or made again, without what is measured changing under the evaluation.
+The operator chooses them once, before it creates anything, and keeps them in the status. So an evaluation
+measures the same weights even if the training job publishes others, is deleted, or is made again.
 
-A candidate whose training job or weights are not there yet is waited for until the job is as old as
-spec.pendingDeadlineSeconds, suspended time left out. The job then goes on with the others; without any it
-fails. Where the training job has ended without the weights, or never validates, nothing is waited for.
+If a candidate's training job or weights do not exist yet, the evaluation waits for them. It waits until it is
+spec.pendingDeadlineSeconds old, not counting suspended time. It then continues with the others, and fails if
+there are none. It does not wait if the training job has ended without the weights, or never validates.
 
 Candidates with the same base, revision and dtype share a set of rollout servers, and so their context length.
-Sets are numbered in the order of the candidates. A set that cannot come up is given up. The status says so of
-its candidates: the coordinator reads it there, and measures the others.
+Sets are numbered in the order of the candidates. The operator gives up a set that cannot start, and says so in
+the status of its candidates. The coordinator reads that, and measures the others.
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ from headway_operator.plan.observed import Observed
 from headway_operator.plan.reading import training_status
 
 MISSING = (Reason.CANDIDATE_MISSING, Reason.CHECKPOINT_MISSING)
-"""Reasons of CandidatesResolved where it is False."""
+"""Reasons of CandidatesResolved when it is False."""
 MOST_CHARACTERS: Final = 1024
-"""Of a text in the status."""
+"""Most characters of a text in the status."""
 
 
 @dataclass(frozen=True)
 class Missing:
-    """A candidate that stands for nothing yet."""
+    """A candidate that has no weights yet."""
 
     reason: Reason
     message: str
     """What is missing: the field and the fix."""
     final: bool = False
-    """It will not come, as far as can be told."""
+    """The weights will never exist, as far as the status shows."""
 
 
 Outcome = ResolvedCandidate | Missing
 
 
 def sources(raw: Json) -> tuple[str, ...]:
-    """Names of the training jobs that an evaluation as stored measures, while they are not settled."""
+    """Names of the training jobs that a stored evaluation measures, until its candidates are chosen."""
     if raw.get("status", {}).get("candidates"):
         return ()
     jobs = [item["checkpoint"]["job"] for item in raw["spec"].get("candidates", []) if "checkpoint" in item]
@@ -62,9 +62,9 @@ def sources(raw: Json) -> tuple[str, ...]:
 
 
 def resolve(spec: RLEvalJobSpec, jobs: Mapping[str, Json]) -> dict[str, Outcome]:
-    """Name of each candidate, those that `withBase` adds included -> what it stands for, in order.
+    """Name of each candidate, including those that `withBase` adds -> its model and weights, in order.
 
-    `jobs` are the training jobs there are, by name. Server sets are not numbered yet.
+    `jobs` are the existing training jobs, by name. Server sets are not numbered yet.
     """
     found: dict[str, Outcome] = {}
     for candidate in spec.candidates:
@@ -79,7 +79,7 @@ def resolve(spec: RLEvalJobSpec, jobs: Mapping[str, Json]) -> dict[str, Outcome]
 
 
 def numbered(found: list[ResolvedCandidate]) -> tuple[ResolvedCandidate, ...]:
-    """The candidates with the sets of servers that sample for them."""
+    """The candidates with the numbers of the server sets that sample for them."""
     sets: dict[tuple[str | None, ...], int] = {}
     return tuple(
         candidate
@@ -90,7 +90,7 @@ def numbered(found: list[ResolvedCandidate]) -> tuple[ResolvedCandidate, ...]:
 
 
 def conflicts(spec: RLEvalJobSpec, found: tuple[ResolvedCandidate, ...]) -> list[str]:
-    """Candidates that share servers and cannot: a server has one context length."""
+    """Messages about candidates that would share servers but cannot: a server has one context length."""
     first: dict[int, ResolvedCandidate] = {}
     messages = []
     for candidate in found:
@@ -103,7 +103,7 @@ def conflicts(spec: RLEvalJobSpec, found: tuple[ResolvedCandidate, ...]) -> list
 
 
 def lacking(outcomes: Mapping[str, Outcome]) -> Issue | None:
-    """What is missing, over all candidates."""
+    """What all candidates together lack."""
     missing = [item for item in outcomes.values() if isinstance(item, Missing)]
     if not missing:
         return None
@@ -111,7 +111,7 @@ def lacking(outcomes: Mapping[str, Outcome]) -> Issue | None:
 
 
 def waits_until(job: RLEvalJob, outcomes: Mapping[str, Outcome], now: datetime) -> datetime | None:
-    """When a job goes on without what is missing; None: there is nothing to wait for."""
+    """When a job continues without what is missing; None: there is nothing to wait for."""
     if not any(isinstance(item, Missing) and not item.final for item in outcomes.values()):
         return None
     end = (job.metadata.creation_timestamp or now) + timedelta(seconds=job.spec.pending_deadline_seconds)
@@ -119,8 +119,10 @@ def waits_until(job: RLEvalJob, outcomes: Mapping[str, Outcome], now: datetime) 
 
 
 def unresolved(context: Context) -> dict[str, str]:
-    """Candidates that the job goes on without: name -> why. A function of spec and choice, so that the
-    processes are told the same for as long as the job lives."""
+    """Candidates that the job continues without: name -> why.
+
+    The result depends only on spec and choice, so the processes receive the same one for the job's lifetime.
+    """
     chosen = {candidate.name for candidate in context.candidates}
     told: dict[str, str] = {}
     for candidate in context.evaluation.spec.candidates:
@@ -142,7 +144,7 @@ def kept(context: Context) -> Context:
 
 
 def without_lost_sets(context: Context, observed: Observed) -> Context:
-    """The job with the sets of servers given up that cannot come up: their candidates fail alone."""
+    """The job without the server sets that cannot start. Only their candidates fail."""
     lost = {
         number: issue
         for number in wanted_sets(context)
@@ -160,14 +162,14 @@ def _lost(candidate: ResolvedCandidate, lost: Mapping[int, Issue]) -> ResolvedCa
 
 
 def as_chosen(context: Context) -> tuple[ResolvedCandidate, ...]:
-    """The candidates as the job's processes are told of them, the same for as long as the job lives."""
+    """The candidates as the job's processes receive them, the same for the job's lifetime."""
     return tuple(
         each.model_copy(update={"lost_reason": None, "lost_message": None}) for each in context.candidates
     )
 
 
 def wanted_sets(context: Context) -> tuple[int, ...]:
-    """Sets of servers that are needed now: the coordinator's list, and at most spec.parallelism."""
+    """Server sets that are needed now: the coordinator's list, at most spec.parallelism of them."""
     job = context.evaluation
     chosen = context.candidates or job.status.candidates
     known = {candidate.server_set for candidate in chosen if candidate.lost_reason is None}
@@ -260,7 +262,7 @@ def _model(candidate: str, job: str, jobs: Mapping[str, Json]) -> ModelSpec | Mi
 def _largest_rank(
     candidate: str, job: str, model: ModelSpec, jobs: Mapping[str, Json]
 ) -> int | Missing | None:
-    """Of the job's adapters, which a remedy may have made wider; None where it has none."""
+    """Largest rank of the job's adapters, which a remedy may have raised; None if it has none."""
     try:
         return largest_rank(model, CollapseSpec.model_validate(jobs[job]["spec"].get("collapse", {})))
     except ValidationError as invalid:
@@ -295,10 +297,11 @@ def _weights(name: str, wanted: CandidateCheckpoint, job: Json) -> Weights | Mis
 
 
 def _kept(newest: Weights, status: RLTrainingJobStatus, spec: Json) -> Weights:
-    """Of a job that goes on, the newest weights that stay while servers load them.
+    """The newest weights of a running job that remain while servers load them.
 
-    Those of a validated step stay for good. Until there is one, those of the newest checkpoint, which stay
-    for spec.checkpoints.keepLast checkpoints more. Of full weights a checkpoint's folder may not hold all.
+    The weights of a validated step remain permanently. Until there is one, the weights of the newest
+    checkpoint are used, which remain for spec.checkpoints.keepLast more checkpoints. Full weights are not
+    used from a checkpoint, since its folder may lack some of them.
     """
     folder, checkpoints = newest.uri.rpartition("/")[0], status.checkpoints
     best = checkpoints.best.step if checkpoints and checkpoints.best else 0
@@ -311,7 +314,7 @@ def _kept(newest: Weights, status: RLTrainingJobStatus, spec: Json) -> Weights:
 def _of_step(
     field: str, wanted: CandidateCheckpoint, status: RLTrainingJobStatus, newest: Weights | None, ended: bool
 ) -> Weights | Missing:
-    """Whether the step is still kept is seen by who reads the store."""
+    """The weights of a step. Only who reads the store learns whether the step is still kept."""
     assert wanted.step is not None
     folder = _weights_folder(status, newest)
     uri = None if folder is None else f"{folder}/{wanted.step:06d}"
@@ -329,7 +332,7 @@ def _of_step(
 
 
 def _weights_folder(status: RLTrainingJobStatus, newest: Weights | None) -> str | None:
-    """Where a training job publishes, as soon as it says so."""
+    """The folder to which a training job publishes; None until its status names it."""
     if newest is not None:
         return newest.uri.rpartition("/")[0]
     root = status.artifacts.uri if status.artifacts else None
@@ -337,7 +340,7 @@ def _weights_folder(status: RLTrainingJobStatus, newest: Weights | None) -> str 
 
 
 def _other_weights(field: str, wanted: CandidateCheckpoint, uri: str) -> Missing:
-    """A job of this name that was made again publishes elsewhere: what was meant never comes back."""
+    """A job that was made again under this name publishes elsewhere, so the wanted weights never appear."""
     text = (
         f"step {wanted.step} of RLTrainingJob {wanted.job} lies at {uri}, not at {wanted.uri}: those are "
         f"weights of another run or step; write {uri} if its weights are meant, or name another candidate"
@@ -364,7 +367,7 @@ def _no_checkpoint(field: str, text: str, *, final: bool) -> Missing:
 
 def _conflict(spec: RLEvalJobSpec, one: ResolvedCandidate, other: ResolvedCandidate) -> str:
     plain = {candidate.name for candidate in spec.candidates if candidate.model is not None}
-    # The field that can be changed is that of a plain model.
+    # Only the field of a plain model can be changed.
     if other.name not in plain and one.name in plain:
         one, other = other, one
     what = f"{other.name} has {_length(other)} and {one.name}, which shares its servers, {_length(one)}"

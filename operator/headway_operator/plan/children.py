@@ -1,6 +1,6 @@
-"""Whose an object is: a job's, if it is in its namespace and its controllers lead to the job's uid. Pure.
+"""Decides which job an object belongs to: same namespace, and its controllers lead to the job's uid. Pure.
 
-Labels say where to look, and prove nothing: whoever may create an object may write them.
+Labels help to find objects but prove nothing: anyone who may create an object may write them.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from headway_api import names
 from headway_api.document import Json
 
 BETWEEN: Final = ("Job", "Deployment", "ReplicaSet")
-"""Kinds that may stand between a job and its pods."""
+"""Kinds that may be between a job and its pods."""
 LEVELS: Final = 3
-"""Deployment, ReplicaSet, pod."""
+"""Levels of ownership below a job: Deployment, ReplicaSet, pod."""
 LONGEST_GRACE: Final = timedelta(hours=2)
-"""For so long at most a pod is waited for whose controller is gone, whatever grace period it claims: the
-longest that a learner may have."""
+"""Longest grace period of a pod that is waited for after its controller is gone: the longest that a learner
+may have."""
 
 
 def controller(body: Json) -> Json:
-    """The ownerReference of an object's controller; empty where it has none."""
+    """The ownerReference of an object's controller; empty if it has none."""
     owners = body["metadata"].get("ownerReferences") or []
     return next((owner for owner in owners if owner.get("controller")), {})
 
@@ -30,13 +30,12 @@ def controller(body: Json) -> Json:
 def of(
     raw: Json, labelled: Iterable[Json], proved: Collection[str] = ()
 ) -> tuple[tuple[Json, ...], tuple[Json, ...]]:
-    """Of the objects that a job's labels are on, those that are the job's; and pods on their way out that
-    were, as far as can still be told.
+    """The labelled objects that belong to the job; and terminating pods that probably belonged to it.
 
-    `proved` are uids of objects that have been the job's before: who deletes a job with --cascade=orphan
-    takes their owner away, and a controller may be gone before its pods.
-    A pod outlives its Job or its ReplicaSet while it uses its grace period. It is told by their names, which
-    nobody else could give while the job holds them; it is only waited for.
+    `proved` are uids of objects that belonged to the job before. Deleting a job with --cascade=orphan removes
+    their owner, and a controller may be gone before its pods.
+    A pod outlives its Job or ReplicaSet while it uses its grace period. It is recognized by the name of that
+    owner, which nobody else could use while the job held it. The operator only waits for such a pod.
     """
     namespace = raw["metadata"]["namespace"]
     known = [body for body in labelled if body["metadata"]["namespace"] == namespace]

@@ -1,4 +1,4 @@
-"""Conditions that jobs of every kind have, each as a function of the job and its situation. Pure."""
+"""Conditions that jobs of every kind have, each as a function of the job and its health. Pure."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from headway_operator.plan.job_health import JobHealth, needs_help, no_progress
 
 
 def accepted(refusal: str | None) -> Condition:
-    """Whether the spec can be run."""
+    """Whether the spec can run."""
     if refusal is None:
         return condition(ConditionType.ACCEPTED, True, Reason.ACCEPTED)
     return condition(ConditionType.ACCEPTED, False, Reason.INVALID_SPEC, refusal)
 
 
 def preflight(job: Job) -> Condition:
-    """What the coordinator says of its checks."""
+    """What the coordinator reports about its checks."""
     kind, found = ConditionType.PREFLIGHT_PASSED, job.status.preflight
     if found is None or found.state == "Pending":
         return condition(kind, None, Reason.PENDING)
@@ -29,7 +29,7 @@ def preflight(job: Job) -> Condition:
         case "Running":
             return condition(kind, None, Reason.RUNNING)
         case "Sampling":
-            # No numbers: the condition would be another at every episode.
+            # No numbers, or the condition would change at every episode.
             text = "the untrained model samples episodes; see status.preflight"
             return condition(kind, None, Reason.SAMPLING, text)
         case "Failed":
@@ -47,14 +47,14 @@ def preflight(job: Job) -> Condition:
 
 
 def _failed(found: Preflight) -> list[str]:
-    """What each failed check says, with its name where it is one of baseline episodes."""
+    """The message of each failed check, with its name if it uses baseline episodes."""
     static = [check for check in found.checks if not check.passed]
     said = [f"{check.field}: {check.message}" if check.field else check.message for check in static]
     return said + [f"{each.check}: {each.message}" for each in found.findings if each.verdict == "Fail"]
 
 
 def suspended(context: Context, situation: JobHealth) -> Condition:
-    """Whether every pod is gone because it is to be."""
+    """Whether every pod is gone on purpose."""
     kind = ConditionType.SUSPENDED
     if context.held:
         why = held_by(context)
@@ -70,7 +70,7 @@ def suspended(context: Context, situation: JobHealth) -> Condition:
 
 
 def held_by(context: Context) -> Issue:
-    """Why a job is to have no pods. Where its spec says so too, the spec counts; then the pause."""
+    """Why a job should have no pods. The spec comes first, then the pause."""
     found, spent = context.pause, context.exhausted
     told = [f"the job is {pauses.words(context.job, found)}"] if found is not None else []
     told += [budgets.words(context.job, spent)] if spent is not None else []
@@ -80,7 +80,7 @@ def held_by(context: Context) -> Issue:
 
 
 def role(kind: ConditionType, situation: JobHealth, name: str, more: Issue | None = None) -> Condition:
-    """Whether a role can do its work; `more` is what keeps it from that beside its own pods."""
+    """Whether a role can do its work; `more` is an obstacle besides its own pods."""
     health = situation.role(name)
     if health is None:
         reason = Reason.SUCCEEDED if situation.complete else Reason.NOT_STARTED
@@ -96,7 +96,7 @@ def role(kind: ConditionType, situation: JobHealth, name: str, more: Issue | Non
 
 
 def serving(situation: JobHealth) -> list[Condition]:
-    """Servers and sandboxes."""
+    """Conditions of servers and sandboxes."""
     return [
         role(ConditionType.ROLLOUT_READY, situation, names.ROLLOUT),
         role(ConditionType.SANDBOXES_READY, situation, names.BROKER, situation.sandbox_issue),
@@ -104,7 +104,7 @@ def serving(situation: JobHealth) -> list[Condition]:
 
 
 def progressing(context: Context, situation: JobHealth, at_work: Reason) -> Condition:
-    """Whether the job goes forward; `at_work` is the reason while it does."""
+    """Whether the job makes progress; `at_work` is the reason while it does."""
     kind = ConditionType.PROGRESSING
     if situation.failure or situation.complete:
         return condition(kind, False, Reason.FAILED if situation.failure else Reason.SUCCEEDED)
@@ -120,14 +120,14 @@ def progressing(context: Context, situation: JobHealth, at_work: Reason) -> Cond
 
 
 def first_reason(situation: JobHealth) -> str:
-    """That of sandboxes, or the first role's in trouble; a role that just takes its time has none."""
+    """The reason of the sandboxes, or of the first role with an issue. A role that is only slow has none."""
     patient = Reason.PODS_NOT_READY if situation.at_work else Reason.STARTING
     issues = [situation.sandbox_issue, *(health.issue for health in situation.roles)]
     return next((issue.reason for issue in issues if issue), patient)
 
 
 def waiting_for(situation: JobHealth) -> str:
-    """Roles that cannot do their work, and why. A coordinator that waits for a sandbox is ready after it."""
+    """Roles that cannot do their work, and why. A coordinator becomes ready after the sandbox it waits for."""
     if situation.sandbox_issue:
         return "; ".join(said_once([issue.message for issue in situation.issues]))
     short = [health for health in situation.roles if health.pending_since or not health.ready]
@@ -141,8 +141,8 @@ def waiting_for(situation: JobHealth) -> str:
 
 
 def said_once(messages: list[str]) -> list[str]:
-    """Without those that another one has within it: of sandboxes that are never made, the coordinator says
-    the same, without pod and fix."""
+    """The messages without those that another one contains. For sandboxes that are never created, the
+    coordinator reports the same fault without pod and fix."""
     different = [*dict.fromkeys(messages)]
     return [
         each for each in different if not any(_holds(other, each) for other in different if other != each)
@@ -150,13 +150,13 @@ def said_once(messages: list[str]) -> list[str]:
 
 
 def _holds(longer: str, message: str) -> bool:
-    """Whether one message of a field says what another one of that field does."""
+    """Whether one message of a field contains another one of that field."""
     field, mark, words = message.partition(": ")
     return bool(mark) and longer.startswith(field + mark) and words in longer
 
 
 def kstatus(context: Context, situation: JobHealth, progress: Condition) -> list[Condition]:
-    """Ready, Stalled and Reconciling: what GitOps tools judge the job by. `progress` is Progressing."""
+    """Ready, Stalled and Reconciling, by which GitOps tools judge the job. `progress` is Progressing."""
     ready, reconciling = ConditionType.READY, ConditionType.RECONCILING
     policy = context.spec.readiness_policy
     if situation.failure:
@@ -187,10 +187,13 @@ def kstatus(context: Context, situation: JobHealth, progress: Condition) -> list
 
 
 def at_rest(context: Context) -> list[Condition]:
-    """Of a job that is suspended. Every pod is gone, as its spec asks, so nothing is left to wait for. But a
-    job that counts as ready by its success has none, and gets none until somebody resumes it: a pipeline that
-    waits for it neither goes on nor waits in vain. And a job that is paused, or whose budget is exhausted, is
-    not as its spec asks, whatever counts as ready."""
+    """Conditions of a suspended job.
+
+    It is ready: every pod is gone, as its spec asks, so nothing is left to wait for. But a job with the
+    readiness policy Succeeded is stalled: it cannot succeed until somebody resumes it, so a pipeline neither
+    continues nor waits in vain. A job that is paused, or whose budget is exhausted, is not as its spec asks,
+    so it is stalled under every policy.
+    """
     why = held_by(context)
     if why.reason in (Reason.PAUSED, Reason.BUDGET_EXHAUSTED):
         return stuck(why)
@@ -201,7 +204,7 @@ def at_rest(context: Context) -> list[Condition]:
 
 
 def stuck(why: Issue) -> list[Condition]:
-    """Nothing will come of it without somebody's help."""
+    """Conditions of a job that needs somebody's help to continue."""
     return trio(
         condition(ConditionType.READY, False, why.reason, why.message),
         condition(ConditionType.STALLED, True, why.reason, why.message),
@@ -211,7 +214,7 @@ def stuck(why: Issue) -> list[Condition]:
 def trio(
     ready: Condition, stalled: Condition | None = None, working: Condition | None = None
 ) -> list[Condition]:
-    """All three; those not given are False."""
+    """All three conditions; an omitted one is False."""
     return [
         ready,
         stalled or condition(ConditionType.STALLED, False, Reason.RECONCILED),

@@ -1,4 +1,4 @@
-"""What a container of a job's podTemplate may hold: listed fields, none that acts outside its pod. Pure."""
+"""Which fields a container of a job's podTemplate may set: none that acts outside its pod. Pure."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ SECURITY: Final = frozenset(
         "seccompProfile",
     }
 )
-"""Fields of a container's securityContext that may be written; the restricted values win."""
+"""Fields of a container's securityContext that a job may write; the restricted values win."""
 UNCONFINED: Final = "Unconfined"
 PROFILE: Final = "may not be set in a job; leave it out, for RuntimeDefault"
 PROBES: Final = ("livenessProbe", "readinessProbe", "startupProbe")
@@ -56,7 +56,7 @@ OWN_ADDRESS: Final = (
 
 
 def refusals(container: Json, path: str) -> Iterator[str]:
-    """What is wrong with a container at `path`: each names the field and the way out."""
+    """What is wrong with a container at `path`: each message names the field and the way out."""
     for key in container:
         if key not in FIELDS:
             yield f"{path}.{key} may not be set in a job; {ROLE_TEMPLATES}"
@@ -75,7 +75,7 @@ def refusals(container: Json, path: str) -> Iterator[str]:
 
 
 def _hosts(asked: Any, path: str) -> Iterator[str]:
-    """Addresses to which the kubelet would be sent."""
+    """Refuse addresses to which the kubelet would send requests."""
     for how in REQUESTS:
         if "host" in _mapping(_mapping(asked).get(how)):
             yield f"{path}.{how}.host {OWN_ADDRESS}"

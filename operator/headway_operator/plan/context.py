@@ -1,4 +1,4 @@
-"""What every planner is given, and the metadata that every object of a job carries."""
+"""The input of every planner, and the metadata that every object of a job carries."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ JobSpec = RLTrainingJobSpec | RLEvalJobSpec
 JobStatus = RLTrainingJobStatus | RLEvalJobStatus
 
 OWN_ACCOUNT: Final = frozenset({names.BROKER, names.SANDBOX})
-"""Roles that never run as the user's account: the broker's makes pods, the sandboxes' has nothing."""
+"""Roles that never run as the user's account: the broker's may create pods, the sandboxes' has no rights."""
 
 
 class Mode(StrEnum):
-    """How a wanted object is brought about."""
+    """How the operator creates and maintains a wanted object."""
 
     APPLY = "apply"
     """Server-side apply: the object is always as planned."""
     PIN = "pin"
-    """Created if absent, then left alone but for `replicas`: a running job keeps the images and settings it
-    started with when the operator is upgraded under it."""
+    """Created if absent; afterwards only `replicas` changes. So a running job keeps its images and settings
+    when the operator is upgraded."""
     SECRET = "secret"
     """Created if absent, with fresh keys, and never read."""
 
@@ -58,7 +58,7 @@ class Wanted:
 
     @property
     def replicas(self) -> int | None:
-        """Of a Deployment."""
+        """Number of replicas of a Deployment."""
         return self.body["spec"].get("replicas") if self.body["kind"] == "Deployment" else None
 
 
@@ -69,40 +69,40 @@ class Context:
     job: Job
     platform: OperatorConfig
     warm_start: StartingWeights | None = None
-    """The weights that stand for `spec.model.warmStart.job`."""
+    """The weights chosen for `spec.model.warmStart.job`."""
     candidates: tuple[ResolvedCandidate, ...] = ()
-    """What the candidates of an RLEvalJob stand for."""
+    """The resolved candidates of an RLEvalJob."""
 
     @property
     def kind(self) -> str:
-        """Of the job."""
+        """Kind of the job."""
         return self.job.kind
 
     @property
     def stem(self) -> str:
-        """What the names of the job's objects begin with."""
+        """Prefix of the names of the job's objects."""
         return names.stem(self.kind, self.name)
 
     @property
     def name(self) -> str:
-        """Of the job."""
+        """Name of the job."""
         return self.job.metadata.name
 
     @property
     def namespace(self) -> str:
-        """Of the job and everything that belongs to it."""
+        """Namespace of the job and everything that belongs to it."""
         return self.job.metadata.namespace
 
     @property
     def uid(self) -> str:
-        """Of the job."""
+        """Uid of the job."""
         return self.job.metadata.uid
 
     @property
     def cost_labels(self) -> dict[str, str] | None:
-        """The job's labels by which costs are allocated; None where it has none.
+        """The job's labels that allocate costs; None if it has none.
 
-        Headway's own never are: its selectors and policies go by them, and they would get onto pods.
+        Headway's own labels are excluded: selectors and policies use them, and cost labels go onto pods.
         """
         asked = {*self.platform.cost_labels}
         labels = sorted(self.job.metadata.labels.items())
@@ -121,44 +121,44 @@ class Context:
 
     @property
     def exhausted(self) -> Budget | None:
-        """The budget that nothing more of the job fits."""
+        """The budget, if it has no room for more of the job's work."""
         return budgets.standing(self.job)
 
     @property
     def held(self) -> bool:
-        """Whether the job is to have no pods: its spec says so, it is paused, or its budget is exhausted."""
+        """Whether the job should have no pods: it is suspended or paused, or its budget is exhausted."""
         return self.spec.suspend or self.pause is not None or self.exhausted is not None
 
     @property
     def training(self) -> RLTrainingJob:
-        """The job, which trains."""
+        """The job, as a training job."""
         assert isinstance(self.job, RLTrainingJob)
         return self.job
 
     @property
     def evaluation(self) -> RLEvalJob:
-        """The job, which evaluates."""
+        """The job, as an evaluation."""
         assert isinstance(self.job, RLEvalJob)
         return self.job
 
     @property
     def suites(self) -> tuple[Suite, ...]:
-        """Tasks of Inspect AI that the job's candidates are measured on too."""
+        """Tasks of Inspect AI on which the job also measures its candidates."""
         return self.spec.suites if isinstance(self.spec, RLEvalJobSpec) else ()
 
     @property
     def serves_judges(self) -> bool:
-        """Whether a judge's model is the job's own to serve."""
+        """Whether the job serves the model of a judge itself."""
         return any(judge.model is not None for judge in self.spec.judges)
 
     @property
     def opens_gateway(self) -> bool:
-        """Whether agents outside the coordinator's process ask it for their turns."""
+        """Whether agents outside the coordinator's process request their turns from it."""
         return bool(self.suites) or not self.spec.agent.is_builtin
 
     @property
     def hands_over_weights(self) -> bool:
-        """Whether rollout servers take weights out of the learner's memory."""
+        """Whether rollout servers read weights from the learner's memory."""
         spec = self.spec
         return isinstance(spec, RLTrainingJobSpec) and spec.learner.weights.direct(spec.model)
 
@@ -173,7 +173,7 @@ class Context:
         return names.job_labels(self.kind, self.name, self.uid, role)
 
     def selector(self, role: str) -> dict[str, str]:
-        """Labels that pick exactly the pods of a role of this very job."""
+        """Labels that select exactly the pods of one role of this job."""
         return {names.LABEL_JOB_UID: self.uid, names.LABEL_COMPONENT: role}
 
     def child(self, role: str) -> str:
@@ -181,13 +181,13 @@ class Context:
         return names.child(self.stem, role)
 
     def service_account(self, role: str) -> str:
-        """The account a role runs as: the user's where one is named, except for broker and sandboxes."""
+        """The account of a role: the user's if one is named, except for broker and sandboxes."""
         if role in OWN_ACCOUNT:
             return self.child(role)
         return self.spec.service_account_name or self.child(role)
 
     def object(self, api_version: str, kind: str, name: str, role: str | None = None, **body: Any) -> Json:
-        """An object owned by the job: it is gone when the job is gone."""
+        """An object owned by the job, so it is deleted with the job."""
         return {
             "apiVersion": api_version,
             "kind": kind,

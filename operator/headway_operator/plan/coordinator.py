@@ -1,4 +1,4 @@
-"""The coordinator: one pod that must end by itself, so a Job; and the Service that others find it by."""
+"""The coordinator: a Job, since its one pod must end by itself; and a Service, by which others find it."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def _process(context: Context) -> pods.Process:
 
 
 def _endpoint_tokens(context: Context) -> dict[str, tuple[str, str]]:
-    """Folders with the tokens of the endpoints that are measured. A Secret that is missing keeps no other
-    candidate waiting."""
+    """Folders with the tokens of the measured endpoints. A missing Secret does not delay the other
+    candidates."""
     spec = context.spec
     if not isinstance(spec, RLEvalJobSpec):
         return {}
@@ -73,7 +73,7 @@ def _endpoint_tokens(context: Context) -> dict[str, tuple[str, str]]:
 
 
 def _judge_tokens(context: Context) -> dict[str, tuple[str, str]]:
-    """The same of judges."""
+    """The same for judges."""
     return {
         f"{names.JUDGES_DIR}/{judge.name}": (judge.secret_ref.name, names.TOKEN_KEY)
         for judge in context.spec.judges

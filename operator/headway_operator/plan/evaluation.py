@@ -1,7 +1,7 @@
-"""RLEvalJob: candidates that are chosen before anything is made, and sets of rollout servers that come and go
-with them. Pure.
+"""RLEvalJob: candidates are chosen before anything is created; sets of rollout servers come and go with them.
+Pure.
 
-The coordinator owns the condition that only it can judge (`GatePassed`); it stands when the job has ended.
+The coordinator owns the condition that only it can judge (`GatePassed`). It remains after the job has ended.
 """
 
 from __future__ import annotations

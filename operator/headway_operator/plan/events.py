@@ -1,11 +1,11 @@
-"""What is told once, as a Kubernetes Event, because nobody may look at the status. Pure.
+"""Facts that are recorded once, as Kubernetes Events, for people who do not watch the status. Pure.
 
-An event's name is a function of the job's uid and of the fact's key. There is one for each, whoever records
-it again; the API server keeps it for an hour by default.
+An event's name is a function of the job's uid and the fact's key. So each fact has one event, even if it is
+recorded twice. The API server keeps an event for an hour by default.
 
-An operator that runs tells what stands in a status and was not told before. One that has just started knows
-less: what its predecessor recorded, as far as that is still there, and what the status says. So it takes for
-told what stands there, but for what is too new to have been forgotten.
+A running operator records the facts of a status that it has not recorded before. An operator that has just
+started knows only the status and those of its predecessor's events that still exist. So it treats the facts
+of the status as recorded, except those so new that their event would still exist.
 """
 
 from __future__ import annotations
@@ -21,41 +21,41 @@ from headway_operator.plan.facts import facts, has_begun, over
 
 REPORTER: Final = "headway-operator"
 MESSAGE_LIMIT: Final = 1024
-"""The API server takes no longer message."""
+"""Most characters of a message that the API server accepts."""
 REMEMBERED: Final = timedelta(minutes=30)
-"""What has been recorded within this time is still there: the API server keeps events for longer."""
+"""An event recorded within this time still exists, since the API server keeps events for longer."""
 
 
 def news(status: JobStatus, told: Collection[str]) -> list[Fact]:
-    """What there is to tell of a status; `told` are the keys of what was told before."""
+    """The facts of a status that are not recorded yet; `told` are the keys of those that are."""
     return [fact for fact in (*over(told, status), *facts(status)) if fact.key not in told]
 
 
 def told_before(status: JobStatus, recorded: Collection[str], now: datetime) -> set[str]:
-    """What an operator that has just started may take for told.
+    """Keys of the facts that an operator that has just started treats as recorded.
 
     Args:
-        status: as it is stored, before this operator changes it.
-        recorded: keys of the job's events that are still there.
-        now: the time.
+        status: the stored status, before this operator changes it.
+        recorded: keys of the job's events that still exist.
+        now: the current time.
     """
     told = {fact.key for fact in facts(status) if not _is_new(fact, recorded, now)}
     return told | {*recorded} | ({"started.once"} if has_begun(status) else set())
 
 
 def _is_new(fact: Fact, recorded: Collection[str], now: datetime) -> bool:
-    """Whether a fact is so young that its event would still be there, had there been one."""
+    """Whether a fact is so new that its event would still exist if it had been recorded."""
     if fact.key in recorded:
         return False
     since = fact.at or fact.not_before
     if since is not None and now - since < REMEMBERED:
         return True
-    # It has come after one that is still remembered.
+    # It follows another event of its series that still exists.
     return any(key.startswith(f"{fact.series}.") for key in recorded)
 
 
 def is_old(status: JobStatus, now: datetime) -> bool:
-    """Whether all that can have happened to a job has been told long ago."""
+    """Whether everything that can happen to a job was recorded long ago."""
     return status.completion_time is not None and now - status.completion_time > REMEMBERED
 
 
@@ -67,7 +67,7 @@ def keys(raw: Json, recorded: Iterable[Json]) -> set[str]:
 
 
 def event(raw: Json, fact: Fact, now: datetime) -> Json:
-    """The Event that tells a fact of a job."""
+    """The Event that records a fact about a job."""
     metadata = raw["metadata"]
     stamp = (fact.at or now).strftime("%Y-%m-%dT%H:%M:%SZ")
     text = fact.message

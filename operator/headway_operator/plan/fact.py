@@ -20,15 +20,17 @@ class Fact:
     at: datetime | None = None
     """When it happened. None: the status does not say."""
     not_before: datetime | None = None
-    """When it can have happened at the earliest, where the status does not say more."""
+    """The earliest time at which it can have happened, if the status does not say more."""
 
     @property
     def series(self) -> str:
-        """The key without its last part: what may happen again, later or further on."""
+        """The key without its last part. Facts of one series may recur, at a later time or step."""
         return self.key.rpartition(".")[0]
 
 
 def tenth(step: int, most: int | None) -> int:
-    """The tenth of a job's steps that a step is in; 0 of a job without an end. What may come at any step is
-    told once in each tenth."""
+    """The tenth of a job's steps that contains a step; 0 for a job without an end.
+
+    Facts that may occur at any step are recorded once in each tenth.
+    """
     return 10 * min(step, most) // most if most else 0

@@ -1,8 +1,8 @@
-"""What of a job's status is worth a word to whoever does not look at it. Pure.
+"""Facts in a job's status that are worth an event for people who do not watch it. Pure.
 
-A fact stands as long as the status says so. Its key is made of what happened and when: a condition's
-transition, a step, a count. So the same status always has the same facts, and one that was told is known
-again. Of a beginning that has been told, the end is told too, under the beginning's own time.
+A fact exists as long as the status shows it. Its key contains what happened and when: a condition's
+transition, a step, a count. So the same status always has the same facts, and a recorded fact is recognized.
+If a beginning was recorded, its end is recorded too, under the time of the beginning.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from headway_operator.plan.context import JobStatus
 from headway_operator.plan.fact import Fact, tenth
 
 OTHERWISE_TOLD: Final = (Reason.SUSPENDED, Reason.PAUSED, Reason.BUDGET_EXHAUSTED, Reason.INVALID_SPEC)
-"""Reasons of Stalled of which another fact tells."""
+"""Reasons of Stalled that another fact reports."""
 NOT_MADE: Final = (
     Reason.IMAGE_PULL_FAILED,
     Reason.CREATE_FAILED,
@@ -31,19 +31,19 @@ NOT_MADE: Final = (
     Reason.DISRUPTED,
     Reason.PROCESS_FAILED,
 )
-"""Reasons of Progressing of which an event tells while the job may still come up by itself."""
+"""Reasons of Progressing that an event reports while the job may still start by itself."""
 ESTIMATED_FROM: Final = {
     "Data": "by its data and limits",
     "Preflight": "by the episodes of its preflight",
     "Running": "by the episodes it has played",
 }
-"""Basis of an estimate, in words."""
+"""The basis of an estimate, as text."""
 AWAITED: Final = (Reason.WAITING_FOR_WEIGHTS, Reason.CANDIDATE_MISSING, Reason.CHECKPOINT_MISSING)
-"""Reasons of Ready of which an event tells: another job is not there, or has not come so far."""
+"""Reasons of Ready that an event reports: another job is missing, or has not progressed far enough."""
 
 
 def facts(status: JobStatus) -> list[Fact]:
-    """What stands in a status."""
+    """The facts in a status."""
     found = [fact for known in status.conditions if (fact := _of_condition(known, status))]
     if not is_finished(status.conditions):
         found += [*_refused(status), *_stalled(status), *_not_made(status), *_failing(status)]
@@ -58,9 +58,9 @@ def facts(status: JobStatus) -> list[Fact]:
 
 
 def over(told: Collection[str], status: JobStatus) -> Iterator[Fact]:
-    """Of what was told as beginning, what has ended since. What a job's own end cut short is not told.
+    """The ends of what was recorded as beginning; nothing once the job itself has ended.
 
-    Whoever may write events can write one in the operator's name: a key without a time tells nothing.
+    Anyone who may write events can write one in the operator's name, so a key without a time is ignored.
     """
     if is_finished(status.conditions):
         return
@@ -73,7 +73,7 @@ def over(told: Collection[str], status: JobStatus) -> Iterator[Fact]:
 
 
 def _mended(what: str, when: str, since: str, status: JobStatus) -> Iterator[Fact]:
-    """That a condition which was bad is good again."""
+    """The fact that a bad condition is good again."""
     if what == "stalled" and (known := _in_state(status, ConditionType.STALLED, "False")):
         text = f"the job had been stalled since {since}, and is not any more"
         yield Fact(f"nolongerstalled.{when}", "NoLongerStalled", text, at=known.last_transition_time)
@@ -95,7 +95,7 @@ def has_begun(status: JobStatus) -> bool:
 
 
 def _of_condition(known: Condition, status: JobStatus) -> Fact | None:
-    """What a condition's last transition was."""
+    """The fact of a condition's last transition."""
     words = known.message
     match known.type, known.status, known.reason:
         case ConditionType.ACCEPTED, "True", _:
@@ -140,8 +140,10 @@ def _suspended(known: Condition, status: JobStatus) -> Fact:
 
 
 def _paused(known: Condition, status: JobStatus) -> Fact | None:
-    """By the pause's own time: `suspend`, set and taken back meanwhile, makes no other pause of it. What may
-    be long comes last, so that no limit cuts the command."""
+    """The pause, keyed by its own time: setting and unsetting `suspend` meanwhile makes no second pause.
+
+    Long text comes last, so that no limit cuts the command.
+    """
     if known.reason != Reason.PAUSED or not isinstance(status, RLTrainingJobStatus) or not status.pause:
         return None
     found = status.pause
@@ -152,7 +154,7 @@ def _paused(known: Condition, status: JobStatus) -> Fact | None:
 
 
 def _refused(status: JobStatus) -> Iterator[Fact]:
-    """By generation: another spec may be refused too, and the condition stays as it is."""
+    """The refusal, keyed by generation: another spec may be refused without a change of the condition."""
     known = _in_state(status, ConditionType.ACCEPTED, "False")
     if known is not None and known.observed_generation is not None:
         key, since = f"invalidspec.{known.observed_generation}", known.last_transition_time
@@ -166,7 +168,7 @@ def _stalled(status: JobStatus) -> Iterator[Fact]:
 
 
 def _not_made(status: JobStatus) -> Iterator[Fact]:
-    """What pods cannot be made without, unless Stalled tells of it; or which other job is waited for."""
+    """What the pods lack, unless Stalled reports it; or which other job is waited for."""
     if _in_state(status, ConditionType.STALLED, "True"):
         return
     for kind, reasons in ((ConditionType.PROGRESSING, NOT_MADE), (ConditionType.READY, AWAITED)):
@@ -178,7 +180,7 @@ def _not_made(status: JobStatus) -> Iterator[Fact]:
 
 
 def _failing(status: JobStatus) -> Iterator[Fact]:
-    """What of the job's own ends episodes again and again."""
+    """The fault of the job's environment or agent that repeatedly ends episodes."""
     known = _in_state(status, ConditionType.HEALTHY, "False")
     if known is not None and known.reason == Reason.EPISODES_FAILING:
         since = known.last_transition_time
@@ -193,14 +195,14 @@ def _restarted(role: Role) -> Fact:
 
 
 def _by_rule(status: JobStatus) -> Iterator[Fact]:
-    """Each failure that a rule decided on. A pod's name is a pod's alone, and its ends are numbered."""
+    """Each failure that a rule decided. The key is unique: a pod's name and the number of its ending."""
     for found in status.failures.matched if status.failures else []:
         key, text = f"failurerulematched.{found.pod}.{found.ending}", failures.sentence(found)
         yield Fact(key, "FailureRuleMatched", text, warning=found.action != "Ignore", at=found.time)
 
 
 def _priced(status: JobStatus) -> Iterator[Fact]:
-    """Corrections of prices, and a price book that is not taken."""
+    """Corrections of prices, and a price book that was not accepted."""
     if (used := status.usage) is None:
         return
     if used.price_corrections:
@@ -213,14 +215,14 @@ def _priced(status: JobStatus) -> Iterator[Fact]:
 
 
 def _unwise(status: RLTrainingJobStatus) -> Iterator[Fact]:
-    """By what is said: an edit that changes nothing of it says nothing new."""
+    """The warnings, keyed by their text: an edit that does not change them records nothing new."""
     if text := "; ".join(status.warnings):
         digest = hashlib.sha256(text.encode()).hexdigest()[:8]
         yield Fact(f"specunwise.{digest}", "SpecUnwise", text, warning=True)
 
 
 def _estimated(status: JobStatus) -> Iterator[Fact]:
-    """Once for each basis: the figures move on with the job."""
+    """The estimate, once for each basis: the figures change as the job progresses."""
     found = status.estimate
     if found is None or found.likely is None:
         return
@@ -231,7 +233,7 @@ def _estimated(status: JobStatus) -> Iterator[Fact]:
 
 
 def _checkpointed(status: RLTrainingJobStatus) -> Iterator[Fact]:
-    """The first one, and then the first of each tenth of the job's steps: eleven at most."""
+    """The first checkpoint, then the first of each tenth of the job's steps: eleven at most."""
     latest = status.checkpoints.latest if status.checkpoints else None
     if latest is None or latest.step == 0:
         return
@@ -254,7 +256,7 @@ def _validated(status: RLTrainingJobStatus) -> Iterator[Fact]:
 
 
 def _changed(status: RLTrainingJobStatus) -> Iterator[Fact]:
-    """Each change of the running job, and what became of it, by its number. What may be long comes last."""
+    """Each change of the running job and its outcome, keyed by its number. Long text comes last."""
     for change in status.remediations:
         cause = change.signal or f"ordered: {change.order}"
         text = f"step {change.step}: {change.remedy} ({cause})"
@@ -275,7 +277,7 @@ def _outcome(change: Remediation) -> str:
 
 
 def _refused_order(status: RLTrainingJobStatus) -> Iterator[Fact]:
-    """By its words: the same order is refused once."""
+    """The refused order, keyed by its text: the same order is recorded once."""
     order = status.remedy_order
     if order is not None and order.state == "Refused":
         digest = hashlib.sha256(order.order.encode()).hexdigest()[:8]
@@ -293,7 +295,7 @@ def _beginning(status: JobStatus) -> str:
 
 
 def _figures(status: JobStatus) -> str:
-    """How far the job has come and what it has cost."""
+    """The job's progress and its cost."""
     found = []
     if isinstance(status, RLTrainingJobStatus):
         if progress := status.progress:
@@ -317,7 +319,7 @@ def _in_state(status: JobStatus, kind: ConditionType, state: str) -> Condition |
 
 
 def _clock(stamp: str) -> str | None:
-    """The time that a key ends with, for people; None of a key that ends with none."""
+    """The time at the end of a key, for people; None if the key has none."""
     try:
         return datetime.fromtimestamp(int(stamp), UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     except (ValueError, OverflowError, OSError):

@@ -1,15 +1,15 @@
-"""What `spec.failurePolicy.rules` make of failures. Pure.
+"""Applies `spec.failurePolicy.rules` to failures. Pure.
 
-Coordinator and learner are Jobs: their rules are their Job's pod failure policy, which also counts. Servers
-and brokers are Deployments: the kubelet starts their processes again in place, and nobody counts by exit
-code. Of these the operator judges each end of a process once. How far it has judged stands in the status, so
-that an operator which is started again goes on from there.
+Coordinator and learner are Jobs: their rules become their Job's pod failure policy, which also counts.
+Servers and brokers are Deployments: the kubelet restarts their processes in place, and nobody counts by exit
+code. For these the operator judges each end of a process once. The status records how far it has judged, so a
+restarted operator continues from there.
 
-Each end is judged when it is seen. Of ends of one process that came between two looks only the last is seen,
-and the others are taken to be like it. A pod that is deleted on purpose has not failed.
+The operator judges an end when it sees it. If a process ended several times between two rounds, only its last
+end is visible, and the others count as equal to it. A pod that was deleted on purpose has not failed.
 
-Restarting a role takes two rounds: the status says which pods have to go, then they go. So the failure is
-counted, whatever becomes of the operator in between, and each pod is deleted once.
+Restarting a role takes two rounds: the status names the pods, then the operator deletes them. So the failure
+is counted even if the operator restarts in between, and each pod is deleted once.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ from headway_operator.plan.observed import (
 )
 
 CONTAINER: Final = {names.JUDGE: names.ROLLOUT, names.SUITE_BROKER: names.BROKER}
-"""Name of a role's own container, where it is not the role's."""
+"""Name of a role's own container, if it differs from the role."""
 RULE_ROLE: Final = {names.SUITE_BROKER: names.BROKER}
-"""The role that rules know a role as, where it is another."""
+"""The name of a role in rules, if it differs."""
 DISRUPTED: Final = "DisruptionTarget"
 OWN_RULES: Final = 2
 """Rules of a Job's pod failure policy that come before the user's."""
 MATCHED_AT: Final = re.compile(r"matching FailJob rule at index (\d+)")
-"""How the Job controller names the rule that failed a Job."""
+"""The Job controller's message about the rule that failed a Job."""
 
 
 def pod_failure_policy(role: str, rules: Sequence[FailureRule]) -> Json:
-    """Of the Job of a role: what is fixed, then the user's rules, then that a disruption is not counted.
+    """The policy of a role's Job: fixed rules, then the user's rules, then a rule that ignores disruptions.
 
-    A fault that only a change can mend fails the Job at once, and a fresh start that is no failure is not
-    counted. Rules about other roles are left out.
+    A fault that only a change can fix fails the Job at once. A restart that is no failure is not counted.
+    Rules for other roles are omitted.
     """
     users = [_as_job_rule(role, rule) for rule in rules]
     return {
@@ -69,7 +69,7 @@ def pod_failure_policy(role: str, rules: Sequence[FailureRule]) -> Json:
 def _as_job_rule(role: str, rule: FailureRule) -> Json | None:
     if rule.role not in (None, role):
         return None
-    # To a Job, pods that are started again together are pods that failed.
+    # A Job counts pods that restart together as failed pods.
     action = "Count" if rule.action == "Restart" else rule.action
     if rule.on_exit_codes is not None:
         found = rule.on_exit_codes
@@ -84,26 +84,26 @@ def _codes(container: str, operator: str, values: Iterable[int]) -> Json:
 
 @dataclass(frozen=True)
 class Ending:
-    """An end of a process, or the failure of a whole pod."""
+    """The end of a process, or the failure of a whole pod."""
 
     role: str
     pod: str
     number: int
-    """Which end of the pod's process, from 1; 0: the pod has failed."""
+    """Number of this end of the pod's process, from 1; 0: the pod has failed."""
     at: datetime
     code: int | None = None
     """Exit code of the role's container; None: it has not ended."""
     conditions: dict[str, Json] = field(default_factory=dict)
-    """Those of the pod, where it has failed."""
+    """Conditions of the pod, if it has failed."""
 
     @property
     def is_fixed(self) -> bool:
-        """Whether the exit code says what follows, whatever the rules say."""
+        """Whether the exit code decides what follows, regardless of the rules."""
         return self.code in (exits.PERMANENT, exits.ANEW)
 
 
 def decided(rules: Sequence[FailureRule], ending: Ending) -> MatchedFailure | None:
-    """What the first rule that matches makes of a failure; None where none does."""
+    """The decision of the first rule that matches a failure; None if none does."""
     if ending.is_fixed:
         return None
     role = RULE_ROLE.get(ending.role, ending.role)
@@ -126,7 +126,7 @@ def decided(rules: Sequence[FailureRule], ending: Ending) -> MatchedFailure | No
 
 
 def _matches_code(rule: FailureRule, code: int | None) -> bool:
-    """0 is no failure, so that NotIn does not match it either."""
+    """Whether a rule matches an exit code. 0 is no failure, so NotIn does not match it either."""
     if rule.on_exit_codes is None or not code:
         return False
     return (code in rule.on_exit_codes.values) == (rule.on_exit_codes.operator == "In")
@@ -141,9 +141,9 @@ def _matching_condition(rule: FailureRule, ending: Ending) -> str | None:
 
 
 def judged(context: Context, observed: Observed) -> Observed:
-    """What is seen, with what the job's rules make of it."""
+    """The observed cluster, with the decisions of the job's rules."""
     before, rules = context.job.status.failures, context.spec.failure_policy.rules
-    if not rules:  # or they cannot be read, in a spec that is refused: what was decided stands
+    if not rules:  # or a refused spec, whose rules cannot be read: earlier decisions remain
         return _with(observed, before)
     count = _Count(rules, before or Failures(), observed)
     for role, kind in WORKLOADS.items():
@@ -160,7 +160,7 @@ def _with(observed: Observed, failures: Failures | None) -> Observed:
 
 
 class _Count:
-    """One look at all pods of a job, beginning with what was known before."""
+    """One round over all pods of a job, starting from what was known before."""
 
     def __init__(self, rules: Sequence[FailureRule], before: Failures, observed: Observed) -> None:
         self._rules = rules
@@ -171,10 +171,10 @@ class _Count:
         self._units = {(unit.role, unit.unit): unit.model_copy() for unit in before.roles}
         self._fresh: list[MatchedFailure] = []
         self._restarts: dict[tuple[str, str], datetime] = {}
-        """Role and unit to start again, and when the failure was."""
+        """Role and unit to restart -> time of the failure."""
 
     def pod_of_job(self, pod: Json) -> None:
-        """The Job counts; here is found which rule it went by."""
+        """Find the rule that a Job applied; the Job itself counts."""
         known = self._known.get(_name(pod))
         if pod.get("status", {}).get("phase") == "Failed" and not (known and known.restarting):
             found = decided(self._rules, _failure(pod, number=1))
@@ -182,7 +182,7 @@ class _Count:
         self._keep(known)
 
     def pod_of_deployment(self, pod: Json) -> None:
-        """Judge what is new of a pod."""
+        """Judge the new ends of a pod's processes."""
         known = self._known.get(_name(pod), PodEndings(pod=_name(pod)))
         failed = _has_failed(pod)
         if known.restarting or known.over or (is_ending(pod) and not failed):
@@ -200,7 +200,7 @@ class _Count:
         return self._keep(PodEndings(pod=known.pod, endings=most, others=max(others, known.others)))
 
     def _judge(self, pod: Json, ending: Ending, *, times: int, unmatched: int) -> None:
-        """Count so many ends of a process; `unmatched` of them where no rule matches."""
+        """Count `times` ends of a process, or `unmatched` ends if no rule matches."""
         found, unit = decided(self._rules, ending), self._unit(pod)
         if found is None:
             unit.counted += 0 if ending.code == exits.ANEW else unmatched
@@ -224,7 +224,7 @@ class _Count:
             self._pods[entry.pod] = entry
 
     def result(self) -> Failures | None:
-        """All that is known now; None: nothing."""
+        """Everything known now; None: nothing."""
         matched = _newest(self._before.matched, self._fresh)
         new = {_id(found) for found in matched} - {_id(found) for found in self._before.matched}
         for found in matched:
@@ -241,7 +241,7 @@ class _Count:
         return made if made != Failures() else None
 
     def _mark(self, role: str, unit: str, at: datetime) -> None:
-        """The pods that ran by then have to go."""
+        """Mark the pods that existed at that time for deletion."""
         for pod in self._observed.pods(role):
             older = moment(pod["metadata"]["creationTimestamp"]) <= at
             if older and unit_of(pod) == unit and not (is_over(pod) or is_ending(pod)):
@@ -250,7 +250,7 @@ class _Count:
 
 
 def to_delete(context: Context, observed: Observed) -> tuple[Json, ...]:
-    """The pods that a rule has go, as the stored status says."""
+    """The pods that the stored status marks for a restart by a rule."""
     stored = context.job.status.failures
     going = {entry.pod for entry in stored.pods if entry.restarting} if stored else set()
     found = [pod for pod in observed.pods() if role_of(pod) in WORKLOADS and _name(pod) in going]
@@ -258,7 +258,7 @@ def to_delete(context: Context, observed: Observed) -> tuple[Json, ...]:
 
 
 def counted(observed: Observed, role: str) -> int | None:
-    """Failures that count, of the Deployments of a role that are seen; None: no rule counts them."""
+    """Counted failures of the existing Deployments of a role; None: no rule counts them."""
     if observed.failures is None:
         return None
     seen = {unit_of(body) for body in observed.of_kinds("Deployment") if role_of(body) == role}
@@ -266,13 +266,13 @@ def counted(observed: Observed, role: str) -> int | None:
 
 
 def ends_the_job(observed: Observed) -> str | None:
-    """The words of the first rule that has the job fail, if one matched."""
+    """The text of the first matched rule that fails the job, if any."""
     found = observed.failures.matched if observed.failures else []
     return next((sentence(each) for each in found if each.action == "FailJob"), None)
 
 
 def named_by_job(context: Context, role: str, failed: Json) -> int | None:
-    """Place of the user's rule that a failed Job of a role names; None where it names none of them."""
+    """Index of the user's rule that a role's failed Job names; None if it names none of them."""
     found = MATCHED_AT.search(failed.get("message", ""))
     own = [n for n, rule in enumerate(context.spec.failure_policy.rules) if rule.role in (None, role)]
     at = int(found[1]) - OWN_RULES if found else -1
@@ -280,14 +280,14 @@ def named_by_job(context: Context, role: str, failed: Json) -> int | None:
 
 
 def of_pod(observed: Observed, pod: Json) -> str:
-    """What to add to what is said of a pod; empty where no rule matched its last failure."""
+    """Suffix for a message about a pod: the rule that matched its last failure; empty if none did."""
     found = observed.failures.matched if observed.failures else []
     last = next((each for each in reversed(found) if each.pod == _name(pod)), None)
     return f" ({rule_words(last.rule)}: {last.action})" if last is not None else ""
 
 
 def of_role(observed: Observed, role: str) -> str:
-    """The same of the last failure of a role."""
+    """The same for the last failure of a role."""
     found = observed.failures.matched if observed.failures else []
     known = RULE_ROLE.get(role, role)
     last = next((each for each in reversed(found) if each.role == known), None)
@@ -320,7 +320,7 @@ def _name(pod: Json) -> str:
 
 
 def _has_failed(pod: Json) -> bool:
-    """By itself or by the cluster; not one that was deleted because it is wanted no more."""
+    """Whether a pod failed by itself or by the cluster. A pod deleted because nobody wants it has not."""
     evicted = is_ending(pod) and holds(pod, DISRUPTED) is not None
     return pod.get("status", {}).get("phase") == "Failed" or evicted
 
@@ -342,15 +342,17 @@ def _last_end(container: Json) -> Json:
 
 
 def _endings(container: Json) -> int:
-    """How often a container's process has ended. A restart is counted when it is made: one that waits for its
-    back-off has ended once more."""
+    """How often a container's process has ended.
+
+    Kubernetes counts a restart when it happens, so a container in back-off has ended once more than that.
+    """
     state = container.get("state", {})
     waits = (state.get("waiting") or {}).get("reason") == "CrashLoopBackOff"
     return int(container.get("restartCount", 0)) + int(bool(state.get("terminated")) or waits)
 
 
 def _failure(pod: Json, *, number: int, whole: bool = True) -> Ending:
-    """The last failure of a pod: of its process, or of the `whole` of it."""
+    """The last failure of a pod: of its process, or with `whole` of the pod itself."""
     ended = _last_end(_own_container(pod))
     return Ending(
         role=role_of(pod) or "",
@@ -363,7 +365,7 @@ def _failure(pod: Json, *, number: int, whole: bool = True) -> Ending:
 
 
 def _moments(pod: Json, ended: Json) -> Iterator[datetime]:
-    """When it was: of a process that has ended its own word, else when the pod was disrupted."""
+    """When the failure was: when the process ended, else when the pod was disrupted."""
     disrupted = holds(pod, DISRUPTED) or {}
     if stamp := ended.get("finishedAt") or disrupted.get("lastTransitionTime"):
         yield moment(stamp)

@@ -1,13 +1,13 @@
 """How a namespace's budget is shared by its jobs. Pure.
 
-    need     what a job cannot go on without: given whole, first to the jobs that have the least
-    wish     what it would use next: what is left after that, so that nobody has more than who has least,
-             unless that one wished for no more (max-min fairness)
-    end      of a job whose coordinator ended in order, what it used; else all that it was granted
-    fact     what a job has used beyond its grant counts, and is never given to another
+    need     what a job must have to continue: granted whole, first to the jobs that have the least
+    wish     what a job would use next: the rest is shared by max-min fairness, so a job has more than
+             another only if that one wished for no more
+    end      an ended job is charged what it used if its coordinator ended in order, else its whole grant
+    fact     what a job has used beyond its grant counts, and is never granted to another
 
-A grant never shrinks, for nobody could take back what its coordinator has reserved. Together grants and what
-ended jobs used are at most the limit, unless the limit was lowered or facts went beyond it.
+A grant never shrinks, because its coordinator may have reserved it. Grants and the usage of ended jobs together
+are at most the limit, unless the limit was lowered or facts exceeded it.
 """
 
 from __future__ import annotations
@@ -28,41 +28,41 @@ from headway_api.spec.budget import RLBudget
 from headway_api.spec.lifecycle import USD, TokenBudget, limits_of
 
 STEPS: Final = {True: Decimal("0.0001"), False: Decimal(1)}
-"""The least part of US dollars, and of tokens, that is granted."""
+"""Smallest unit that is granted. True: of US dollars; False: of tokens."""
 LOW: Final = Decimal("0.2")
 NAMED_MOST: Final = 8
-"""Jobs that a message names."""
+"""Most jobs that a message names."""
 NOTHING: Final = Decimal(0)
 MOST: Final = Decimal(10**15)
-"""No amount that is told counts for more."""
+"""Upper bound of any reported amount."""
 Amounts = Mapping[str, Decimal]
-"""By name of the limit."""
+"""Amounts by the name of the limit."""
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A job of the namespace: what it has used, and what it asks for."""
+    """A job of the namespace, with what it has used and what it asks for."""
 
     uid: str
     kind: str
     name: str
     created: str
-    """When, as the API server writes it: jobs alike are served in this order."""
+    """Creation time as the API server writes it: otherwise equal jobs are served in this order."""
     ended: bool = False
-    """It has ended, and its pods are gone."""
+    """The job has ended, and its pods are gone."""
     closed: bool = False
-    """Its coordinator has ended in order: `used` is the last word."""
+    """Its coordinator has ended in order, so `used` is final."""
     spent: Amounts = field(default_factory=dict)
     used: Amounts = field(default_factory=dict)
-    """What is spent, and what runs may use beyond that."""
+    """What the job has spent, plus what its running work may use beyond that."""
     needed: Amounts = field(default_factory=dict)
     wished: Amounts = field(default_factory=dict)
     held: Amounts = field(default_factory=dict)
-    """What its status lets it use, by whatever RLBudget."""
+    """What its status lets it use, from any RLBudget."""
     unheard: bool = False
-    """It ran before the budget bounded it, and has not told yet what it has used."""
+    """The job ran before the budget bounded it, and has not reported its usage yet."""
     bill: Amounts = field(default_factory=dict)
-    """What its status says that it has used, whether or not a budget bounds it."""
+    """Usage in its status, whether or not a budget bounds the job."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Share:
     claim: Claim
     granted: Amounts
     refused: Amounts = field(default_factory=dict)
-    """Limits whose need could not be given -> that need."""
+    """Limits whose need could not be granted -> that need."""
 
 
 @dataclass(frozen=True)
@@ -80,16 +80,16 @@ class Shared:
     """How a budget is shared."""
 
     ended: Amounts
-    """What jobs that have ended used."""
+    """Usage charged to ended jobs."""
     ended_jobs: int
     shares: Sequence[Share] = ()
     unheard: Sequence[Claim] = ()
-    """Jobs for whose word all others wait."""
+    """Jobs whose report all others wait for."""
     beyond: int = 0
-    """Jobs that are too many."""
+    """Number of jobs beyond the maximum."""
 
     def left(self, limits: Amounts) -> dict[str, Decimal]:
-        """What is neither used by ended jobs nor granted; below 0 where facts went beyond the limit."""
+        """What is neither used by ended jobs nor granted; below 0 if facts exceeded the limit."""
         return {name: most - self.ended[name] - self._granted(name) for name, most in limits.items()}
 
     def _granted(self, name: str) -> Decimal:
@@ -97,7 +97,7 @@ class Shared:
 
 
 def claim(job: Json) -> Claim:
-    """What a job as it is stored has used and asks for. One that is suspended or deleted asks for nothing."""
+    """What a stored job has used and asks for. A suspended, paused, ended or deleted job asks for nothing."""
     metadata, spec, status = job["metadata"], _block(job.get("spec")), _block(job.get("status"))
     told, grant = _block(status.get("budget")), _block(status.get("grant"))
     limits = [limit for limit in _list(told.get("limits")) if str(limit.get("name")).startswith(NAMESPACE)]
@@ -122,13 +122,12 @@ def claim(job: Json) -> Claim:
 
 
 def is_over(job: Json) -> bool:
-    """Whether a job as it is stored has ended, and its coordinator with it: then its pods are gone, and what
-    its status says is the last word."""
+    """Whether a stored job and its coordinator have ended: its pods are gone, and its status is final."""
     return has_ended(job) and names.FINALIZER_TEARDOWN not in (job["metadata"].get("finalizers") or [])
 
 
 def has_ended(job: Json) -> bool:
-    """Whether a job as it is stored has ended, well or badly."""
+    """Whether a stored job has ended, successfully or not."""
     return any(
         known.get("type") in TERMINAL and known.get("status") == "True"
         for known in _list(_block(job.get("status")).get("conditions"))
@@ -136,14 +135,15 @@ def has_ended(job: Json) -> bool:
 
 
 def share(limits: Amounts, before: RLBudgetStatus, claims: Iterable[Claim]) -> Shared:
-    """How limits are shared, by how they were before and by what the namespace's jobs say.
+    """Share limits among the namespace's jobs, starting from the shares in `before`.
 
-    A job that has ended, and that `before` does not know, ended before the budget was made, or is counted.
+    An ended job that `before` does not list is ignored: it ended before the budget existed, or is already
+    counted.
     """
     jobs = {one.uid: one for one in claims}
     had = {job.uid: _granted(job, limits) for job in before.jobs}
     ended = {name: _amount(_ended(before, name)) for name in limits}
-    over = [uid for uid in had if uid not in jobs or jobs[uid].ended]  # its coordinator is gone, too
+    over = [uid for uid in had if uid not in jobs or jobs[uid].ended]  # their coordinators are gone too
     for uid in over:
         for name, much in _last(jobs.get(uid), had[uid]).items():
             ended[name] += much
@@ -158,9 +158,9 @@ def share(limits: Amounts, before: RLBudgetStatus, claims: Iterable[Claim]) -> S
 
 
 def _begins(one: Claim, had: Amounts | None, limits: Amounts) -> dict[str, Decimal]:
-    """What a job has before anything is given to it now: what it had, or has used by any account.
+    """What a job has before this round: the largest of its grant and its usage by any account.
 
-    One that the budget does not know may hold a part of the budget that was there before.
+    A job that the budget does not know may have a grant from an earlier budget.
     """
     nothing = dict.fromkeys(limits, NOTHING)
     found = _at_least(nothing if had is None else had, one.spent)
@@ -196,12 +196,12 @@ def _wishes(shared: Shared, limits: Amounts) -> Shared:
 
 
 def filled(wishes: Mapping[str, tuple[Decimal, Decimal]], left: Decimal, step: Decimal) -> dict[str, Decimal]:
-    """Levels that what is left lifts each to, the lowest first, and none above its wish.
+    """Raise levels with what is left, the lowest first and none above its wish; returns the new levels.
 
     Args:
-        wishes: who -> its level now, and the one it wishes for.
-        left: the most that is given, over all.
-        step: levels are whole multiples of it, as far as they rise.
+        wishes: who -> its current level, and the level it wishes for.
+        left: the most that all together receive.
+        step: a level below its wish rises by whole multiples of this.
     """
     rising = {who: (now, wish) for who, (now, wish) in wishes.items() if wish > now}
     levels = {who: now for who, (now, _) in rising.items()}
@@ -223,7 +223,7 @@ def filled(wishes: Mapping[str, tuple[Decimal, Decimal]], left: Decimal, step: D
 
 
 def status(budget: RLBudget, shared: Shared) -> RLBudgetStatus:
-    """What an RLBudget says of how it is shared; conditions are as old as they are."""
+    """The status of an RLBudget. Unchanged conditions keep their transition times."""
     limits = limits_of(budget.spec)
     left = shared.left(limits)
     spent = {
@@ -256,10 +256,10 @@ def status(budget: RLBudget, shared: Shared) -> RLBudgetStatus:
 
 
 def of_job(budget: RLBudget, uid: str, before: Grant | None, *, begun: bool) -> Grant:
-    """What a budget lets a job use; where it does not know job or limit, what its status says already.
+    """What a budget lets a job use. If it does not know the job or a limit, the job's status applies.
 
     Args:
-        before: what the job's status says.
+        before: the grant in the job's status.
         begun: whether the job may have used something.
     """
     known = next((job for job in budget.status.jobs if job.uid == uid), None)
@@ -270,14 +270,14 @@ def of_job(budget: RLBudget, uid: str, before: Grant | None, *, begun: bool) -> 
         late = said[name].late if name in said else begun or None
         part = parts.get(name) or said.get(name) or Part(name=name, granted="0")
         if name in said and _amount(said[name].granted) > _amount(part.granted):
-            # An older reading of the budget: what a coordinator may have used stays in sight.
+            # This budget was read earlier: keep the larger grant, which a coordinator may have used.
             part = part.model_copy(update={"granted": said[name].granted})
         found.append(part.model_copy(update={"late": late}))
     return Grant(parts=found)
 
 
 def granted(grant: Grant | None, name: str) -> Decimal | None:
-    """What a job may use of a limit; None: nothing bounds it."""
+    """How much of a limit a job may use; None: nothing bounds it."""
     found = next((part for part in grant.parts if part.name == name), None) if grant is not None else None
     return None if found is None else _amount(found.granted)
 
@@ -340,7 +340,7 @@ def _listed(jobs: Sequence[str]) -> str:
 
 
 def _last(one: Claim | None, had: Amounts) -> dict[str, Decimal]:
-    """What a job is charged that has ended, or is gone."""
+    """What a job that has ended or is gone is charged."""
     if one is None:
         return dict(had)
     most = {name: max(much, one.used.get(name, NOTHING)) for name, much in had.items()}
@@ -352,7 +352,7 @@ def _at_least(amounts: Amounts, other: Amounts) -> dict[str, Decimal]:
 
 
 def _portion(amounts: Amounts, limits: Amounts) -> Decimal:
-    """The largest share that amounts are of a limit."""
+    """The largest ratio of an amount to its limit."""
     return max(
         (much / limits[name] if limits[name] else NOTHING for name, much in amounts.items()), default=NOTHING
     )
@@ -385,7 +385,7 @@ def _amounts(limits: Iterable[Json], key: str) -> dict[str, Decimal]:
 
 
 def _amount(told: Any) -> Decimal:
-    """A number that is told; what is none counts as nothing asked for."""
+    """A reported number. Anything else counts as 0."""
     try:
         found = Decimal(str(told))
     except InvalidOperation:
@@ -394,8 +394,10 @@ def _amount(told: Any) -> Decimal:
 
 
 def _is_unheard(status: Json, grant: Json, spent: Amounts) -> bool:
-    """Whether a job may have used something of a limit, and has not told of it. One that is suspended has its
-    last word in its bill, and one that was bounded before it began has used nothing that it has not told."""
+    """Whether a job may have used part of a limit without reporting it.
+
+    The bill of a suspended job is complete. A job that was bounded before it began has reported all its usage.
+    """
     if status.get("startTime") is None or _is_suspended(status):
         return False
     late = {part.get("name") for part in _list(grant.get("parts")) if part.get("late")}
@@ -408,7 +410,7 @@ def _is_suspended(status: Json) -> bool:
 
 
 def _bill(usage: Json) -> dict[str, Decimal]:
-    """A job's usage as limits name it."""
+    """A job's usage by the names of the limits."""
     found = {USD: _amount(usage["cost"])} if "cost" in usage else {}
     for name in TokenBudget.model_fields:
         key = to_camel(name)

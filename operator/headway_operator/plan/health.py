@@ -1,6 +1,6 @@
-"""What is wrong with a role, in the API's own words, and when that ends the job.
+"""Finds what is wrong with a role, in the API's own words, and decides when that ends the job.
 
-Everything here is read off objects; nothing is remembered. A pod that was deleted took its words with it.
+These functions read everything from objects and remember nothing. The messages of a deleted pod are lost.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ ESSENTIAL: Final = (
     names.JUDGE,
 )
 REPLACEABLE: Final = (names.ROLLOUT, names.JUDGE)
-"""Roles of which one pod is enough to work with."""
+"""Roles that can work with one pod."""
 EVIDENCE_SECONDS: Final = 5.0
-"""How long a failed Job waits for its pod's last words: the two arrive by different watches."""
+"""How long a failed Job waits for its pod's last message: the two arrive by different watches."""
 
 OUT_OF_RESTARTS: Final = ("BackoffLimitExceeded", "MaxFailedIndexesExceeded")
-"""How a Job says that its pods failed too often; the second where each node's are counted."""
+"""Reasons of a Job whose pods failed too often; the second applies if each node's failures are counted."""
 LAST_WORDS: Final = 1500
-"""Characters of a log's end that a message repeats."""
+"""Most characters from the end of a log that a message repeats."""
 
 WAITING: Final = {
     "ImagePullBackOff": Reason.IMAGE_PULL_FAILED,
@@ -68,14 +68,14 @@ class Issue:
     reason: str
     message: str
     outlook: Outlook | None = None
-    """Of a container that cannot be made: what becomes of it."""
+    """What to expect for a container that cannot be created."""
     since: datetime | None = None
-    """Since when it cannot."""
+    """Since when the container cannot be created."""
 
 
 @dataclass(frozen=True)
 class RoleHealth:
-    """The pods of a role against what is wanted of them."""
+    """The pods of a role, compared with the wanted ones."""
 
     role: str
     desired: int
@@ -85,17 +85,17 @@ class RoleHealth:
     pending_since: datetime | None
     """Since when the role has had too few ready pods to do its work; None while it has enough."""
     at_work: bool
-    """Enough of its processes run or have done their work, whether or not they answer probes just now."""
+    """Enough of its processes run or have completed, whether or not they answer probes right now."""
     blocker: str = ""
-    """What it waits for longest."""
+    """What the role has waited for longest."""
     field: str = ""
-    """The field that asks for it, where the role's name does not say which."""
+    """The field that asks for the role, if the role's name does not show it."""
     ready_unscaled: int = 0
-    """Of those that are ready, pods that spec.rollout.replicas does not count."""
+    """Ready pods that spec.rollout.replicas does not count."""
 
 
 def pod_issue(pod: Json) -> Issue | None:
-    """The first thing to know about a pod that is not well."""
+    """The most important issue of a pod, if it has one."""
     name = pod["metadata"]["name"]
     for container in containers(pod):
         waiting = container.get("state", {}).get("waiting") or {}
@@ -127,10 +127,10 @@ def pod_issue(pod: Json) -> Issue | None:
 
 
 def _evicted(pod: Json) -> str | None:
-    """Why the cluster puts an end to a pod; None where it does not.
+    """Why the cluster evicts a pod; None if it does not.
 
-    The condition DisruptionTarget says so, but not of a pod that used more than it may, as where a volume is
-    full. That is no disruption to the kubelet, and counts as a restart.
+    The condition DisruptionTarget says so, except for a pod that exceeded its limits, such as a full volume.
+    The kubelet does not call that a disruption, and it counts as a restart.
     """
     status, disrupted = pod.get("status", {}), conditions(pod).get("DisruptionTarget")
     if disrupted is not None:
@@ -139,7 +139,7 @@ def _evicted(pod: Json) -> str | None:
 
 
 def _not_made(pod: Json, container: str, waiting: Json) -> Issue:
-    """A container has no image, or something else that it cannot be made without."""
+    """The issue of a container that lacks its image, or something else that it needs to be created."""
     reason, said = waiting["reason"], waiting.get("message", "")
     if reason in images.PULLS:
         text, outlook = images.of_pull(pod, container, reason, said)
@@ -170,10 +170,10 @@ def _last_words(pod: Json) -> str:
 
 
 def role_health(observed: Observed, role: str, desired: int, restarts_before: int) -> RoleHealth:
-    """A role as it stands."""
+    """The current health of a role."""
     if is_complete(observed.workload(role)):
         return RoleHealth(role, desired, desired, restarts_before, None, None, at_work=True)
-    # A rank that has done its work is not missed while the others finish.
+    # A rank that has completed does not count as missing while the others finish.
     done = [pod for pod in observed.pods(role) if WORKLOADS[role] == "Job" and has_succeeded(pod)]
     pods = [pod for pod in observed.pods(role) if not (is_over(pod) or is_ending(pod) or pod in done)]
     ready = sum(is_ready(pod) for pod in pods) + len(done)
@@ -198,20 +198,20 @@ def role_health(observed: Observed, role: str, desired: int, restarts_before: in
 
 
 def checks_wait(context: Context) -> Issue | None:
-    """What the preflight waits for, in the words of the coordinator, which alone sees it."""
+    """What the preflight waits for, as reported by the coordinator, which alone sees it."""
     found = context.job.status.preflight
     waits = found.waits_for if found is not None and found.state == "Running" else None
     served = {names.check_of_judge(each.name) for each in context.spec.judges if each.model is not None}
-    if waits is None or waits.name in served:  # of a judge's own server its pods tell more
+    if waits is None or waits.name in served:  # the pods of a judge's own server say more
         return None
     reason = Reason.AGENT_UNREACHABLE if waits.name == names.CHECK_AGENT else Reason.CREATE_FAILED
     return Issue(reason, f"{waits.field}: {waits.message}" if waits.field else waits.message)
 
 
 def _queued(workload: Json | None) -> Issue | None:
-    """Why a Job has no pods although nothing is wrong: somebody else suspended it, as queues do.
+    """Why a Job has no pods although nothing is wrong: another controller suspended it, as queues do.
 
-    No deadline counts meanwhile. The operator itself deletes Jobs, and never suspends one.
+    Deadlines pause meanwhile. The operator itself deletes Jobs, and never suspends one.
     """
     if workload is None or workload["kind"] != "Job":
         return None
@@ -223,7 +223,7 @@ def _queued(workload: Json | None) -> Issue | None:
 
 
 def together(sets: list[RoleHealth]) -> RoleHealth:
-    """Several sets of servers, or several brokers, as one role; each has to have enough of its own."""
+    """Several sets of servers, or several brokers, as one role. Each must have enough pods of its own."""
     late = [(each.pending_since, each.blocker, each.field) for each in sets if each.pending_since]
     since, blocker, field = min(late, default=(None, "", ""))
     return RoleHealth(
@@ -240,12 +240,12 @@ def together(sets: list[RoleHealth]) -> RoleHealth:
 
 
 def is_complete(workload: Json | None) -> bool:
-    """Whether a Job has done its work."""
+    """Whether a Job has completed."""
     return holds(workload, "Complete") is not None
 
 
 def _failed_pod_issue(observed: Observed, role: str, alive: list[Json]) -> Issue | None:
-    """While nothing has replaced it, what the last pod died of."""
+    """Why the last pod failed, until another pod replaces it."""
     over = _failed_pods(observed, role)
     return _issue_with_rule(observed, over[-1]) if over and not alive else None
 
@@ -261,7 +261,7 @@ def _failed_pods(observed: Observed, role: str) -> list[Json]:
 
 
 def _workload_issue(observed: Observed, workload: Json | None) -> Issue | None:
-    """Why a workload cannot make its pods: a Deployment says so itself, of a Job only events tell."""
+    """Why a workload cannot create its pods. A Deployment says so itself; for a Job only events do."""
     if workload is None:
         return None
     failure = holds(workload, "ReplicaFailure") or {}
@@ -275,7 +275,7 @@ def _pending(waiting: list[Json], workload: Json | None) -> tuple[datetime | Non
         return since, f"pod {name}"
     if workload is None:
         return None, ""
-    # Its last sign of life: it may be between one pod and the next.
+    # The workload's last sign of life: it may be between two pods.
     stamps = [workload["metadata"]["creationTimestamp"]]
     stamps += [item["lastTransitionTime"] for item in conditions(workload).values()]
     return max(map(moment, stamps)), f"a pod of {workload['kind']} {workload['metadata']['name']}"
@@ -293,12 +293,12 @@ def _restarts(observed: Observed, role: str) -> int:
         by_rules = failures.counted(observed, role)
         return in_place if by_rules is None else by_rules
     failed = int(workload.get("status", {}).get("failed", 0))
-    # A failure of one node fails every other.
+    # When one node fails, every other node fails too.
     return in_place + -(-failed // int(workload["spec"].get("completions", 1)))
 
 
 def failure(context: Context, observed: Observed, roles: list[RoleHealth]) -> Issue | None:
-    """Why the job has failed for good, if it has."""
+    """Why the job has failed permanently, if it has."""
     return (
         _explained(observed)
         or _ended_by_rule(observed)
@@ -310,7 +310,7 @@ def failure(context: Context, observed: Observed, roles: list[RoleHealth]) -> Is
 
 
 def set_failure(context: Context, observed: Observed, number: int) -> Issue | None:
-    """Why one set of rollout servers is given up for good, if it is. The candidates of the others go on."""
+    """Why one set of rollout servers is given up permanently, if it is. Candidates of other sets continue."""
     seen = observed.of_set(number)
     health = role_health(seen, names.ROLLOUT, context.spec.rollout.replicas, 0)
     return (
@@ -321,7 +321,7 @@ def set_failure(context: Context, observed: Observed, number: int) -> Issue | No
 
 
 def _explained(observed: Observed) -> Issue | None:
-    """A process said that starting again cannot help."""
+    """The failure of a process that reported that a restart cannot help."""
     for role in ESSENTIAL:
         for pod in observed.pods(role):
             for ended in terminations(pod):
@@ -338,7 +338,7 @@ def _explained(observed: Observed) -> Issue | None:
 
 
 def _ended_by_rule(observed: Observed) -> Issue | None:
-    """A rule of spec.failurePolicy has the job fail."""
+    """The failure that a rule of spec.failurePolicy decided."""
     words = failures.ends_the_job(observed)
     if words is None:
         return None
@@ -348,7 +348,7 @@ def _ended_by_rule(observed: Observed) -> Issue | None:
 
 
 def _never_made(observed: Observed) -> Issue | None:
-    """A pod asks for an image that cannot exist, and so does each that would take its place."""
+    """The failure of a pod whose image cannot exist: any replacement would ask for the same image."""
     waiting = (pod for pod in observed.pods() if not (is_over(pod) or is_ending(pod)))
     issues = (issue for pod in waiting if (issue := pod_issue(pod)) is not None)
     return next((issue for issue in issues if issue.outlook is Outlook.NEVER), None)
@@ -402,7 +402,7 @@ def _waited_too_long(context: Context, observed: Observed, roles: list[RoleHealt
         for health in roles
         if health.pending_since and observed.now - health.pending_since > timedelta(seconds=patience)
     ]
-    # A pod that says what it lacks tells more than one that waits for it.
+    # A pod that names what it lacks says more than a pod that waits for it.
     late.sort(key=lambda health: health.issue is None)
     for health in late:
         words = health.issue.message if health.issue else f"{health.blocker} is not ready; see its log"

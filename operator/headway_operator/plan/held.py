@@ -1,17 +1,17 @@
-"""Accelerator seconds from the times of pods: what `status.accelerators` says next. Pure.
+"""Computes accelerator seconds from the times of pods, for `status.accelerators`. Pure.
 
-A pod holds accelerators from when it is given a node until its last process has ended:
+A pod holds accelerators from when it gets a node until its last process has ended:
 
-* begin: the time of its condition PodScheduled, for the device is nobody else's from then on;
+* begin: the time of its condition PodScheduled, since the device is reserved for it from then on;
 * end: the latest `finishedAt` of its containers, once its phase is Succeeded or Failed;
-* a pod that vanishes without that ends with its grace period, or when it is missed if that is earlier;
-* a pod that vanishes without having been deleted ends when it was last known to be there. That is at most
-  `SEEN_SECONDS` too early, or the time for which no operator ran.
+* a pod that vanishes without that ends with its grace period, or earlier if it was missed earlier;
+* a pod that vanishes without a deletion ends when it was last seen. That is at most `SEEN_SECONDS` too early,
+  or the time for which no operator ran.
 
-Each pod is an entry by its uid. An entry moves to the totals, once, `KEPT` after its pod was missed, so that
-an older view of the cluster, such as a new leader may have, counts nothing again.
+Each pod is an entry by its uid. An entry moves to the totals once, `KEPT` after its pod was missed. So a new
+leader with an older view of the cluster counts nothing twice.
 
-The operator may read no nodes, so the product is what the pod itself asks for.
+The operator may not read nodes, so the product is the one that the pod itself asks for.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from headway_api.held import MOST_PODS, MOST_TOTALS, Accelerators, HeldPod, Held
 from headway_operator.plan.observed import conditions, containers, is_over, moment, role_of
 
 SEEN_SECONDS: Final = 60
-"""A status that has nothing else to say is written again after so long, while accelerators are held."""
+"""Interval after which an otherwise unchanged status is written again, while accelerators are held."""
 KEPT: Final = timedelta(minutes=10)
 OTHER: Final = "other"
 PRODUCT_LABELS: Final = (
@@ -38,7 +38,7 @@ PRODUCT_LABELS: Final = (
     "k8s.amazonaws.com/accelerator",
     "node.kubernetes.io/instance-type",
 )
-"""Labels of nodes that name a product, the most telling first."""
+"""Node labels that name a product, the most specific first."""
 _DEVICE: Final = re.compile(
     r"[^/]+/(?:gpu|mig-.+|tpu|neuron(?:core|device)?|gaudi|npu|xpu|i915|xe)(?:\.shared)?"
 )
@@ -47,14 +47,14 @@ _DEVICE: Final = re.compile(
 def look(
     before: Accelerators | None, pods: Iterable[Json], now: datetime, accelerator: str
 ) -> Accelerators | None:
-    """The accounts as of now; `before` itself where there is nothing to write.
+    """The accounts as of now; `before` itself if there is nothing to write.
 
     Args:
-        accelerator: the resource that the platform's accelerators are; those of well-known devices count too.
+        accelerator: resource name of the platform's accelerators. Well-known devices count too.
     """
     now = now.replace(microsecond=0)
     if before is not None:
-        now = max(now, before.seen_time)  # a clock that jumps back takes nothing away
+        now = max(now, before.seen_time)  # a clock that jumps back must not reduce the accounts
     seen = {pod.uid: pod for body in pods if (pod := held_by(body, accelerator)) is not None}
     if before is None and not seen:
         return None
@@ -67,19 +67,19 @@ def look(
 
 
 def is_due(accounts: Accelerators, now: datetime) -> bool:
-    """Whether it has to be written down that accelerators are still held."""
+    """Whether the status must record now that accelerators are still held."""
     return requeue_after(accounts, now) == 0
 
 
 def requeue_after(accounts: Accelerators | None, now: datetime) -> float | None:
-    """When that will have to be written down, in seconds; None: nothing is held."""
+    """Seconds until the status must record that; None: nothing is held."""
     if accounts is None or all(pod.until is not None for pod in accounts.pods):
         return None
     return max(0.0, SEEN_SECONDS - (now - accounts.seen_time).total_seconds())
 
 
 def held_by(pod: Json, accelerator: str) -> HeldPod | None:
-    """What a pod holds; None where it asks for no accelerator, or has no node yet."""
+    """What a pod holds; None if it asks for no accelerator, or has no node yet."""
     since, wanted = _scheduled(pod), dict(_devices(pod, accelerator))
     if since is None or not wanted:
         return None
@@ -96,14 +96,14 @@ def held_by(pod: Json, accelerator: str) -> HeldPod | None:
 
 
 def product_of(pod: Json, resource: str) -> str:
-    """What a pod asks its node to have; the resource itself where it does not say."""
+    """The product that a pod asks its node to have; the resource's name if it asks for none."""
     asked = {**dict(_required(pod)), **(pod["spec"].get("nodeSelector") or {})}
     found = next((asked[label] for label in PRODUCT_LABELS if label in asked), resource)
     return found[:128]
 
 
 def _required(pod: Json) -> Iterator[tuple[str, str]]:
-    """Labels of which every node that may take the pod has this one value."""
+    """Labels that the pod's affinity requires with exactly one value."""
     affinity = (pod["spec"].get("affinity") or {}).get("nodeAffinity") or {}
     terms = (affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}).get("nodeSelectorTerms")
     if terms is None or len(terms) != 1:
@@ -115,7 +115,8 @@ def _required(pod: Json) -> Iterator[tuple[str, str]]:
 
 
 def _devices(pod: Json, accelerator: str) -> Iterator[tuple[str, int]]:
-    """Resource -> how many of it all containers together ask for: initial ones run before the others."""
+    """Resource -> number that all containers together ask for. Init containers run earlier, so they are
+    ignored."""
     found: dict[str, int] = {}
     for container in pod.get("spec", {}).get("containers") or []:
         asked = container.get("resources") or {}
@@ -134,20 +135,20 @@ def _scheduled(pod: Json) -> datetime | None:
 
 
 def _ended(pod: Json, since: datetime) -> datetime | None:
-    """When a pod gave its accelerators back: of one that is over, and of none that may go on."""
+    """When a pod released its accelerators; None if the pod is not over."""
     if not is_over(pod):
         return None
     endings: list[dict[str, Any]] = [
         ended for status in containers(pod) if (ended := status.get("state", {}).get("terminated"))
     ]
     told = [moment(ended["finishedAt"]) for ended in endings if ended.get("finishedAt")]
-    # A pod that its node refused, or that was evicted before it had a process, has conditions alone.
+    # A pod that its node refused, or that was evicted before it had a process, has only conditions.
     told = told or [moment(item["lastTransitionTime"]) for item in conditions(pod).values()]
     return max([since, *told])
 
 
 def _again(known: HeldPod, seen: HeldPod | None, now: datetime, last: datetime) -> HeldPod:
-    """An entry after another look; `last`: when the one before was."""
+    """An entry after another round; `last`: time of the previous round."""
     if seen is not None:
         return seen.model_copy(update={"since": known.since, "count": known.count, "product": known.product})
     if known.gone_time is not None:
@@ -157,9 +158,9 @@ def _again(known: HeldPod, seen: HeldPod | None, now: datetime, last: datetime) 
 
 
 def _folded(before: Accelerators | None, entries: list[HeldPod], now: datetime) -> Accelerators:
-    """Entries that need not stand by themselves any more go to the totals: first those longest gone.
+    """Move entries that need no entry of their own any more to the totals, those longest gone first.
 
-    Of more than `MOST_PODS` that are still there, the newest wait for room; their own times count then.
+    If more than `MOST_PODS` pods remain, the newest wait for room. Then they count with their own times.
     """
     gone = sorted((pod for pod in entries if pod.gone_time is not None), key=lambda pod: pod.gone_time or now)
     surplus = max(0, len(entries) - MOST_PODS)

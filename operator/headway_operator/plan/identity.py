@@ -1,4 +1,4 @@
-"""Who the pods are: a service account a role, and the least each must be allowed."""
+"""The pods' identities: one service account a role, with the fewest rights that it needs."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from headway_operator.plan.context import Context, Wanted
 
 GROUP: Final = "rbac.authorization.k8s.io"
 LONGEST: Final = 253
-"""Characters of an account's name."""
+"""Most characters of an account's name."""
 
 
 def manifests(context: Context, roles: tuple[str, ...]) -> list[Wanted]:
-    """Service accounts of `roles`, and bindings of those who speak to the API server.
+    """Service accounts of `roles`, and bindings of those that use the API server.
 
-    Only the coordinator and the broker speak to the API server: the coordinator may write the status of jobs
-    of its kind, the broker may manage pods. The chart's admission policies hold the one to its own job, the
-    other to its own sandboxes. Learner and rollout servers get no token; they
-    have accounts of their own so that a cloud identity (IRSA, Pod Identity) can be given to them. Sandboxes
-    have one so that none can: webhooks would give them what the namespace's default account is given.
+    Only the coordinator and the broker use the API server: the coordinator may write the status of jobs of its
+    kind, the broker may manage pods. The chart's admission policies restrict the coordinator to its own job,
+    and the broker to its own sandboxes. Learner and rollout servers get no token. They have accounts of their
+    own so that they can have a cloud identity (IRSA, Pod Identity). Sandboxes have an account so that they get
+    no identity: webhooks would give them that of the namespace's default account.
     """
     account_names = {context.service_account(role) for role in roles}
     own = account_names - {context.spec.service_account_name}
@@ -37,9 +37,9 @@ def manifests(context: Context, roles: tuple[str, ...]) -> list[Wanted]:
 
 
 def _proofs(context: Context) -> list[str]:
-    """Names that stand for the job's uid, one for each RuntimeClass that its sandboxes ask for.
+    """Account names that represent the job's uid, one for each RuntimeClass that its sandboxes ask for.
 
-    A class whose name is too long for that is not held to.
+    A class whose name is too long for that is not enforced.
     """
     fixed = (context.platform.role_templates.get(names.SANDBOX, {}).get("spec") or {}).get("runtimeClassName")
     asked = [context.spec.environment.sandbox, *(suite.sandbox for suite in context.suites)]
@@ -50,10 +50,10 @@ def _proofs(context: Context) -> list[str]:
 
 
 def _bound(context: Context, role: str, rights: str, proofs: list[str]) -> Wanted:
-    """What a role's account may do: a role of the chart, in this namespace alone.
+    """Bind a role's account to a role of the chart, only in this namespace.
 
-    The binding is not named like the role's other objects: so it was when operators made roles of their own,
-    and what a binding refers to cannot be changed.
+    The binding has another name than the role's other objects. Earlier operators used that name for a binding
+    to roles of their own, and the role of a binding cannot be changed.
     """
     fixed = context.platform.job_roles
     subjects: list[Json] = [

@@ -1,7 +1,7 @@
-"""Why a container cannot be made: the field that names its image or Secret, the cause, and the fix. Pure.
+"""Explains why a container cannot be created: the field of its image or Secret, the cause, and the fix. Pure.
 
-The kubelet tries each of these again for ever. What only a person can mend is told from a registry that is
-away for a moment, as far as the kubelet's words allow.
+The kubelet retries each of these forever. These functions distinguish what only a person can fix from a
+registry that is briefly unavailable, as far as the kubelet's messages allow.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from headway_api.document import Json
 from headway_api.spec.suite import field_of
 
 PULLS: Final = ("ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName")
-"""What a container waits for where it has no image, in the kubelet's words."""
+"""The kubelet's reasons for a container that waits for its image."""
 DENIED: Final = re.compile(
     r"denied|unauthorized|forbidden|authorization failed|no basic auth|\b40[13]\b", re.I
 )
@@ -27,23 +27,23 @@ SECRET: Final = re.compile(r'secret "(?P<by_name>[^"]+)" not found|in Secret [^/
 
 
 class Outlook(Enum):
-    """What becomes of a container that cannot be made."""
+    """What to expect for a container that cannot be created."""
 
     MAY_PASS = "may pass"
-    """By itself: a registry is away, or a Secret comes later."""
+    """The fault may disappear by itself: a registry is unavailable, or a Secret comes later."""
     NEEDS_HELP = "needs help"
-    """Once a person has changed something outside the pod."""
+    """A person has to change something outside the pod."""
     NEVER = "never"
-    """Of this pod, and of each that is made like it."""
+    """Neither this pod nor an identical one can ever be created."""
 
 
 def of_pull(pod: Json, container: str, reason: str, said: str) -> tuple[str, Outlook]:
-    """What to say of a container without an image, and what becomes of it.
+    """The message about a container without an image, and its outlook.
 
     Args:
         container: its name.
         reason: why it waits, one of `PULLS`.
-        said: the kubelet's words.
+        said: the kubelet's message.
     """
     outlook, fix = _pull(reason, said)
     at = f"{_image_field(pod, container)}: pod {pod['metadata']['name']} has no image"
@@ -71,7 +71,7 @@ def _pull(reason: str, said: str) -> tuple[Outlook, str]:
 
 
 def of_creation(pod: Json, container: str, reason: str, said: str) -> str:
-    """What to say of a container that has its image and cannot be made of it."""
+    """The message about a container that has its image but cannot be created."""
     words = f"pod {pod['metadata']['name']}: {reason}: {said}"
     missing = SECRET.search(said)
     if missing is None:
@@ -82,7 +82,7 @@ def of_creation(pod: Json, container: str, reason: str, said: str) -> str:
 
 
 def _image_field(pod: Json, container: str) -> str:
-    """Where the image of a container is written: in the job, or in the values of the chart."""
+    """The field that names a container's image: in the job, or in the chart's values."""
     labels = pod["metadata"].get("labels") or {}
     component, suite = labels.get(names.LABEL_COMPONENT), labels.get(names.LABEL_SUITE)
     if component == names.SANDBOX and container in (names.SANDBOX, names.RUNNER):
@@ -94,7 +94,7 @@ def _image_field(pod: Json, container: str) -> str:
 
 
 def _secrets_of_variables(pod: Json, container: str) -> set[str]:
-    """Secrets whose keys are variables of a container: only that of the store is."""
+    """Secrets whose keys are variables of a container: only the store's Secret."""
     sources = _spec(pod, container).get("envFrom") or []
     return {source["secretRef"]["name"] for source in sources if "secretRef" in source}
 

@@ -1,4 +1,4 @@
-"""What the planner found out about a job that it keeps alive, and whether such a job moves."""
+"""What the planner found out about a running job, and whether the job makes progress."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from headway_operator.plan.health import Issue, RoleHealth
 from headway_operator.plan.images import Outlook
 
 PATIENCE: Final = timedelta(seconds=120)
-"""How long what a pod cannot be made without may be missing before a person is called: a registry may be
-away, a Secret may come with another tool."""
+"""How long something that a pod needs may be missing before a person is called. A registry may be unavailable,
+or another tool may add a Secret."""
 
 READINESS: Final = {
     names.LEARNER: ConditionType.LEARNER_READY,
     names.ROLLOUT: ConditionType.ROLLOUT_READY,
 }
-"""Condition of each role that the job's work waits for."""
+"""The condition of each role that the job's work depends on."""
 
 
 @dataclass(frozen=True)
 class JobHealth:
-    """The status is a function of this and of the status before."""
+    """The health of a job. The status is a function of this and the previous status."""
 
     now: datetime
     roles: list[RoleHealth] = field(default_factory=list)
@@ -36,21 +36,21 @@ class JobHealth:
     suspended: bool = False
     """Every pod is gone."""
     obstacle: Issue | None = None
-    """An object could not be created or changed: the API server's own words."""
+    """The API server's message about an object that could not be created or changed."""
     blocked: bool = False
-    """The obstacle will not pass by itself."""
+    """The obstacle will not disappear by itself."""
     begun: bool = False
-    """The preflight is over, and what it held back is wanted."""
+    """The preflight is over, and the workloads that waited for it are wanted."""
     lacks: Issue | None = None
-    """What other jobs do not have and this one needs, where that has just been found out."""
+    """What this job needs and other jobs lack, if that has just been found out."""
     failures: Failures | None = None
-    """What the rules of spec.failurePolicy have decided, where they were asked just now."""
+    """The decisions of the rules of spec.failurePolicy, if this round applied them."""
     refusal: str | None = None
-    """Why the spec as it is now is not accepted; what runs was made by an earlier one."""
+    """Why the current spec is refused. What runs comes from an earlier one."""
 
     @property
     def issues(self) -> list[Issue]:
-        """What keeps the job from its work: that of sandboxes first, for a coordinator waits for them."""
+        """What keeps the job from its work. Sandboxes come first, since a coordinator waits for them."""
         short = [health for health in self.roles if health.pending_since or not health.ready]
         found = [self.sandbox_issue, *(health.issue for health in short)]
         return [issue for issue in found if issue is not None]
@@ -76,7 +76,8 @@ class JobHealth:
 
 
 def needs_help(situation: JobHealth) -> Issue | None:
-    """What nobody but a person can mend: at once where the kubelet's words say so, else after `PATIENCE`."""
+    """An issue that only a person can fix: at once if the kubelet's message shows it, else after
+    `PATIENCE`."""
     return next(
         (
             issue
@@ -89,7 +90,7 @@ def needs_help(situation: JobHealth) -> Issue | None:
 
 
 def needs_help_at(situation: JobHealth) -> list[datetime]:
-    """When what may pass by itself will have had its time."""
+    """When `PATIENCE` ends for each issue that may disappear by itself."""
     moments = [issue.since + PATIENCE for issue in situation.issues if issue.since is not None]
     return [moment for moment in moments if moment > situation.now]
 
@@ -110,15 +111,17 @@ def _running_since(job: Job, situation: JobHealth) -> datetime | None:
 
 
 def _sampling_waits(job: Job) -> str | None:
-    """What baseline episodes wait for, as the coordinator says while it samples them."""
+    """What baseline episodes wait for, as the coordinator reports while it samples them."""
     checks = job.status.preflight
     waits = checks.waits_for if checks is not None and checks.state == "Sampling" else None
     return None if waits is None else waits.message
 
 
 def stalls_at(context: Context, situation: JobHealth) -> datetime | None:
-    """When a job that runs, or samples its baseline, will have been silent for too long, unless something
-    goes forward before. A server that has just become ready is not known to the coordinator yet."""
+    """When a job that runs, or samples its baseline, counts as stalled unless it makes progress before.
+
+    The coordinator does not know yet of a server that has just become ready.
+    """
     ready = _running_since(context.job, situation)
     if _sampling_waits(context.job) and situation.all_ready and ready:
         return ready + PATIENCE
@@ -129,7 +132,7 @@ def stalls_at(context: Context, situation: JobHealth) -> datetime | None:
 
 
 def no_progress(context: Context, situation: JobHealth) -> str | None:
-    """What to say of a job that runs and gets nowhere; the coordinator knows best."""
+    """The message about a job that runs without progress, preferably the coordinator's."""
     progress = context.job.status.progress
     if situation.running and progress and progress.stalled:
         return progress.stalled

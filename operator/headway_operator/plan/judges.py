@@ -1,8 +1,8 @@
-"""The servers of judges' models: rollout servers with a model and a key of their own, which the coordinator
-alone reaches. Pure.
+"""The servers of judges' models: rollout servers with their own model and key. Only the coordinator reaches
+them. Pure.
 
-They come when the coordinator waits for a judge: what needs no accelerator has been checked by then. They
-stay for as long as the job has pods.
+They start when the coordinator waits for a judge: the checks that need no accelerator are over by then. They
+stay as long as the job has pods.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from headway_operator.plan.observed import Observed
 
 
 def needed(context: Context, observed: Observed) -> bool:
-    """Whether the servers are wanted before the preflight's end."""
+    """Whether the servers are needed before the preflight ends."""
     if not context.serves_judges:
         return False
     found = context.job.status.preflight
@@ -42,7 +42,7 @@ def manifests(context: Context) -> list[Wanted]:
 
 
 def roles(context: Context, observed: Observed, restarts: int) -> list[RoleHealth]:
-    """Their health, as one role; `restarts` are those before."""
+    """Health of all judges' servers as one role; `restarts` is the number so far."""
     found = [
         replace(
             role_health(observed.of_judge(judge.name), names.JUDGE, model.replicas, restarts),
@@ -54,7 +54,7 @@ def roles(context: Context, observed: Observed, restarts: int) -> list[RoleHealt
 
 
 def keys(context: Context) -> dict[str, tuple[str, str]]:
-    """Folders in the coordinator's pod with the key that their servers ask for."""
+    """Folders in the coordinator's pod with the keys that the judges' servers require."""
     secret = names.keys_secret(context.stem, context.uid)
     return {
         f"{names.JUDGES_DIR}/{judge.name}": (secret, Key.COORDINATOR_TO_JUDGE.value)

@@ -1,5 +1,5 @@
-"""The learner: one pod a node that must find one another by stable names, so an indexed Job and a headless
-Service. Rank 0's node is where they meet."""
+"""The learner: an indexed Job with one pod a node, and a headless Service. The pods find one another by stable
+names, and rendezvous at rank 0's node."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _job(context: Context) -> Json:
     nodes = context.training.spec.learner.nodes
     template = pods.pod_template(context, _process(context))
     template["spec"]["subdomain"] = context.child(names.LEARNER)
-    # As it is in the end: the platform's template may have another.
+    # Read it from the final template: the platform's fragment may change it.
     grace = {"name": "GRACE_SECONDS", "value": str(template["spec"]["terminationGracePeriodSeconds"])}
     (container,) = [c for c in template["spec"]["containers"] if c["name"] == names.LEARNER]
     container["env"] = [*container["env"], grace]
@@ -38,9 +38,9 @@ def _job(context: Context) -> Json:
         "completionMode": "Indexed",
         "completions": nodes,
         "parallelism": nodes,
-        # When one pod dies the others do too. Each index counts a failure of the learner once at most, so the
-        # learner is out of restarts when the first index is. Kubernetes waits by index too: 10 s after the
-        # first failure, not as long as after as many failures as there are nodes.
+        # When one pod dies, the others do too. Each index counts a failure of the learner at most once, so the
+        # learner is out of restarts when the first index is. Kubernetes also backs off by index: 10 s after
+        # the first failure, however many nodes failed with it.
         "backoffLimitPerIndex": context.spec.failure_policy.max_restarts,
         "maxFailedIndexes": 0,
         "podReplacementPolicy": "Failed",
@@ -50,14 +50,14 @@ def _job(context: Context) -> Json:
 
 
 def _met_at(context: Context) -> dict[str, int]:
-    """Ports at which other pods meet rank 0."""
+    """Ports on which other pods reach rank 0."""
     ports = {"torch": names.PORT_TORCH}
     return ports | {"weights": names.PORT_DIRECT} if context.hands_over_weights else ports
 
 
 def _process(context: Context) -> pods.Process:
     learner = context.training.spec.learner
-    # Ranks find one another and load a model first; the job's own patience decides how long that may take.
+    # Ranks first find one another and load a model. The job's pendingDeadlineSeconds limits that time.
     attempts = context.spec.pending_deadline_seconds // 5 + 1
     return pods.Process(
         role=names.LEARNER,

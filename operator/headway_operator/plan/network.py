@@ -1,30 +1,30 @@
-"""Who may speak to whom: a NetworkPolicy a role, from the moment the job exists.
+"""Which pods may connect to which: one NetworkPolicy a role, from the moment the job exists.
 
-    sandbox      from coordinator and broker; to nothing, names (DNS) included
+    sandbox      from coordinator and broker; to nothing, DNS included
     rollout      from coordinator (vLLM's development endpoints can replace the weights); scrapers, on a port
-                 that serves what vLLM counts and nothing else
-    judge        from coordinator, at the port where it asks
+                 that serves only vLLM's metrics
+    judge        from coordinator, on the port for its requests
     broker       from coordinator; scrapers
     coordinator  from learner, where there is one; scrapers
     learner      from learner
 
-With spec.learner.weights.backend nccl the rollout servers take weights out of the learner's memory: they
-reach the port at which they ask for them, and both sides reach those that torch.distributed lets the system
-choose. None of the ports named in headway_api is among those.
+With spec.learner.weights.backend nccl, rollout servers read weights from the learner's memory. They reach the
+learner's port for these requests. Both sides reach the ports that torch.distributed lets the system choose,
+which never include the ports named in headway_api.
 
-The coordinator's gateway, where an agent asks for its turns, has a port of its own. Who reaches it depends on
-spec.agent; whoever does needs the token of an episode that runs.
+The coordinator's gateway, where an agent requests its turns, has its own port. spec.agent decides who reaches
+it. A client also needs the token of a running episode.
 
     builtin      nobody: the agent is a part of the coordinator
     http         anybody: the agent may be of another team, another cluster or another cloud
-    sandboxed    sandbox; it is then the one thing a sandbox reaches, by address, for names stay shut
+    sandboxed    sandbox; it then reaches only the gateway, by address, since DNS stays closed
 
-Sandboxes of suites are sandboxes, and reach the gateway whatever spec.agent is: it is how their program asks
-for its turns. Nothing else is open to them either. Their brokers are as the job's own.
+Sandboxes of suites are sandboxes, and reach the gateway whatever spec.agent is: their program requests its
+turns there. They reach nothing else. Their brokers have the same policy as the job's own.
 
-Kubelet probes come from the node, which policies do not hold back. Egress of the other roles is open: the
-model hub, the artifact store and the tracking server are wherever the user says. Scrapers are whom the
-operator's configuration names (metricsFrom); they reach the port, and with it only what needs no token.
+Kubelet probes come from the node, which policies do not block. Egress of the other roles is open: users choose
+where the model hub, the artifact store and the tracking server are. Scrapers are the peers that the operator's
+configuration names (metricsFrom). They reach the port, and so only what needs no token.
 """
 
 from __future__ import annotations
@@ -71,13 +71,13 @@ def manifests(context: Context, roles: tuple[str, ...]) -> list[Wanted]:
     if context.serves_judges:
         policies.append(_policy(context, names.JUDGE, [_allow([coordinator], names.PORT_ENGINE)]))
     if learners:
-        # Collectives open ports of their own choice.
+        # Collectives choose their own ports.
         policies.append(_policy(context, names.LEARNER, [_allow(learners), *to_learner]))
     return policies
 
 
 def _gateway(context: Context) -> tuple[list[Json], list[Json]]:
-    """What its port adds to the coordinator's ingress and to the sandboxes' egress."""
+    """Rules that the gateway's port adds to the coordinator's ingress and to the sandboxes' egress."""
     if context.spec.agent.http:
         return [_ports(names.PORT_GATEWAY)], []
     if context.spec.agent.sandboxed:
@@ -88,7 +88,7 @@ def _gateway(context: Context) -> tuple[list[Json], list[Json]]:
 
 
 def _of_suites(context: Context) -> Wanted:
-    """What the sandboxes of suites may do beside what every sandbox may."""
+    """The additional policy of suites' sandboxes."""
     spec = {
         "podSelector": _sandboxes_of_suites(context),
         "policyTypes": ["Egress"],
@@ -108,9 +108,9 @@ def _to_gateway(context: Context) -> Json:
 
 
 def _weights(context: Context) -> tuple[list[Json], list[Json]]:
-    """What weights out of the learner's memory add to the learner's ingress and to the rollout servers'.
+    """Rules that weights from the learner's memory add to the ingress of learner and rollout servers.
 
-    Either side may be the one that opens a connection.
+    Either side may open a connection.
     """
     if not context.hands_over_weights:
         return [], []
@@ -130,7 +130,7 @@ def _allow(peers: list[Json], *ports: int) -> Json:
 
 
 def _allow_some(peers: list[Json], *ports: int) -> list[Json]:
-    """A rule for `peers`, which may be nobody: a rule without peers would let everybody in."""
+    """A rule for `peers`, or none if there are no peers: a rule without peers would admit everybody."""
     return [_allow(peers, *ports)] if peers else []
 
 
@@ -139,7 +139,7 @@ def _ports(*ports: int) -> Json:
 
 
 def _policy(context: Context, role: str, ingress: list[Json], *, egress: list[Json] | None = None) -> Wanted:
-    """`egress` lists all that the role reaches; None leaves it open."""
+    """The policy of a role. `egress` lists everything that it reaches; None leaves egress open."""
     spec: Json = {
         "podSelector": {"matchLabels": context.selector(role)},
         "policyTypes": ["Ingress"] if egress is None else ["Ingress", "Egress"],

@@ -1,4 +1,4 @@
-"""What the planner sees of the cluster: objects as the API server wrote them, and the time."""
+"""The planner's view of the cluster: objects as the API server returned them, and the time."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ class Observed:
 
     now: datetime
     objects: tuple[Json, ...] = ()
-    """Everything that is the job's (`children.of`); kinds whose content nobody reads by metadata alone."""
+    """All objects of the job (`children.of`). Kinds whose content nobody reads have only metadata."""
     refusals: Mapping[str, str] = field(default_factory=dict)
-    """Uid of a Job without pods -> why none could be created, as its latest event says."""
+    """Uid of a Job without pods -> why none could be created, from its latest event."""
     sources: Mapping[str, Json] = field(default_factory=dict)
-    """Name -> RLTrainingJob of this namespace, of those whose weights the job waits for and that exist."""
+    """Name -> existing RLTrainingJob of this namespace whose weights the job waits for."""
     namespace_ends: bool = False
-    """Whether the namespace has been deleted; looked at only while `learner_ends`."""
+    """Whether the namespace has been deleted; only checked while `learner_ends`."""
     leaving: tuple[Json, ...] = ()
-    """Pods on their way out whose controller is gone already: only to be waited for."""
+    """Terminating pods whose controller is gone already; the operator only waits for them."""
     budget: RLBudget | Literal["unread"] | None = None
-    """The RLBudget of the job's namespace, where it bounds jobs of this operator."""
+    """The RLBudget of the job's namespace, if it bounds jobs of this operator."""
     failures: Failures | None = None
-    """What the job's rules say of the failures so far (`failures.judged`). None: it has no rules."""
+    """Decisions of the job's rules about the failures so far (`failures.judged`). None: it has no rules."""
 
     def pods(self, role: str | None = None) -> list[Json]:
         """Pods of a role, or all of them, oldest first."""
@@ -59,8 +59,11 @@ class Observed:
         return tuple(body for body in self.objects if body["kind"] in kinds)
 
     def childless(self) -> list[Json]:
-        """Jobs that wait for their pods to be created, and should not have to. What another role is refused
-        may be refused them too, so then they are looked at at once: both are to be told together."""
+        """Jobs whose pods should exist by now but do not.
+
+        If a Deployment's pods were refused, the same refusal may affect Jobs. Then they are checked at once,
+        so that both are reported together.
+        """
         refused = any(body["kind"] == "Deployment" and holds(body, "ReplicaFailure") for body in self.objects)
         patience = 0.0 if refused else CHILDLESS_SECONDS
         return [
@@ -74,58 +77,58 @@ class Observed:
         ]
 
     def learner_ends(self) -> bool:
-        """Whether a pod of the learner has been deleted, by whomever."""
+        """Whether anyone has deleted a pod of the learner."""
         return any(is_ending(pod) for pod in self.pods(names.LEARNER))
 
     def of_set(self, which: int | str) -> Observed:
-        """The same with the objects of one set of rollout servers alone."""
+        """The same view with only one set of rollout servers."""
         return replace(self, objects=tuple(body for body in self.objects if set_of(body) == str(which)))
 
     def of_suite(self, name: str | None) -> Observed:
-        """The same with the objects of one suite alone; None: with those that are of no suite."""
+        """The same view with only the objects of one suite; None: with only those of no suite."""
         return replace(self, objects=tuple(body for body in self.objects if suite_of(body) == name))
 
     def of_judge(self, name: str) -> Observed:
-        """The same with the servers of one judge alone."""
+        """The same view with only the servers of one judge."""
         return replace(self, objects=tuple(body for body in self.objects if judge_of(body) == name))
 
     def workload(self, role: str) -> Json | None:
-        """The Job or Deployment of a role; the first one where a role has several."""
+        """The Job or Deployment of a role; the first one if the role has several."""
         kind = WORKLOADS[role]
         return next((o for o in self.objects if o["kind"] == kind and role_of(o) == role), None)
 
 
 def role_of(body: Json) -> str | None:
-    """The role an object is labelled with."""
+    """The role in an object's labels."""
     role: str | None = body["metadata"].get("labels", {}).get(names.LABEL_COMPONENT)
     return role
 
 
 def set_of(body: Json) -> str | None:
-    """The set of rollout servers an object is labelled with."""
+    """The set of rollout servers in an object's labels."""
     which: str | None = body["metadata"].get("labels", {}).get(names.LABEL_SERVER_SET)
     return which
 
 
 def suite_of(body: Json) -> str | None:
-    """The suite an object is labelled with."""
+    """The suite in an object's labels."""
     name: str | None = body["metadata"].get("labels", {}).get(names.LABEL_SUITE)
     return name
 
 
 def judge_of(body: Json) -> str | None:
-    """The judge an object is labelled with."""
+    """The judge in an object's labels."""
     name: str | None = body["metadata"].get("labels", {}).get(names.LABEL_JUDGE)
     return name
 
 
 def unit_of(body: Json) -> str:
-    """Which of a role's Deployments an object belongs to; empty where the role has one."""
+    """Which of a role's Deployments an object belongs to; empty if the role has one."""
     return set_of(body) or suite_of(body) or judge_of(body) or ""
 
 
 def moment(text: str) -> datetime:
-    """A time as Kubernetes writes it."""
+    """The time in a Kubernetes timestamp."""
     return datetime.fromisoformat(text.replace("Z", "+00:00"))
 
 
@@ -135,30 +138,30 @@ def conditions(body: Json) -> dict[str, Json]:
 
 
 def holds(body: Json | None, kind: str) -> Json | None:
-    """The condition of an object, where it is true."""
+    """A condition of an object, if it is true."""
     found = conditions(body).get(kind) if body else None
     return found if found and found["status"] == "True" else None
 
 
 def is_ending(body: Json) -> bool:
-    """Whether an object has been deleted and is not gone yet."""
+    """Whether an object is being deleted."""
     return "deletionTimestamp" in body["metadata"]
 
 
 def is_ready(pod: Json) -> bool:
-    """Whether a pod takes requests."""
+    """Whether a pod accepts requests."""
     return holds(pod, "Ready") is not None and not is_ending(pod)
 
 
 def is_over(pod: Json) -> bool:
-    """Whether a pod has ended for good."""
+    """Whether a pod has ended permanently."""
     return pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
 
 
 def has_succeeded(pod: Json) -> bool:
-    """Whether the processes of a Job's pod have all done their work.
+    """Whether all processes of a Job's pod have completed.
 
-    The kubelet tells that the containers ended, and that the pod is not ready, before it says Succeeded.
+    The kubelet reports ended containers and a pod that is not ready before it reports Succeeded.
     """
     endings = [status.get("state", {}).get("terminated") for status in _main_containers(pod)]
     all_well = bool(endings) and all(ended is not None and ended.get("exitCode") == 0 for ended in endings)
@@ -166,9 +169,9 @@ def has_succeeded(pod: Json) -> bool:
 
 
 def runs_on(pod: Json) -> bool:
-    """Whether the processes of a pod that is not ready have not ended since it was: it answers probes late.
+    """Whether a pod that is not ready only answers probes late: its processes have run since it was ready.
 
-    A pod is not ready from before its containers start; where it became so afterwards, it was ready between.
+    A pod is not ready before its containers start. A later transition means that the pod had been ready.
     """
     ready = conditions(pod).get("Ready")
     running = [status.get("state", {}).get("running") for status in _main_containers(pod)]
@@ -182,13 +185,13 @@ def _main_containers(pod: Json) -> list[Json]:
 
 
 def containers(pod: Json) -> list[Json]:
-    """Statuses of a pod's containers, the initial ones first."""
+    """Statuses of a pod's containers, init containers first."""
     status = pod.get("status", {})
     return [*(status.get("initContainerStatuses") or []), *_main_containers(pod)]
 
 
 def terminations(pod: Json) -> list[Json]:
-    """How containers of a pod ended, latest ending of each; the last run before a restart counts too."""
+    """How a pod's containers ended: the latest end of each, which includes the last run before a restart."""
     endings = []
     for container in containers(pod):
         for moment_of in ("state", "lastState"):
