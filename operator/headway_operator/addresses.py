@@ -81,7 +81,7 @@ def check_pattern(pattern: str) -> str:
 
 
 def matches(pattern: str, url: Url) -> bool:
-    """Whether a URL is below a pattern: it compares scheme, host and port, then whole segments of the path."""
+    """Whether a URL is below a pattern; compares scheme, host and port, then whole segments of the path."""
     known = _of_pattern(pattern)
     if known is None or (known.scheme, known.port) != (url.scheme, url.port):
         return False

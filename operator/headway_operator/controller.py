@@ -34,7 +34,7 @@ UNREAD_PAUSE: Final = 5.0
 """Reading a job costs time even if it fails. An unreadable job is read at most this often."""
 SYNC_SECONDS: Final = 120.0
 UNREADABLE: Final = "Unreadable"
-"""Result of reconciling a job that cannot be read whole. Its status says so, and nothing is retried."""
+"""Result of reconciling a job that cannot be read whole. Its status reports it, and nothing is retried."""
 WEDGED_SECONDS: Final = 300.0
 """If a key has been due for this long, the workers are stuck."""
 

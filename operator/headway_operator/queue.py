@@ -1,8 +1,8 @@
 """A queue of keys: coalesced, one worker a key, first come first served, with exponential backoff.
 
-A key added while it waits is one entry; added while a worker has it, it runs once more afterwards, behind
-every other key: a job that changes all the time cannot starve the rest. An earlier moment wins over a
-later one. There is no limit on length: there are as many keys as jobs.
+A key that is added while it waits remains one entry. A key that is added while a worker has it runs once more
+afterwards, behind every other key. So a job that changes all the time cannot starve the rest. An earlier due
+time replaces a later one. The length needs no limit, since there are only as many keys as jobs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class KeyedQueue(Generic[Key]):
         self._clock = clock
         self._changed = threading.Condition()
         self._due: dict[Key, float] = {}
-        """Waiting keys and when they may run."""
+        """Waiting key -> when it may run."""
         self._heap: list[tuple[float, int, Key]] = []
         """(due, ticket, key); entries that `_due` does not confirm are stale."""
         self._ticket = itertools.count()
@@ -42,7 +42,7 @@ class KeyedQueue(Generic[Key]):
         self._closed = False
 
     def add(self, key: Key, after: float = 0.0) -> None:
-        """Have `key` worked on, `after` seconds from now at the latest."""
+        """Queue `key`, due `after` seconds from now at the latest."""
         due = self._clock() + after
         with self._changed:
             if key not in self._due or due < self._due[key]:
@@ -113,7 +113,7 @@ class KeyedQueue(Generic[Key]):
     def _release(self, key: Key) -> None:
         self._working.discard(key)
         if key in self._due:
-            # Behind whoever became due while this key was worked on.
+            # Queue it behind the keys that became due in the meantime.
             due = max(self._due[key], self._clock())
             self._due[key] = due
             heapq.heappush(self._heap, (due, next(self._ticket), key))
@@ -126,13 +126,13 @@ class KeyedQueue(Generic[Key]):
             self._changed.notify_all()
 
     def depth(self) -> int:
-        """Keys that are due or being worked on."""
+        """Number of keys that are due or being processed."""
         with self._changed:
             now = self._clock()
             return len(self._working) + sum(due <= now for due in self._due.values())
 
     def oldest_wait(self) -> float:
-        """Seconds that the key which is due longest has been waiting."""
+        """Seconds for which the longest due key has been waiting."""
         with self._changed:
             now = self._clock()
             return max((now - due for key, due in self._due.items() if key not in self._working), default=0.0)

@@ -1,4 +1,4 @@
-"""One job, once: observe, plan, apply, report. Called by the queue, one call a job at a time."""
+"""Reconciles one job once: observe, plan, apply, report. The queue allows one call a job at a time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Key = Ref
 
 
 class Reconciler:
-    """Brings jobs nearer to what their specs ask for."""
+    """Brings jobs closer to what their specs ask for."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Reconciler:
         applied: Callable[[str, str], None],
         latest: Callable[[Ref], Json | None] | None = None,
     ) -> None:
-        """`latest` gives a job as new as was told; without it, as the cache has it."""
+        """`latest` returns a job at least as new as its announced version; by default, the cached one."""
         self._api = api
         self._cache = cache
         self._latest = latest or (lambda ref: cache.get(*ref))
@@ -47,14 +47,14 @@ class Reconciler:
         self._applier = Applier(api, cache, applied)
         self._recorder = Recorder(api)
         self._proved: dict[Ref, tuple[str, frozenset[str]]] = {}
-        """uid of each job, and those of the objects that were seen to be its own."""
+        """uid of each job, and the uids of the objects that were seen to belong to it."""
 
     def forget(self) -> None:
-        """Hold a part of the objects of all jobs against their plans again, at their next turn."""
+        """Compare some objects of all jobs with their plans again, at each job's next reconcile."""
         self._applier.forget()
 
     def reconcile(self, key: Key) -> float | None:
-        """One round; returns when to come back although nothing happened, in seconds.
+        """Reconcile once; returns the seconds until the next round if nothing happens before.
 
         Raises:
             Blocked: the plan could not be carried out; the job's status says why.
@@ -89,7 +89,7 @@ class Reconciler:
         return made.requeue_after
 
     def _hold(self, raw: Json, held: bool | None) -> Json:
-        """The job with its finalizer as planned: on before the first object, off after the last."""
+        """The job with its finalizer as planned: added before the first object, removed after the last."""
         holds = names.FINALIZER_TEARDOWN in raw["metadata"].get("finalizers", [])
         return raw if held in (None, holds) else self._applier.hold(raw, held)
 
@@ -117,7 +117,7 @@ class Reconciler:
         return namespace is None or is_ending(namespace)
 
     def _refusal(self, body: Json) -> str | None:
-        """Why a Job's pods could not be created: only events say so."""
+        """Why a Job's pods could not be created, which only events report."""
         fields = f"involvedObject.uid={body['metadata']['uid']},reason=FailedCreate"
         events, _ = self._api.list(EVENT, body["metadata"]["namespace"], fields=fields)
         events.sort(key=lambda event: int(event["metadata"]["resourceVersion"]))
@@ -127,10 +127,9 @@ class Reconciler:
         return planner.make(raw, self._platform, self._observed(raw))
 
     def _look_again(self, raw: Json) -> Json | None:
-        """The job as the API server has it now; None where it is gone, or replaced by another of its name.
+        """The job's current state in the API server; None if it is gone, or replaced by another of its name.
 
-        The last word on a job is said of its newest state: the coordinator's final status may have been
-        written just now.
+        A terminal status must use the newest state: the coordinator may just have written its final status.
         """
         metadata = raw["metadata"]
         fresh = self._api.get(KINDS[raw["kind"]], metadata["namespace"], metadata["name"])
@@ -140,7 +139,7 @@ class Reconciler:
         return fresh
 
     def _report(self, raw: Json, told: JobStatus | None) -> None:
-        """Write the operator's part of the status, if it differs from what is there; record what is new."""
+        """Write the operator's part of the status if it differs from the stored one; record new facts."""
         if told is None:
             return
         body = told.as_object()
@@ -161,11 +160,11 @@ class Reconciler:
             answer = self._api.apply(document, subresource="/status")
         except ApiError as error:
             if error.status in (404, 409):
-                # Deleted meanwhile, or replaced by another job of its name, whose event is on its way.
+                # The job was deleted or replaced by another of its name; an event about that will arrive.
                 return
             if UNREAD not in raw:
                 raise
-            # Its status cannot be written either: an event says it, and the counter of failed reconciles.
+            # Its status cannot be written either: an event and the counter of failed reconciles report it.
             self._recorder.tell(raw, told)
             return
         self._cache.put(answer)

@@ -1,7 +1,7 @@
-"""Records what happens to jobs, as Events, once each. The only writer of them.
+"""Records facts about jobs as Events, once each. It is their only writer.
 
-It is told of a job before its status is changed and after. What it has recorded it remembers; a predecessor's
-it reads back, once a job.
+The recorder sees a job before and after its status changes. It remembers what it has recorded, and reads its
+predecessor's events once a job.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from headway_operator.plan.planner import utc_now
 log = logging.getLogger(__name__)
 
 FOR_GOOD: Final = (403, 404, 409)
-"""Refusals that would come again: not allowed or the namespace ends, it is gone, it is recorded already."""
+"""Permanent refusals: forbidden or the namespace ends, the namespace is gone, the event exists already."""
 
 
 class Recorder:
-    """What was told of each job. Calls for one job must not overlap; the queue sees to it."""
+    """Records the facts of each job. Calls for one job must not overlap; the queue ensures this."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
         self._told: dict[Ref, tuple[str, set[str]]] = {}
-        """uid of the job, and keys of what was told of it."""
+        """uid of the job, and keys of its recorded facts."""
 
     def look(self, raw: Json, status: JobStatus) -> None:
-        """See a job as it is stored, before this operator changes its status."""
+        """See a stored job before this operator changes its status."""
         ref, uid = ref_of(raw), raw["metadata"]["uid"]
         if self._told.get(ref, ("",))[0] == uid:
             return
@@ -45,14 +45,14 @@ class Recorder:
         self._told[ref] = uid, events.told_before(status, recorded, now)
 
     def tell(self, raw: Json, status: JobStatus) -> None:
-        """Record what is new in the status of a job that was looked at."""
+        """Record the new facts in the status of a job that `look` has seen."""
         _, told = self._told[ref_of(raw)]
         for fact in events.news(status, told):
             if self._record(raw, fact):
                 told.add(fact.key)
 
     def forget(self, ref: Ref) -> None:
-        """The job is gone."""
+        """Forget a job that is gone."""
         self._told.pop(ref, None)
 
     def _recorded(self, raw: Json) -> set[str]:
@@ -61,13 +61,14 @@ class Recorder:
         try:
             found, _ = self._api.list(EVENT, metadata["namespace"], fields=fields)
         except (ApiError, urllib3.exceptions.HTTPError) as error:
-            # Whatever is told a second time meets its own name.
+            # A fact that is recorded twice has the same name, so the API server refuses the second event.
             self._report(raw, "events-unread", error)
             return set()
         return events.keys(raw, found)
 
     def _record(self, raw: Json, fact: Fact) -> bool:
-        """Whether there is nothing more to do about a fact. The status says the same: no job waits for it."""
+        """Create the event; returns whether nothing remains to do. No job waits for it: the status shows the
+        fact too."""
         try:
             self._api.create(EVENT, raw["metadata"]["namespace"], events.event(raw, fact, utc_now()))
         except ApiError as error:

@@ -1,7 +1,7 @@
-"""The HTTP session that kopf watches by: of a job, kopf is shown its identity and nothing else.
+"""The HTTP session that kopf uses for its watches. It shows kopf only the identity of a job.
 
 kopf parses whatever the API server sends, without bounds, and reads some annotations as JSON. So the session
-asks for metadata alone, and its answers are cut down to identities before kopf sees them.
+requests only metadata, and reduces answers to identities before kopf sees them.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from headway_operator.kube import METADATA_ONLY
 log = logging.getLogger(__name__)
 
 GONE: Final = 410
-"""Code by which kopf lists again. It ends the operator at any other error of a watch."""
+"""The code at which kopf lists again. At any other error of a watch, kopf ends the operator."""
 
 
 class Answer(aiohttp.ClientResponse):
-    """An answer of which kopf sees as much as it needs."""
+    """A response that shows kopf only what it needs."""
 
     async def start(self, connection: Any) -> aiohttp.ClientResponse:
-        """Take the headers; the lines of a watch of jobs are cut down as they come."""
+        """Read the headers. The lines of a watch of jobs are reduced as they arrive."""
         await super().start(connection)
         if self.status == 200 and _is_watch(self.url):
             self.content = _Lines(self.content)  # type: ignore[assignment]
         return self
 
     async def json(self, **options: Any) -> Any:
-        """The document; of a list of jobs, their identities."""
+        """The document; for a list of jobs, only their identities."""
         if self.status != 200 or not _is_of_jobs(self.url):
             return await super().json(**options)
         items, metadata = wire.page(await self._page(), identity=True)
@@ -55,7 +55,7 @@ class Answer(aiohttp.ClientResponse):
 
 
 class _Lines:
-    """A stream of lines, each replaced by the identity of its object, or left out."""
+    """A stream of lines, each replaced by the identity of its object, or omitted."""
 
     def __init__(self, stream: aiohttp.StreamReader) -> None:
         self._stream = stream
@@ -79,7 +79,7 @@ class _Lines:
 
 
 def _identity(line: bytes) -> bytes:
-    """The same event with the object's identity alone; nothing where it has none."""
+    """The same event with only the object's identity; empty if it has none."""
     if not line.strip():
         return b""
     try:
@@ -111,7 +111,7 @@ async def _ask_for_metadata(
 def session(
     connector: aiohttp.BaseConnector, headers: dict[str, str], *, trust_env: bool = False
 ) -> aiohttp.ClientSession:
-    """A session that shows identities only."""
+    """A session that shows only identities."""
     tracing = aiohttp.TraceConfig()
     tracing.on_request_start.append(_ask_for_metadata)
     return aiohttp.ClientSession(

@@ -1,7 +1,8 @@
-"""One namespace's budget, once: see its jobs, share, report. The queue calls it, once at a time a budget.
+"""Shares one namespace's budget once: read its jobs, share, report. The queue allows one call a budget at a
+time.
 
-The status of the RLBudget is written first; each job's reconcile copies its part from there. The write names
-the version that was read: two operators that both believe to lead cannot share the same money twice.
+The status of the RLBudget is written first. Each job's reconcile copies its part from there. The write names
+the version that was read, so two operators that both believe they lead cannot share the same money twice.
 """
 
 from __future__ import annotations
@@ -25,22 +26,22 @@ from headway_operator.plan import grants
 from headway_operator.plan.reading import manager_of
 
 SPENT_SECONDS: Final = 30.0
-"""Where nothing but what jobs have used is new, a budget's status is written this often at most."""
+"""If only the jobs' usage has changed, a budget's status is written at most this often."""
 log = logging.getLogger(__name__)
 
 
 def budget_of(namespace: str) -> Ref:
-    """Where a namespace's budget is stored."""
+    """The reference of a namespace's budget."""
     return names.BUDGET_KIND, namespace, names.BUDGET_NAME
 
 
 def read(raw: Json | None, manager: str) -> RLBudget | Literal["unread"] | None:
-    """A budget as it is stored; None where there is none, or where another operator shares it out."""
+    """A stored budget; None if there is none, or if another operator manages it."""
     if raw is None or manager_of(raw) != manager or raw["metadata"].get("deletionTimestamp"):
         return None
     try:
         return RLBudget.model_validate(raw)
-    except ValidationError as error:  # a definition of another version let it through
+    except ValidationError as error:  # another version's custom resource definition accepted it
         logs.event(log, "budget-unread", logging.ERROR, **particulars(ref_of(raw)), error=str(error))
         return "unread"
 
@@ -58,9 +59,9 @@ class Sharer:
     ) -> None:
         """
         Args:
-            manager: whose budgets these are.
-            latest: gives an object as new as was told.
-            jobs: gives the identities of the jobs of a namespace.
+            manager: the manager of these budgets.
+            latest: returns an object at least as new as its announced version.
+            jobs: returns the identities of a namespace's jobs.
         """
         self._api = api
         self._cache = cache
@@ -68,14 +69,16 @@ class Sharer:
         self._latest = latest
         self._jobs = jobs
         self._written: dict[Ref, float] = {}
-        """When the status of each budget was written last, on the monotonic clock."""
+        """When each budget's status was last written, on the monotonic clock."""
 
     def share(self, key: Ref) -> tuple[list[Ref], float | None]:
-        """One round; returns the jobs whose status does not say yet what they may use, and when to come back
-        although nothing happened, in seconds.
+        """Share once.
+
+        Returns the jobs whose status does not have their grant yet, and the seconds until the next round if
+        nothing happens before.
 
         Raises:
-            ApiError: the API server refused something; 409 where the budget was changed meanwhile.
+            ApiError: the API server refused something; 409 if the budget was changed meanwhile.
         """
         raw = self._latest(key)
         budget = read(raw, self._manager)
@@ -89,7 +92,7 @@ class Sharer:
         return [ref_of(job) for job in jobs if _lags(job, budget)], again
 
     def _read(self, identity: Json) -> Json | None:
-        """A job; of one that cannot be read, that it is there: it keeps what it has."""
+        """A job. An unreadable job has an empty spec and status, so it keeps its grant."""
         try:
             return self._latest(ref_of(identity))
         except ApiError as error:
@@ -125,13 +128,13 @@ class Sharer:
 
 
 def _but_spent(told: RLBudgetStatus) -> RLBudgetStatus:
-    """A status without what jobs have used since: that alone is written now and then."""
+    """A status without the jobs' usage: a change of usage alone is written less often."""
     limits = [limit.model_copy(update={"spent": ""}) for limit in told.limits]
     return told.model_copy(update={"limits": limits})
 
 
 def _lags(job: Json, budget: RLBudget | None) -> bool:
-    """Whether a job that has not ended says another grant than it has."""
+    """Whether the status of a job that has not ended lacks its current grant."""
     if grants.has_ended(job) or job["metadata"].get("deletionTimestamp"):
         return False
     status = job.get("status") or {}

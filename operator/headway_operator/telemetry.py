@@ -1,4 +1,4 @@
-"""What the operator says of itself: metrics, liveness, readiness; served on one port from a thread."""
+"""The operator's metrics, liveness and readiness; a thread serves them on one port."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from headway_wire.threads import ThreadedServer
 
 SUCCESS: Final = "success"
 ERRORS: Final = ("ApiError", "Bug", "Unreadable")
-"""Reasons of any job's reconcile. They count from 0, or the first error of each would have no rate."""
+"""Error results of a reconcile. Their counters start at 0, or the first error of each would have no rate."""
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -30,7 +30,7 @@ BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 15)
 
 
 class Telemetry:
-    """The operator's metrics, as `headway_api.metrics` names them. One a process; tests make their own."""
+    """The operator's metrics, named as in `headway_api.metrics`. One a process; tests make their own."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -49,7 +49,7 @@ class Telemetry:
         self._jobs: _Jobs | None = None
 
     def reconciled(self, seconds: float, result: str) -> None:
-        """A reconcile took so long and ended so: `success`, or what stood in the way."""
+        """Count a reconcile, with its duration and its result: `success`, or the obstacle."""
         self._reconciles.observe(seconds)
         if result == SUCCESS:
             self._succeeded = time.monotonic()
@@ -57,19 +57,19 @@ class Telemetry:
             self._errors.labels(reason=result).inc()
 
     def applied(self, kind: str, result: str) -> None:
-        """An object was created, changed, deleted, or found as it should be."""
+        """Count an object that was created, changed, deleted, or found unchanged."""
         self._applies.labels(kind=kind, result=result).inc()
 
     def count_jobs(self, cache: Cache, manager: str = DEFAULT_MANAGER) -> None:
-        """Report from now on how many jobs of a manager the cache has by state, and what is to say of each.
+        """Start to report the number of a manager's jobs by state, and the metrics of each job.
 
-        A replica that does not lead has seen no job, and so reports none.
+        A replica that does not lead has seen no job, so it reports none.
         """
         self._jobs = _Jobs(cache, manager)
         self.registry.register(self._jobs)
 
     def retire(self) -> None:
-        """Say nothing of jobs any more: the replica that leads next does."""
+        """Stop reporting jobs: the next leader reports them."""
         self.leader.set(0)
         if self._jobs is not None:
             self.registry.unregister(self._jobs)
@@ -82,7 +82,7 @@ def _described(name: str) -> tuple[str, str, tuple[str, ...]]:
 
 
 class _Jobs:
-    """The jobs of one manager: how many of each state, and what each one's status says. Made when asked."""
+    """Metrics of one manager's jobs: their number by state, and each one's figures. Computed at each scrape."""
 
     def __init__(self, cache: Cache, manager: str) -> None:
         self._cache = cache
@@ -154,7 +154,7 @@ def serve(
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:
-            """Probes and scrapes are not worth a line."""
+            """Log nothing: probes and scrapes are not worth a line."""
 
     server = ThreadedServer(port, Handler)
     server.start("telemetry")

@@ -1,7 +1,7 @@
-"""What the API server sends, read within bounds. Pure.
+"""Reads what the API server sends, within bounds. Pure.
 
-Whoever may write an object decides how large and how deep it is: a custom resource, or anything that carries
-a job's labels. An object that is out of bounds is known by its identity alone, and no other is harmed.
+Anyone who may write an object decides how large and how deep it is: a custom resource, or anything with a
+job's labels. Of an object that is out of bounds, only the identity is read, and no other object is affected.
 """
 
 from __future__ import annotations
@@ -14,41 +14,41 @@ from headway_api.bounds import KIB, MIB, OutOfBounds, json_elements, json_member
 from headway_api.document import Json
 
 OBJECT_BYTES: Final = 4 * MIB
-"""Of one object or one event. The API server stores at most 1.5 MiB, and adds to it what it shows."""
+"""Most bytes of one object or event. The API server stores at most 1.5 MiB, and adds fields to answers."""
 PAGE_BYTES: Final = 16 * MIB
-"""Of one page of a list; a larger one is asked for again in smaller pages."""
+"""Most bytes of one page of a list. A larger page is requested again in smaller ones."""
 DEPTH: Final = 48
-"""Levels of a page or an object of Kubernetes' own kinds, with its managedFields."""
+"""Most levels of a page or an object of Kubernetes' own kinds, with its managedFields."""
 VALUES: Final = 100_000
 WHOLE_BYTES: Final = 4 * MIB
-"""A larger page is read object by object, so that only what is kept of each stays in memory."""
+"""A larger page is read object by object, so memory contains only the kept part of each."""
 SPEC_BYTES: Final = 256 * KIB
 SPEC_VALUES: Final = 20_000
-"""Of a job's spec as a whole."""
+"""Most values in a job's whole spec."""
 BLOCK_BYTES: Final = 192 * KIB
 BLOCK_VALUES: Final = 10_000
-"""Of one block of a larger spec."""
+"""Most values in one block of a larger spec."""
 STATUS_BYTES: Final = MIB
 STATUS_VALUES: Final = 50_000
 WORD_BYTES: Final = 2 * KIB
 FIELD_LEVELS: Final = 3
-"""How far below `spec` the field is looked for that is out of bounds."""
+"""How many levels below `spec` to look for the field that is out of bounds."""
 FREE_FORM: Final = ("config", "contract", "args", "podTemplate")
-"""Fields whose content no schema holds; what is in them has no name of its own."""
+"""Fields whose content has no schema. Messages name the field, not what is inside it."""
 
 UNREAD: Final = "unread"
-"""Key of an object that was not read whole, beside `metadata`: why. No object of the API has such a field."""
+"""Key beside `metadata` that says why an object was not read whole. No API object has such a field."""
 IDENTITY: Final = ("name", "namespace", "uid", "resourceVersion")
 LABELS: Final = (f"{names.GROUP}/", "app.kubernetes.io/")
-"""Beginnings of the labels that are kept of a job's objects."""
+"""Prefixes of the labels that are kept from a job's objects."""
 SMALLER: Final = "write it smaller and flatter"
 
 
 def document(raw: bytes) -> Json:
-    """An answer: one object of Kubernetes' own kinds, or a Status.
+    """Parse an answer: one object of Kubernetes' own kinds, or a Status.
 
     Raises:
-        OutOfBounds: it cannot be read.
+        OutOfBounds: the answer cannot be read.
     """
     found = json_within(raw, OBJECT_BYTES, depth=DEPTH, values=VALUES)
     if not isinstance(found, dict):
@@ -57,10 +57,10 @@ def document(raw: bytes) -> Json:
 
 
 def sighting(raw: bytes) -> Json:
-    """The identity of an object, whatever else it holds.
+    """The identity of an object, whatever else it contains.
 
     Raises:
-        OutOfBounds: it has none that can be read.
+        OutOfBounds: the object has no readable identity.
     """
     metadata = json_members(json_members(raw, OBJECT_BYTES).get("metadata", b"{}"), OBJECT_BYTES)
     found: Json = {key: _word(metadata[key]) for key in IDENTITY if key in metadata}
@@ -70,7 +70,7 @@ def sighting(raw: bytes) -> Json:
 
 
 def _identified(body: Any) -> Json:
-    """The object, if it is one that can be told from others."""
+    """The object, if it has an identity."""
     metadata = body.get("metadata") if isinstance(body, dict) else None
     known = metadata if isinstance(metadata, dict) else {}
     texts = [known.get(key) for key in ("name", "uid", "resourceVersion")]
@@ -91,7 +91,7 @@ def some_object(raw: bytes) -> Json:
     """An object of Kubernetes' own kinds, or its identity with `UNREAD`.
 
     Raises:
-        OutOfBounds: not even that can be read.
+        OutOfBounds: not even the identity can be read.
     """
     try:
         found = document(raw)
@@ -101,10 +101,10 @@ def some_object(raw: bytes) -> Json:
 
 
 def event(line: bytes, *, identity: bool = False) -> Json:
-    """A line of a watch: `type` and `object`; with `identity`, nothing else of the object is read.
+    """A line of a watch: `type` and `object`. With `identity`, only the object's identity is read.
 
     Raises:
-        OutOfBounds: it cannot be told what happened to which object.
+        OutOfBounds: the line does not show what happened to which object.
     """
     parts = json_members(line, OBJECT_BYTES)
     kind, body = _word(parts.get("type", b"")), parts.get("object", b"")
@@ -120,8 +120,10 @@ def event(line: bytes, *, identity: bool = False) -> Json:
 def page(raw: bytes, *, identity: bool = False) -> tuple[Iterator[Json], Json]:
     """The objects of a page of a list, and the list's own metadata.
 
+    Objects without an identity are omitted.
+
     Raises:
-        OutOfBounds: it is no list. An object without an identity is left out.
+        OutOfBounds: the page is not a list.
     """
     if not identity and len(raw) <= WHOLE_BYTES:
         try:
@@ -146,10 +148,10 @@ def _each(items: list[Any], read: Callable[[Any], Json]) -> Iterator[Json]:
 def job(raw: bytes) -> Json:
     """A custom resource: whole, or without the blocks of its spec that are out of bounds.
 
-    Then `UNREAD` names each of them, and says why and what to write.
+    `UNREAD` names each missing block, and says why and what to write.
 
     Raises:
-        OutOfBounds: it cannot be told what object it is.
+        OutOfBounds: the text does not show which object it is.
     """
     parts = json_members(raw, OBJECT_BYTES)
     metadata = {
@@ -188,7 +190,7 @@ def _blocks(raw: bytes) -> tuple[Json, list[str]]:
 
 
 def _culprit(field: str, raw: bytes) -> str:
-    """The field of a block that is out of bounds by itself."""
+    """The deepest field of a block that is out of bounds by itself."""
     for _ in range(FIELD_LEVELS - 1):
         if field.rpartition(".")[2] in FREE_FORM:
             break
@@ -203,7 +205,7 @@ def _culprit(field: str, raw: bytes) -> str:
 
 
 def _inner(raw: bytes) -> list[tuple[str, bytes]]:
-    """What a list or an object holds: how it is written behind the field, and its text."""
+    """Elements of a list or members of an object: each one's path suffix and its text."""
     if raw.startswith(b"["):
         return [(f"[{at}]", text) for at, text in enumerate(json_elements(raw, OBJECT_BYTES))]
     return [(f".{name}", text) for name, text in json_members(raw, OBJECT_BYTES).items()]
@@ -221,7 +223,7 @@ POD_SPEC: Final = ("nodeName", "nodeSelector", "affinity")
 
 
 def slim(body: Json) -> Json:
-    """What is kept of an object: of what a job owns, no more than the planner reads."""
+    """Reduce an object to what is kept: for objects that a job owns, only what the planner reads."""
     metadata = body["metadata"]
     metadata.pop("managedFields", None)
     if body["kind"] in names.CUSTOM:

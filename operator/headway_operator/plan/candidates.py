@@ -8,8 +8,8 @@ spec.pendingDeadlineSeconds old, not counting suspended time. It then continues 
 there are none. It does not wait if the training job has ended without the weights, or never validates.
 
 Candidates with the same base, revision and dtype share a set of rollout servers, and so their context length.
-Sets are numbered in the order of the candidates. The operator gives up a set that cannot start, and says so in
-the status of its candidates. The coordinator reads that, and measures the others.
+Sets are numbered in the order of the candidates. The operator gives up a set that cannot start, and notes it
+in the status of its candidates. The coordinator reads that, and measures the others.
 """
 
 from __future__ import annotations

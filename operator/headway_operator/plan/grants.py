@@ -6,8 +6,8 @@
     end      an ended job is charged what it used if its coordinator ended in order, else its whole grant
     fact     what a job has used beyond its grant counts, and is never granted to another
 
-A grant never shrinks, because its coordinator may have reserved it. Grants and the usage of ended jobs together
-are at most the limit, unless the limit was lowered or facts exceeded it.
+A grant never shrinks, because its coordinator may have reserved it. Grants and the usage of ended jobs
+together are at most the limit, unless the limit was lowered or facts exceeded it.
 """
 
 from __future__ import annotations
@@ -396,7 +396,7 @@ def _amount(told: Any) -> Decimal:
 def _is_unheard(status: Json, grant: Json, spent: Amounts) -> bool:
     """Whether a job may have used part of a limit without reporting it.
 
-    The bill of a suspended job is complete. A job that was bounded before it began has reported all its usage.
+    The bill of a suspended job is complete. A job that was bounded before it began has reported all usage.
     """
     if status.get("startTime") is None or _is_suspended(status):
         return False

@@ -14,8 +14,8 @@ from headway_operator.plan.health import Issue, RoleHealth
 from headway_operator.plan.images import Outlook
 
 PATIENCE: Final = timedelta(seconds=120)
-"""How long something that a pod needs may be missing before a person is called. A registry may be unavailable,
-or another tool may add a Secret."""
+"""How long something that a pod needs may be missing before a person is called. A registry may be
+unavailable, or another tool may add a Secret."""
 
 READINESS: Final = {
     names.LEARNER: ConditionType.LEARNER_READY,

@@ -1,5 +1,7 @@
-"""The learner: an indexed Job with one pod a node, and a headless Service. The pods find one another by stable
-names, and rendezvous at rank 0's node."""
+"""The learner: an indexed Job with one pod a node, and a headless Service.
+
+The pods find one another by stable names, and rendezvous at rank 0's node.
+"""
 
 from __future__ import annotations
 
@@ -38,9 +40,9 @@ def _job(context: Context) -> Json:
         "completionMode": "Indexed",
         "completions": nodes,
         "parallelism": nodes,
-        # When one pod dies, the others do too. Each index counts a failure of the learner at most once, so the
-        # learner is out of restarts when the first index is. Kubernetes also backs off by index: 10 s after
-        # the first failure, however many nodes failed with it.
+        # When one pod dies, the others do too. Each index counts a failure of the learner at most once, so
+        # the learner is out of restarts when the first index is. Kubernetes also backs off by index: 10 s
+        # after the first failure, however many nodes failed with it.
         "backoffLimitPerIndex": context.spec.failure_policy.max_restarts,
         "maxFailedIndexes": 0,
         "podReplacementPolicy": "Failed",

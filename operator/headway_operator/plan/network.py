@@ -5,7 +5,7 @@
                  that serves only vLLM's metrics
     judge        from coordinator, on the port for its requests
     broker       from coordinator; scrapers
-    coordinator  from learner, where there is one; scrapers
+    coordinator  from learner, if there is one; scrapers
     learner      from learner
 
 With spec.learner.weights.backend nccl, rollout servers read weights from the learner's memory. They reach the
@@ -22,9 +22,9 @@ it. A client also needs the token of a running episode.
 Sandboxes of suites are sandboxes, and reach the gateway whatever spec.agent is: their program requests its
 turns there. They reach nothing else. Their brokers have the same policy as the job's own.
 
-Kubelet probes come from the node, which policies do not block. Egress of the other roles is open: users choose
-where the model hub, the artifact store and the tracking server are. Scrapers are the peers that the operator's
-configuration names (metricsFrom). They reach the port, and so only what needs no token.
+Kubelet probes come from the node, which policies do not block. Egress of the other roles is open: users
+choose where the model hub, the artifact store and the tracking server are. Scrapers are the peers that the
+operator's configuration names (metricsFrom). They reach the port, and so only what needs no token.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Whether a job is paused, and whether a person has ended the pause. Pure.
 
-The coordinator says in `status.pause` that a sign of collapse is raised. The job is then to have no pods, as
-if its spec said `suspend`, until its annotation `headway.dev/resume` names the pause: its spec is a person's
-to write. The annotation takes effect once every pod is gone, for a coordinator that has paused a job goes on
-holding it. Then the pause is over for good, by `status.resumedPause`, whatever becomes of the annotation.
+The coordinator writes to `status.pause` that a signal of collapse is raised. The job then has no pods, as if
+its spec said `suspend`, until its annotation `headway.dev/resume` names the pause. (Only people write the
+spec.) The annotation takes effect once every pod is gone, since a coordinator that paused a job keeps it
+paused. Then `status.resumedPause` ends the pause permanently, whatever happens to the annotation.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from headway_api.spec.training import RLTrainingJob
 from headway_api.status import Pause
 
 SHOWN: Final = 64
-"""Characters of an annotation that a message repeats."""
+"""Most characters of an annotation that a message repeats."""
 
 
 def standing(job: RLTrainingJob | RLEvalJob) -> Pause | None:
@@ -27,12 +27,12 @@ def standing(job: RLTrainingJob | RLEvalJob) -> Pause | None:
 
 
 def is_resumed(job: RLTrainingJob | RLEvalJob) -> bool:
-    """Whether the pause of a job ends now: its status does not say so yet."""
+    """Whether the pause of a job ends now, although its status does not say so yet."""
     return is_named(job) and is_true(job.status.conditions, ConditionType.SUSPENDED)
 
 
 def is_named(job: RLTrainingJob | RLEvalJob) -> bool:
-    """Whether a person has asked that the pause of a job, which is not over, ends."""
+    """Whether a person has asked to end the job's current pause."""
     found = _unended(job)
     return found is not None and _moment(_annotation(job)) == found.time
 
@@ -44,7 +44,7 @@ def ended(job: RLTrainingJob) -> datetime | None:
 
 
 def words(job: RLTrainingJob | RLEvalJob, found: Pause) -> str:
-    """What is said of a paused job: why, how it goes on, and why it does not."""
+    """The message about a paused job: why it paused, how to resume it, and why it has not resumed."""
     text = f"paused at step {found.step}: {found.signal}: {found.message}; to go on: {found.resume}"
     written = _annotation(job)
     if written is None or is_named(job):
@@ -53,7 +53,7 @@ def words(job: RLTrainingJob | RLEvalJob, found: Pause) -> str:
 
 
 def words_of_resumed(job: RLTrainingJob | RLEvalJob) -> str:
-    """What is said of a job whose pause ends now; nothing of any other."""
+    """The message about a job whose pause ends now; empty for any other job."""
     found = _unended(job)
     if found is None or not is_resumed(job):
         return ""

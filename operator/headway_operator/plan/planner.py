@@ -1,17 +1,17 @@
 """The plan: what must exist for a job, what must go, and what its status says. Pure.
 
-waiting     nothing, while it needs the weights of another job that is not so far
+waiting     nothing, while the job needs weights that another job does not have yet
 preparing   identity, settings, policies, coordinator, broker; the coordinator checks the job
-            and where it waits for a judge whose model the job serves, the servers of such judges
-sampling    and one rollout server: the untrained model of an RLTrainingJob is sampled before a learner exists
-running     and what needs accelerators, once its preflight has passed: none before. Of an RLTrainingJob
-            learner and rollout servers; of an RLEvalJob the sets of servers that are needed now
-suspending  no workload; what costs nothing stays. So too where the job is paused
-refused     what runs already, until it ends; nothing is made or changed
-ended       nothing: taken down in order (`teardown`)
-deleted     the same, and then the job lets go of its finalizer
+            if it waits for a judge whose model the job serves, also the servers of such judges
+sampling    also one rollout server: it samples the untrained model of an RLTrainingJob without a learner
+running     also the workloads that need accelerators, but only after the preflight has passed. For an
+            RLTrainingJob: learner and rollout servers; for an RLEvalJob: the server sets that are needed now
+suspending  no workload; objects that cost nothing stay. A paused job is the same
+refused     what runs already, until it ends; nothing is created or changed
+ended       nothing: everything is removed in order (`teardown`)
+deleted     the same, and then the finalizer is removed
 
-A job is held by the finalizer from before its first object until after its last.
+A job carries the finalizer from before its first object until after its last.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ from headway_operator.plan.subjects import subject_of
 from headway_operator.wire import UNREAD
 
 LOOK_SECONDS: Final = 30.0
-"""A job that waits for another's weights, or is refused because of it, is looked at this often."""
+"""How often the operator reconciles a job that waits for another's weights, or is refused because of it."""
 
 
 @dataclass(frozen=True)
@@ -80,16 +80,16 @@ class Plan:
     status: JobStatus | None = None
     """The operator's part; None leaves it as it is."""
     held: bool | None = None
-    """Whether the job has to carry the teardown finalizer; None leaves it as it is."""
+    """Whether the job must carry the teardown finalizer; None leaves it as it is."""
     delete_job: bool = False
     requeue_after: float | None = None
-    """When time alone will change the plan."""
+    """Seconds until time alone changes the plan."""
     ending: bool = False
-    """The status becomes terminal with this plan: it should be made from a fresh view."""
+    """The status becomes terminal with this plan, so it should be made from a fresh view."""
 
 
 def make(raw: Json, platform: OperatorConfig, observed: Observed, obstacle: Issue | None = None) -> Plan:
-    """The plan for a job as it stands. `obstacle` is what the last attempt to carry it out met."""
+    """The plan for a job in its current state. `obstacle` blocked the last attempt to carry a plan out."""
     if manager_of(raw) != platform.manager:
         return Plan()
     subject = subject_of(raw)
@@ -99,7 +99,7 @@ def make(raw: Json, platform: OperatorConfig, observed: Observed, obstacle: Issu
     if is_ending(raw) or is_finished(before.conditions):
         return counted
     if observed.budget == "unread":
-        return counted  # what was granted stands
+        return counted  # the existing grant remains
     return _granted(counted, subject, raw, before, observed.budget)
 
 
@@ -113,14 +113,14 @@ def _granted(made: Plan, subject: Subject, raw: Json, before: JobStatus, budget:
     made = replace(made, status=told.model_copy(update={"grant": grant}))
     if before.grant is not None or made.ending:
         return made
-    # Before anything is made: a coordinator that hears of no grant is bounded by none.
+    # Write the grant before anything is created: a coordinator without a grant is not bounded.
     return replace(made, wanted=(), to_delete=(), requeue_after=0)
 
 
 def _counted(
     made: Plan, subject: Subject, before: JobStatus, platform: OperatorConfig, observed: Observed
 ) -> Plan:
-    """The plan with the accelerators that pods hold, whatever else it says."""
+    """The plan with the accelerators that pods hold in its status."""
     pods = [*observed.pods(), *observed.leaving]
     accounts = held.look(before.accelerators, pods, observed.now, platform.accelerator)
     told = made.status
@@ -144,9 +144,9 @@ def _make(
     if is_ending(raw):
         return _deleted(subject, raw, before, observed)
     if observed.namespace_ends:
-        # Pods of a namespace go before anything else, and the Job controller, which counts failures by index,
-        # lets go of a learner's pod only for its successor, which nobody can create there: each would wait
-        # for the other. Without the Job nobody counts.
+        # A terminating namespace deletes its pods first. The Job controller counts failures by index, and
+        # releases a learner's pod only after it created the successor, which the namespace forbids. So each
+        # would wait for the other. Deleting the Job ends this.
         return Plan(delete_job=True)
     if is_finished(before.conditions):
         return _ended(subject, raw, before, observed)
@@ -163,7 +163,7 @@ def _make(
 
 
 def _accepted(subject: Subject, settled: Settled, observed: Observed, obstacle: Issue | None) -> Plan:
-    """Of a job that nothing is wrong with, as long as the jobs it names do what it needs."""
+    """The plan for a valid job, depending on the state of the jobs that it names."""
     context = settled.context
     if settled.refusals:
         made = _refused(subject, context, observed, settled.refusals)
@@ -180,11 +180,11 @@ def _accepted(subject: Subject, settled: Settled, observed: Observed, obstacle: 
 
 
 def _waiting(subject: Subject, settled: Settled, observed: Observed) -> Plan:
-    """Of a job that cannot begin before another job has come so far."""
+    """The plan for a job that cannot begin until another job has progressed far enough."""
     assert settled.lacks is not None
     assert settled.waits_until is not None
     left = (settled.waits_until - observed.now).total_seconds() + 0.5
-    held = bool(observed.objects)  # made when the choice was, which no status has kept
+    held = bool(observed.objects)  # created after an earlier choice, which the status has lost
     if settled.context.held and not held:
         situation = JobHealth(now=observed.now, suspended=True, lacks=settled.lacks)
         told = status.of(subject, settled.context, situation)
@@ -198,9 +198,9 @@ def _sooner(one: float | None, other: float) -> float:
 
 
 def sources(raw: Json) -> tuple[str, ...]:
-    """Names of the training jobs, in the same namespace, that a job as stored waits for.
+    """Names of the training jobs, in the same namespace, that a stored job waits for.
 
-    None, where its spec is of another shape: every job that changes asks this of all the others.
+    Empty if its spec has another shape: every job that changes calls this for all the others.
     """
     try:
         return subject_of(raw).sources(raw)
@@ -209,9 +209,10 @@ def sources(raw: Json) -> tuple[str, ...]:
 
 
 def _refused(subject: Subject, context: Context, observed: Observed, messages: Sequence[str]) -> Plan:
-    """Nothing is made or changed; what runs by an earlier spec goes on, and ends like any other job.
+    """The plan for a refused spec: nothing is created or changed.
 
-    Of a spec that cannot be read whole, `context` holds what can be.
+    What an earlier spec started continues, and ends like any other job. If the spec cannot be read whole,
+    `context` contains the readable part.
     """
     refusal = "; ".join(messages)
     if observed.objects:
@@ -232,10 +233,10 @@ def _alive(
     if context.held:
         return _suspending(subject, context, observed, obstacle, refusal)
     if pause.is_resumed(context.job):
-        # Before anything is made: a coordinator reads, when it starts, whether the job is paused.
+        # End the pause before anything is created: a starting coordinator reads whether the job is paused.
         situation = JobHealth(now=observed.now, refusal=refusal)
         return Plan(status=status.of(subject, context, situation), held=True, requeue_after=0)
-    # A coordinator that was restarted checks again; what runs goes on meanwhile.
+    # A restarted coordinator repeats its checks. What runs already continues meanwhile.
     begun = subject.begun(observed) or (refusal is None and subject.preflight_passed(context.job))
     first = not begun and refusal is None and subject.samples_first(context.job, observed)
     seen = subject.in_use(context, observed)
@@ -303,7 +304,7 @@ def _roles(
 
 
 def _brokers(context: Context, observed: Observed, restarts: int) -> RoleHealth:
-    """The job's broker, and with it those of its suites."""
+    """Health of the job's broker, together with those of its suites."""
     own = role_health(observed, names.BROKER, 1, restarts)
     suites = [
         role_health(observed.of_suite(suite.name), names.SUITE_BROKER, 1, restarts)
@@ -319,19 +320,21 @@ def _sandbox_issue(context: Context, observed: Observed) -> Issue | None:
 
 
 def _coordinator(context: Context, health: RoleHealth) -> RoleHealth:
-    """The coordinator, with what its checks wait for: it is ready after them."""
+    """Health of the coordinator, with what its checks wait for: it becomes ready after them."""
     return health if health.issue else replace(health, issue=checks_wait(context))
 
 
 def _never_created(context: Context) -> Issue | None:
-    """What the coordinator, whose preflight waits for a sandbox, has heard from the broker: of pods that are
-    refused nobody else sees anything."""
+    """The broker's message about a sandbox that the preflight waits for, as reported by the coordinator.
+
+    Nobody else sees refused pods.
+    """
     waits = checks_wait(context)
     return waits if waits is not None and waits.reason == Reason.CREATE_FAILED else None
 
 
 def _pool_issue(observed: Observed) -> Issue | None:
-    """Why no sandbox starts. They end by the minute, so one that is over is no trouble while others start."""
+    """Why no sandbox starts. Sandboxes end every minute, so an ended one is no issue while others start."""
     pods = [pod for pod in observed.pods(names.SANDBOX) if not is_ending(pod)]
     coming = [pod for pod in pods if not is_over(pod)]
     failed = [pod for pod in pods if pod["status"].get("phase") == "Failed"]
@@ -340,7 +343,7 @@ def _pool_issue(observed: Observed) -> Issue | None:
 
 
 def _active_since(context: Context, now: datetime) -> datetime:
-    """The start, moved by the time the job was suspended."""
+    """The start time, moved by the time for which the job was suspended."""
     told = context.job.status
     start = told.start_time or now
     known = find(told.conditions, ConditionType.SUSPENDED)
@@ -401,9 +404,9 @@ def _after_the_end(subject: Subject, raw: Json, before: JobStatus, now: datetime
 
 
 def _surplus(observed: Observed, wanted: tuple[Wanted, ...]) -> tuple[Json, ...]:
-    """The job's objects that the plan does not name: of an older version, or of a role that is not wanted.
+    """The job's objects that are not in the plan: from an older version, or for a role that is not wanted.
 
-    Pods belong to their workloads and the broker.
+    Pods are excluded, since their workloads and the broker own them.
     """
     named = {item.ref for item in wanted}
     return tuple(
@@ -436,5 +439,5 @@ def _again(context: Context, observed: Observed, situation: JobHealth) -> float 
 
 
 def utc_now() -> datetime:
-    """The time as plans are given it."""
+    """The current time in UTC, for plans."""
     return datetime.now(UTC)

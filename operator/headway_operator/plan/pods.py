@@ -1,4 +1,4 @@
-"""The pod of each role: the same frame, a different process in it."""
+"""Pod templates of all roles: the same frame, with a different process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STAY: Final = {
 
 
 GRACE_SECONDS = 30
-"""A role ends at once on SIGTERM: what is durable is enough for its successor."""
+"""A role ends at once on SIGTERM, since its successor needs only what is durable."""
 
 
 @dataclass(frozen=True)
@@ -36,31 +36,34 @@ class Process:
     env_from_pod: dict[str, str] = field(default_factory=dict)
     """Variable -> path of a field of the pod."""
     files_from_secret: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """Folder -> name and key of a Secret, which may come later: TOKEN_KEY is then a file in the folder."""
+    """Folder -> name and key of a Secret, which may appear later. The folder then has the file TOKEN_KEY."""
     files_from_config_map: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """Folder -> name and key of a ConfigMap, which may come later, and change."""
+    """Folder -> name and key of a ConfigMap, which may appear later and may change."""
     labels: dict[str, str] = field(default_factory=dict)
     """Further labels of the pod."""
     holds_keys_of: str | None = None
-    """The role whose keys it mounts, where that is another than `role`."""
+    """The role whose keys it mounts, if that differs from `role`."""
     probes: Json = field(default_factory=dict)
     api_token: bool = False
-    """Speaks to the Kubernetes API."""
+    """Uses the Kubernetes API."""
     store: bool = False
-    """Uses the artifact store: gets the credentials that spec.output names for its role."""
+    """Uses the artifact store, so it gets the credentials that spec.output names for its role."""
     shm: bool = False
     """Shares memory between processes."""
     resources: Resources | None = None
-    """The job's own wish."""
+    """Resources from the job's spec."""
     accelerators: int = 0
     pod_template: Json | None = None
-    """The job's own fragment."""
+    """The podTemplate fragment from the job's spec."""
     costly_to_move: bool = False
-    """A node should not be emptied of it to save money: work since the last step would be lost."""
+    """An autoscaler should not evict it to save a node: work since the last step would be lost."""
     restart_policy: str = "Always"
     grace_seconds: int = GRACE_SECONDS
-    """From SIGTERM to SIGKILL. The kernel keeps SIGTERM from process 1 of a container until it has a handler:
-    one that has not come so far sits its time out, so where that is long it is not process 1."""
+    """Seconds from SIGTERM to SIGKILL.
+
+    The kernel does not deliver SIGTERM to process 1 of a container until it has a handler. A process that is
+    still starting would wait out its grace period, so a process with a long one is not process 1.
+    """
 
 
 def pod_template(context: Context, process: Process) -> Json:
@@ -88,7 +91,7 @@ def _pod_spec(context: Context, process: Process) -> Json:
                 "image": process.image,
                 "imagePullPolicy": context.platform.image_pull_policy,
                 "command": ["python", "-m", process.module],
-                # Pods go when the job ends: the last lines of their logs are kept in its condition.
+                # Pods are deleted when the job ends, so a condition keeps the last lines of their logs.
                 "terminationMessagePolicy": "FallbackToLogsOnError",
                 "env": _env(process),
                 "ports": [{"name": name, "containerPort": port} for name, port in process.ports.items()],
@@ -165,8 +168,11 @@ def _volumes(context: Context, process: Process) -> tuple[list[Json], list[Json]
 
 
 def _keys(context: Context, role: str) -> list[Json]:
-    """The role's own keys, and no other. Of a job that began with one token for all, that token too: its pods
-    speak to pods that were started before the operator's upgrade."""
+    """The role's own keys, and no others.
+
+    A job that began with one token for all roles gets that token too: its pods talk to pods from before the
+    operator's upgrade.
+    """
     made = {
         "name": names.keys_secret(context.stem, context.uid),
         "items": [{"key": key.value, "path": key.value} for key in HELD_BY[role]],
@@ -180,10 +186,10 @@ def _keys(context: Context, role: str) -> list[Json]:
 
 
 def resources(context: Context, process: Process) -> Json:
-    """Requests and limits: the job's wish, quantity by quantity, over the platform's default.
+    """Requests and limits: each quantity of the job overrides the platform's default.
 
-    A wish for one of request and limit is a wish for both. Accelerators are counted where nobody names them;
-    a limit of 0 takes a default away.
+    A job that sets only the request or the limit sets both. Accelerators are added if nobody names them. A
+    limit of 0 removes a default.
     """
     default, wish = context.platform.resources_of(process.role), process.resources or Resources()
     wished_limits = (wish.requests or {}) | (wish.limits or {})
@@ -194,7 +200,7 @@ def resources(context: Context, process: Process) -> Json:
         limits.setdefault(accelerator, str(process.accelerators))
     limits = {name: quantity for name, quantity in limits.items() if quantity != "0"}
     requests = limits | (default.requests or {}) | wished_limits | wished_requests
-    # Kubernetes takes a device (a name with a slash) only with its request equal to its limit.
+    # Kubernetes accepts a device (a name with a slash) only if its request equals its limit.
     asked = {name: limits[name] if "/" in name else requests[name] for name in limits}
     return {"requests": asked, "limits": limits}
 

@@ -1,4 +1,4 @@
-"""Where a job may send the platform's processes, and which Secrets and accounts it may name. Pure."""
+"""Decides which addresses, Secrets and accounts a job may name. Pure."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ SHOWN: Final = 200
 NAMED_IN: Final = frozenset(
     {"secret", "secretRef", "secretKeyRef", "nodePublishSecretRef", "imagePullSecrets"}
 )
-"""Fields of a pod whose `name` is a Secret's."""
+"""Fields of a pod whose `name` is the name of a Secret."""
 
 
 def refusals(context: Context) -> Iterator[str]:
-    """Why what a job names cannot be accepted: each names the field and the way out."""
+    """Why the names in a job cannot be accepted: each message names the field and the way out."""
     for field, url in _urls(context):
         yield from _address(field, url, context)
     yield from _service(context)
@@ -87,7 +87,7 @@ def _service(context: Context) -> Iterator[str]:
 
 
 def _account(context: Context) -> Iterator[str]:
-    """A job that runs as an account has its rights, and whatever the cloud gives it."""
+    """Refuse an account that jobs may not use: a job gets its account's rights and its cloud identity."""
     name, patterns = context.spec.service_account_name, context.platform.policy.service_accounts
     if name is None or not patterns or any(fnmatchcase(name, pattern) for pattern in patterns):
         return
@@ -99,7 +99,7 @@ def _account(context: Context) -> Iterator[str]:
 
 
 def _secrets(context: Context) -> Iterator[tuple[str, str]]:
-    """Every Secret that a job names, with the field."""
+    """Every Secret that a job names, with its field."""
     spec = context.spec
     output = spec.output
     if output.secret_ref is not None:
@@ -137,7 +137,7 @@ def _templates(context: Context) -> Iterator[tuple[str, Json]]:
 
 
 def _named(value: Any, field: str, key: str = "") -> Iterator[tuple[str, str]]:
-    """The Secrets in a podTemplate, wherever a pod may name one."""
+    """The Secrets in a podTemplate, from every place where a pod may name one."""
     if isinstance(value, dict):
         for name in ("name", "secretName") if key in NAMED_IN else ("secretName",):
             if isinstance(value.get(name), str):

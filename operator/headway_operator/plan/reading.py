@@ -1,6 +1,7 @@
-"""What a job asks for, as far as it can be read. Pure.
+"""Reads what a job asks for, as far as it can be read. Pure.
 
-The API server holds a spec to the rules it had when the job was applied; this version may know stricter ones.
+The API server checked a spec by the rules at the time the job was applied. This version may have stricter
+ones.
 """
 
 from __future__ import annotations
@@ -21,24 +22,24 @@ from headway_operator.config import DEFAULT_MANAGER
 from headway_operator.plan.context import Job, JobStatus
 
 IDENTITY: Final = ("name", "namespace", "uid", "generation", "creationTimestamp")
-"""Of metadata: what a job cannot be without."""
+"""Fields of metadata that every job needs."""
 
 
 def manager_of(raw: Json) -> str:
-    """Whose job this is, as it is stored."""
+    """The manager of a stored job."""
     manager = raw["spec"].get("managedBy", DEFAULT_MANAGER)
     return manager if isinstance(manager, str) else DEFAULT_MANAGER
 
 
 @dataclass(frozen=True)
 class SpecRefusal:
-    """A spec that cannot be run: each message names the field and what to write instead."""
+    """A spec that cannot run: each message names the field and what to write instead."""
 
     messages: tuple[str, ...]
 
 
 def parse(model: type[RLTrainingJob] | type[RLEvalJob], raw: Json) -> Job | SpecRefusal:
-    """The job as the API server holds it, or what is wrong with it."""
+    """The job stored in the API server, or what is wrong with it."""
     try:
         return model.model_validate(raw)
     except ValidationError:
@@ -51,7 +52,7 @@ def parse(model: type[RLTrainingJob] | type[RLEvalJob], raw: Json) -> Job | Spec
 
 
 def parse_status(model: type[RLTrainingJob] | type[RLEvalJob], raw: Json) -> JobStatus:
-    """The status as the API server holds it, without the blocks that this version cannot read."""
+    """The status stored in the API server, without the blocks that this version cannot read."""
     kind, stored = _part(model, "status"), raw.get("status") or {}
     try:
         status = kind.model_validate(stored)
@@ -62,14 +63,14 @@ def parse_status(model: type[RLTrainingJob] | type[RLEvalJob], raw: Json) -> Job
 
 
 def training_status(raw: Json) -> RLTrainingJobStatus:
-    """The status of another job of the namespace, which trains."""
+    """The status of another training job of the namespace."""
     status = parse_status(RLTrainingJob, raw)
     assert isinstance(status, RLTrainingJobStatus)
     return status
 
 
 def _readable(kind: type[BaseModel], stored: Json) -> Json:
-    """The blocks of a status that can be read, each by itself."""
+    """The blocks of a status that are readable on their own."""
     found = {}
     for key, value in stored.items():
         try:
@@ -87,10 +88,10 @@ def _part(model: type[RLTrainingJob] | type[RLEvalJob], name: str) -> type[BaseM
 
 
 def salvage(model: type[RLTrainingJob] | type[RLEvalJob], raw: Json) -> Job:
-    """A job that was refused, good for ending what runs of it and for nothing else.
+    """A refused job, only for ending what it has running.
 
-    A block of its spec that cannot be read has its default, and one that has none is missing: so `suspend`,
-    deadlines and counts hold whatever is wrong elsewhere.
+    An unreadable block of its spec has its default, or is missing if it has none. So `suspend`, deadlines and
+    counts apply even if other blocks are wrong.
     """
     blocks = {}
     spec = _part(model, "spec")
@@ -108,7 +109,7 @@ def salvage(model: type[RLTrainingJob] | type[RLEvalJob], raw: Json) -> Job:
 
 
 def _metadata(stored: Json) -> Metadata:
-    """All of it, or what tells the job from others."""
+    """The whole metadata, or only its `IDENTITY`."""
     try:
         return Metadata.model_validate(stored)
     except ValidationError:

@@ -1,5 +1,7 @@
-"""The rollout servers: alike and replaceable, so a Deployment, and a headless Service that lists those that
-answer: the coordinator talks to each one by itself."""
+"""The rollout servers: a Deployment, since they are alike and replaceable, and a headless Service.
+
+The Service lists the servers that are ready, because the coordinator talks to each one individually.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +14,11 @@ from headway_operator.plan.context import Context, Mode, Wanted
 
 STARTUP_PERIOD: Final = 3
 REPLACED: Final = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}}
-"""How a Deployment of servers takes another template: never with more accelerators than it has."""
+"""Update strategy of a Deployment of servers: it never needs more accelerators than it has."""
 
 
 def of_training(context: Context) -> list[Wanted]:
-    """The servers of an RLTrainingJob: those that sample for training, and one for held-out rows if the job
+    """The servers of an RLTrainingJob: those that sample for training, and one for held-out rows if the spec
     asks for it."""
     if not context.training.spec.has_validation_server:
         return manifests(context)
@@ -24,8 +26,7 @@ def of_training(context: Context) -> list[Wanted]:
 
 
 def of_preflight(context: Context) -> list[Wanted]:
-    """One server of those that sample for training, before a learner exists; it stays when they are scaled
-    up."""
+    """One of the servers that sample for training, before a learner exists. It stays when they scale up."""
     spec = context.training.spec
     made = manifests(context, names.TRAINING_SET if spec.has_validation_server else None)
     for item in made:
@@ -42,7 +43,7 @@ def scaled(context: Context) -> dict[str, str]:
 
 
 def manifests(context: Context, server_set: int | str | None = None) -> list[Wanted]:
-    """Headless Service and Deployment, of one set of servers where the job has several."""
+    """Headless Service and Deployment; for one set of servers if the job has several."""
     role, labels = names.ROLLOUT, _labels(server_set)
     name = _name(context, server_set)
     selector = context.selector(role) | labels
@@ -83,7 +84,7 @@ def _labels(server_set: int | str | None) -> dict[str, str]:
 def process(context: Context, server_set: int | str | None = None) -> pods.Process:
     """A rollout server."""
     rollout = context.spec.rollout
-    # Loading a model takes minutes; the job's own patience decides, not the probe's.
+    # Loading a model takes minutes, so the job's pendingDeadlineSeconds decides, not the probe.
     attempts = context.spec.pending_deadline_seconds // STARTUP_PERIOD + 1
     return pods.Process(
         role=names.ROLLOUT,

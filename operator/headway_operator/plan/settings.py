@@ -1,4 +1,4 @@
-"""What the pods are told: the job as a file, and the keys its processes know one another by."""
+"""What the pods receive: the job as a file, and the keys with which its processes authenticate."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from headway_api.config import EvalConfig, JobConfig
 from headway_operator.plan.context import Context, Mode, Wanted
 
 SANDBOX_TEMPLATE = "sandbox-template.json"
-"""Beside `job.json`, read by the broker alone: the platform's PodTemplateSpec fragment for sandboxes with
-their default resources. The job's own podTemplate is laid over it, isolation over both."""
+"""File beside `job.json` that only the broker reads: the platform's PodTemplateSpec fragment for sandboxes,
+with their default resources. The job's own podTemplate overrides it, and isolation overrides both."""
 
 
 def manifests(context: Context, config: JobConfig | EvalConfig) -> list[Wanted]:
-    """ConfigMap and Secret; `config` is the job as its own processes see it."""
+    """ConfigMap and Secret; `config` is the job that its own processes read."""
     data = {
         "job.json": config.model_dump_json(by_alias=True, exclude_none=True),
         SANDBOX_TEMPLATE: json.dumps(sandbox_template(context), sort_keys=True),
@@ -37,6 +37,6 @@ def sandbox_template(context: Context) -> dict[str, object]:
 
 
 def pull_secrets(context: Context) -> list[dict[str, str]]:
-    """The platform's and the job's, each once."""
+    """Pull secrets of the platform and the job, without duplicates."""
     found = [*context.platform.image_pull_secrets, *(item.name for item in context.spec.image_pull_secrets)]
     return [{"name": name} for name in dict.fromkeys(found)]

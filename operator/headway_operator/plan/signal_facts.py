@@ -1,7 +1,8 @@
-"""What of a job's signals is worth a word: each that is suspect, raised, or clear again. Pure.
+"""Facts about a job's signals: each that is suspect, raised, or clear again. Pure.
 
-A raised signal is told under the step since which it is raised. A suspect one may come and go many times, as
-one reading over its threshold makes it so. It is told at its first time in each tenth of the job's steps.
+A raised signal is recorded under the step since which it is raised. A signal may become suspect many times,
+since one reading above its threshold is enough. It is recorded the first time in each tenth of the job's
+steps.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ SUSPECTED: Final = "signalsuspected"
 
 
 def standing(status: RLTrainingJobStatus) -> Iterator[Fact]:
-    """The signals that are suspect or raised. None was raised before Healthy became False."""
+    """Facts of the signals that are suspect or raised. No signal was raised before Healthy became False."""
     healthy = find(status.conditions, ConditionType.HEALTHY)
     since = healthy.last_transition_time if healthy and healthy.status == "False" else None
     for signal in status.signals:
@@ -32,11 +33,11 @@ def standing(status: RLTrainingJobStatus) -> Iterator[Fact]:
 
 
 def cleared(key: str, told: Collection[str], status: RLTrainingJobStatus) -> Iterator[Fact]:
-    """That the signal of a key is not suspect or raised any more, as far as the status shows it.
+    """The fact that a key's signal is no longer suspect or raised, if the status shows it.
 
     Args:
-        key: of an event that was told.
-        told: keys of all of them.
+        key: key of a recorded event.
+        told: keys of all recorded events.
     """
     what, _, rest = key.partition(".")
     name, _, when = rest.rpartition(".")
@@ -73,11 +74,11 @@ def _no_longer_raised(name: str, since: str, status: RLTrainingJobStatus) -> Ite
 def _no_longer_suspect(
     name: str, part: int, told: Collection[str], status: RLTrainingJobStatus
 ) -> Iterator[Fact]:
-    """Of one that was raised since, it is told that it is not raised any more."""
+    """The fact that a suspect signal is clear. If it was raised since, `_no_longer_raised` reports it."""
     now = _of_name(name, status)
     if now is not None and now.state != "Clear":
         return
-    # Those that have no room in the list are no worse than its last one.
+    # Signals that did not fit into the list are no worse than its last one.
     if now is None and not (status.signals and status.signals[-1].state == "Clear"):
         return
     if any(tenth(step, _last_step(status)) >= part for step in _raised_before(name, told)):
@@ -88,7 +89,7 @@ def _no_longer_suspect(
 
 
 def _raised_before(name: str, told: Collection[str]) -> Iterator[int]:
-    """Steps since which a signal was raised, as far as it was told."""
+    """The steps since which a signal was raised, from the recorded keys."""
     for key in told:
         what, _, since = key.rpartition(".")
         if what == f"{RAISED}.{name}" and since.isdecimal():

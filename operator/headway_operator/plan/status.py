@@ -1,7 +1,7 @@
 """The operator's part of a job's status: conditions, roles, state and times, true of one generation.
 
-The coordinator owns the rest, and the conditions that only it can judge, which are left out here so that
-server-side apply leaves them alone. What is of one kind of job alone stands in its Subject.
+The coordinator owns the rest, and the conditions that only it can judge. They are omitted here, so
+server-side apply does not touch them. A Subject contains what only its kind of job has.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ COMMON: Final = frozenset(
         ConditionType.STALLED,
     }
 )
-"""Conditions of every kind of job that are the operator's."""
+"""Conditions that the operator owns for every kind of job."""
 PREFLIGHT_DONE: Final = ("Passed", "Warned", "Skipped")
 
 
 def refused(subject: Subject, before: JobStatus, generation: int, refusal: str, now: datetime) -> JobStatus:
-    """Of a job whose spec cannot be run, and of which nothing runs."""
+    """Status of a job whose spec cannot run, and that has nothing running."""
     why = Issue(Reason.INVALID_SPEC, refusal)
     return halted(subject, before, generation, why, now, judged.accepted(refusal))
 
@@ -47,13 +47,13 @@ def refused(subject: Subject, before: JobStatus, generation: int, refusal: str, 
 def halted(
     subject: Subject, before: JobStatus, generation: int, why: Issue, now: datetime, *more: Condition
 ) -> JobStatus:
-    """Of a job that needs somebody's help whatever its spec asks for; `more` is true beside that."""
+    """Status of a job that needs help, whatever its spec asks for; `more` are further conditions."""
     status = _with(subject, before, [*more, *judged.stuck(why)], generation, now)
     return status.model_copy(update={"state": "Stalled", "reason": str(why.reason)})
 
 
 def waiting(subject: Subject, context: Context, why: Issue, now: datetime) -> JobStatus:
-    """Of a job that cannot begin before another job has come so far."""
+    """Status of a job that cannot begin until another job has progressed far enough."""
     before, situation = context.job.status, JobHealth(now=now, lacks=why)
     ready = condition(ConditionType.READY, False, why.reason, why.message)
     working = condition(ConditionType.RECONCILING, True, why.reason, why.message)
@@ -102,7 +102,7 @@ def of(subject: Subject, context: Context, situation: JobHealth) -> JobStatus:
 
 
 def common_part(status: JobStatus) -> dict[str, Any]:
-    """What the operator writes of a job of any kind, as it is stored, without the conditions."""
+    """The fields that the operator writes for any kind of job, as stored, without the conditions."""
     return {
         "observed_generation": status.observed_generation,
         "state": status.state,
@@ -120,8 +120,11 @@ def common_part(status: JobStatus) -> dict[str, Any]:
 
 
 def ended(subject: Subject, before: JobStatus, generation: int, now: datetime) -> JobStatus:
-    """Of a job that has ended. What can be edited of it changes nothing that is said, so all that is said is
-    true of the new generation; its coordinator may have had one more word while it was being stopped."""
+    """Status of a job that has ended.
+
+    Later edits of its spec change none of its conditions, so they are also true of the new generation. Its
+    coordinator may have written once more while it was being stopped.
+    """
     own = [known for known in before.conditions if subject.is_own(known)]
     return _with(subject, before, [*own, *subject.last_words(before)], generation, now)
 
@@ -135,7 +138,7 @@ def _with(
         )
         for item in fresh
     ]
-    # Merged with the coordinator's too: what it said last is what a status that changes has changed from.
+    # Also merge with the coordinator's conditions: a transition is a change from what it wrote last.
     own = [known for known in merge(before.conditions, stamped) if subject.is_own(known)]
     return subject.own_part(before).model_copy(update={"conditions": own, "observed_generation": generation})
 
@@ -180,7 +183,7 @@ def _state(
 
 
 def _unhealthy(status: JobStatus) -> str:
-    """Why a job at work is not healthy, as its coordinator says: one that learns nothing is not all green."""
+    """Why a running job is unhealthy, as its coordinator reports: a job that learns nothing is not green."""
     said = find(status.conditions, ConditionType.HEALTHY)
     return said.reason if said is not None and said.status == "False" else ""
 
@@ -191,7 +194,7 @@ def _reason(known: list[Condition], kind: ConditionType) -> str:
 
 
 def _all_roles(before: JobStatus, situation: JobHealth) -> list[Role]:
-    """Those wanted now, and those that were: their restarts still count after they are gone."""
+    """Roles that are or were wanted: the restarts of a role still count after it is gone."""
     now = {health.role: _role(health) for health in situation.roles}
     past = {role.name: Role(name=role.name, restarts=role.restarts) for role in before.roles}
     return [(past | now)[name] for name in sorted(past | now)]

@@ -1,4 +1,4 @@
-"""What differs between the kinds of jobs; the rest of a plan and a status is one code for all. Pure."""
+"""What differs between the kinds of jobs. All kinds share the rest of planning and status. Pure."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from headway_operator.plan.observed import Observed
 
 @dataclass(frozen=True)
 class Settled:
-    """What a job's references to other jobs stand for, as far as that is known."""
+    """What a job's references to other jobs resolve to, as far as that is known."""
 
     context: Context
-    """The job with what has been chosen."""
+    """The job with the chosen weights."""
     refusals: Sequence[str] = ()
-    """Why the job cannot run because of a job it names; that one may be made again."""
+    """Why a job that it names keeps this job from running. The named job may be made again."""
     lacks: Issue | None = None
-    """What other jobs do not have yet and this one needs, or goes on without."""
+    """What other jobs do not have yet, and this one needs or continues without."""
     waits_until: datetime | None = None
-    """Until when the job waits for that; None: it does not."""
+    """Until when the job waits for that; None: it does not wait."""
     failure: Issue | None = None
-    """Why nothing is left to begin with."""
+    """Why the job has nothing left to begin with."""
     fresh: bool = False
-    """Chosen just now: the status has to keep it before anything is made by it."""
+    """The choice is new: the status must keep it before anything is created from it."""
 
 
 class Subject(ABC):
@@ -45,29 +45,29 @@ class Subject(ABC):
     roles: ClassVar[tuple[str, ...]]
     """Roles its pods may have."""
     own: ClassVar[frozenset[ConditionType]]
-    """Conditions that are the operator's."""
+    """Conditions that the operator owns."""
     shorter: ClassVar[str]
     """Field that makes a run shorter."""
 
     @abstractmethod
     def sources(self, raw: Json) -> tuple[str, ...]:
-        """Names of the training jobs whose weights the job, as stored, waits for."""
+        """Names of the training jobs whose weights the stored job waits for."""
 
     @abstractmethod
     def refusals(self, context: Context) -> list[str]:
-        """Why the job cannot be accepted, whatever other jobs there are."""
+        """Why the job cannot be accepted, regardless of other jobs."""
 
     @abstractmethod
     def settle(self, context: Context, observed: Observed) -> Settled:
-        """What the job's references to other jobs stand for."""
+        """Resolve the job's references to other jobs."""
 
     @abstractmethod
     def as_it_runs(self, context: Context, observed: Observed) -> Context:
-        """The job by what its status holds, where its spec is refused and nothing can be settled."""
+        """The job with the choices in its status, if its spec is refused and nothing can be resolved."""
 
     @abstractmethod
     def config(self, context: Context) -> JobConfig | EvalConfig:
-        """The job as its own processes see it."""
+        """The job that its own processes read."""
 
     @abstractmethod
     def preflight_passed(self, job: Job) -> bool:
@@ -78,7 +78,7 @@ class Subject(ABC):
         """Whether accelerators have been asked for already."""
 
     def samples_first(self, job: Job, observed: Observed) -> bool:
-        """Whether the preflight needs servers before what else it holds back."""
+        """Whether the preflight needs servers before the other workloads that wait for it."""
         return False
 
     def first_servers(self, context: Context) -> list[Wanted]:
@@ -86,7 +86,7 @@ class Subject(ABC):
         return []
 
     def first_roles(self, context: Context, observed: Observed, restarts: dict[str, int]) -> list[RoleHealth]:
-        """Their health; `restarts` counts those of each role before."""
+        """Health of those servers; `restarts` is the number of each role so far."""
         return []
 
     @abstractmethod
@@ -95,44 +95,44 @@ class Subject(ABC):
 
     @abstractmethod
     def heavy_roles(self, context: Context, observed: Observed, restarts: dict[str, int]) -> list[RoleHealth]:
-        """Their health; `restarts` counts those of each role before."""
+        """Health of those workloads; `restarts` is the number of each role so far."""
 
     @abstractmethod
     def in_use(self, context: Context, observed: Observed) -> Observed:
-        """What is seen without the workloads that are on their way out."""
+        """The observed objects without the workloads that are being removed."""
 
     @abstractmethod
     def resolution(self, context: Context, situation: JobHealth) -> list[Condition]:
-        """What is said of the job's references to other jobs."""
+        """Conditions about the job's references to other jobs."""
 
     @abstractmethod
     def conditions(self, context: Context, situation: JobHealth) -> list[Condition]:
-        """The conditions that jobs of the other kind do not have."""
+        """Conditions that only this kind of job has."""
 
     @abstractmethod
     def own_part(self, status: JobStatus) -> JobStatus:
-        """Only what the operator writes, of a status as it is stored."""
+        """The part of a stored status that the operator writes."""
 
     @abstractmethod
     def chosen(self, context: Context, situation: JobHealth) -> dict[str, Any]:
-        """Fields of the status that jobs of the other kind do not have."""
+        """Fields of the status that only this kind of job has."""
 
     @abstractmethod
     def completed(self, context: Context) -> Condition:
-        """Complete, of a job that ended well."""
+        """The condition Complete of a job that succeeded."""
 
     @abstractmethod
     def at_work(self, context: Context) -> tuple[State, Reason]:
-        """State and Progressing's reason while the job does what it is for."""
+        """State, and reason of Progressing, while the job does its work."""
 
     @abstractmethod
     def coming_up(self, context: Context, situation: JobHealth) -> State | None:
-        """State while what waited for the preflight is not at work yet; None: nothing of it is wanted."""
+        """State while the workloads that waited for the preflight start; None: none of them is wanted."""
 
     def is_own(self, known: Condition) -> bool:
-        """Whether a condition is the operator's."""
+        """Whether the operator owns a condition."""
         return known.type in self.own
 
     def last_words(self, status: JobStatus) -> list[Condition]:
-        """What to say of an ended job in place of what its coordinator said last."""
+        """Conditions of an ended job that replace what its coordinator wrote last."""
         return []

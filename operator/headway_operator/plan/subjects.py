@@ -15,5 +15,5 @@ SUBJECTS: Final[dict[str, Subject]] = {
 
 
 def subject_of(raw: Json) -> Subject:
-    """What a job as stored is about."""
+    """The Subject of a stored job."""
     return SUBJECTS[raw["kind"]]

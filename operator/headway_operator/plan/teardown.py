@@ -1,8 +1,8 @@
-"""Taking a job's objects down, in order: workloads, then sandboxes, then what both needed to end well. Pure.
+"""Removes a job's objects in order: workloads, then sandboxes, then what both needed to end cleanly. Pure.
 
-So a sandbox never outlives the NetworkPolicy that walls it off, no sandbox is made anew for one that was
-deleted, and a process that is ending can still write its last status. What has been done is read off what is
-left; an operator that was restarted in the midst goes on where the other stopped.
+So a sandbox never outlives the NetworkPolicy that isolates it, and no deleted sandbox is replaced. A process
+that is ending can still write its last status. The remaining objects show what has been done, so a restarted
+operator continues where the other stopped.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from headway_api.document import Json
 from headway_operator.plan.observed import Observed, is_ending, is_over, moment, role_of
 
 LOOK_SECONDS: Final = 0.5
-"""A teardown goes on this often without being called: of what the operator deleted itself no event tells."""
+"""How often a teardown continues by itself: no event reports what the operator deleted itself."""
 LATE_SECONDS: Final = 60.0
-"""An object that is there for so long after its time is worth a word."""
+"""An object that still exists this long after its time is reported."""
 
 
 def stopping(observed: Observed) -> tuple[Json, ...]:
-    """What is to be deleted now so that no pod is left.
+    """The objects to delete now so that no pod remains.
 
-    Sandboxes go once nobody is there to replace them. Pods come by one watch, in the order of their writes:
-    a view without the brokers' pods holds every sandbox that it made.
+    Sandboxes are deleted once nobody can replace them. One watch delivers all pods in the order of their
+    writes. So a view without the brokers' pods contains every sandbox that they created.
     """
     if workloads := observed.of_kinds("Job", "Deployment"):
         return workloads
@@ -36,23 +36,24 @@ def stopping(observed: Observed) -> tuple[Json, ...]:
 
 
 def _may_act(pod: Json, now: datetime) -> bool:
-    """A pod of a lost node stays on paper, and must not keep sandboxes alive beyond its grace period."""
+    """Whether a pod can still act. A lost node's pod stays listed, but cannot after its grace period."""
     ends = pod["metadata"].get("deletionTimestamp")
     return not is_over(pod) and (ends is None or moment(ends) > now)
 
 
 def to_delete(raw: Json, observed: Observed) -> tuple[Json, ...]:
-    """What is to be deleted now so that nothing is left; empty while pods are ending."""
+    """The objects to delete now so that nothing remains; empty while pods are ending."""
     if pods := stopping(observed):
         return pods
     if observed.pods() or observed.leaves():
         return ()
-    # Secrets first: nobody sees them, so that what comes after them must tell whether this was done.
+    # Secrets first: no view shows them, so the objects deleted after them must show whether this was done.
     return (*_secrets(raw), *observed.objects)
 
 
 def _secrets(raw: Json) -> tuple[Json, ...]:
-    """Known by name alone: nobody may list Secrets. A job of an earlier version has the second one too."""
+    """The job's Secrets, by name only: nobody may list Secrets. Jobs of an earlier version also have the
+    second."""
     metadata = raw["metadata"]
     stem = names.stem(raw["kind"], metadata["name"])
     return tuple(
@@ -66,10 +67,10 @@ def _secrets(raw: Json) -> tuple[Json, ...]:
 
 
 def late(raw: Json, observed: Observed) -> str | None:
-    """What holds up the end of a deleted job, for people; None while all is in time."""
+    """What delays the end of a deleted job, for people; None while nothing is late."""
     asked = raw["metadata"]["deletionTimestamp"]
     ending = [body for body in observed.objects if is_ending(body)]
-    # What owns a pod may wait for it. Of a pod the time of deletion is when its grace period ends.
+    # A pod's owner may wait for the pod. A pod's deletionTimestamp is the end of its grace period.
     waited_for = [body for body in ending if body["kind"] == "Pod"] or ending or observed.pods()
     due = [(moment(body["metadata"].get("deletionTimestamp", asked)), body) for body in waited_for]
     since = observed.now - timedelta(seconds=LATE_SECONDS)

@@ -1,6 +1,6 @@
-"""The last layer of a pod template, over the operator's own, the platform's and the job's.
+"""The last layer of a pod template, above the operator's own, the platform's and the job's.
 
-Labels, service account and the restricted security context cannot be changed by any of the others.
+No other layer can change labels, service account and the restricted security context.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CONTAINER_SECURITY: Final[Json] = {
 
 
 def harden(template: Json, labels: dict[str, str], service_account: str) -> Json:
-    """The last layer: what holds whatever the others say."""
+    """Apply the last layer, which overrides all others."""
     held = merge(
         template,
         {

@@ -1,10 +1,10 @@
-"""RLTrainingJob: a learner and rollout servers after the preflight, weights to start from before it. Pure.
+"""RLTrainingJob: starting weights before the preflight, a learner and rollout servers after it. Pure.
 
 The coordinator owns the condition that only it can judge (`WeightsInSync`). But a coordinator that is gone
-cannot take back what it said: of a job that is suspended or has ended the operator says, by force, that
-nothing is known of weights, and goes on saying so until a coordinator has spoken again. Left out before, an
-item would stay of which the old coordinator's field manager owns the key alone; without its required fields
-the API server refuses it.
+cannot retract it. So while a job is suspended or has ended, the operator takes the condition over by force,
+and writes that nothing is known of weights. It keeps writing that until a coordinator has written again. If
+omitted earlier, an item remains whose only owned field is its key, by the old coordinator's field manager. The
+API server rejects such an item, since it lacks required fields.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Training(Subject):
     def samples_first(self, job: Job, observed: Observed) -> bool:
         assert isinstance(job, RLTrainingJob)
         state = job.status.preflight.state if job.status.preflight is not None else None
-        # A coordinator that was restarted makes its static checks again; the server stays meanwhile.
+        # A restarted coordinator repeats its static checks. The server stays meanwhile.
         again = state == "Running" and observed.workload(names.ROLLOUT) is not None
         return state == "Sampling" or again
 
@@ -172,7 +172,7 @@ class Training(Subject):
         return [_nothing_known(Reason.FAILED if failed else Reason.SUCCEEDED)]
 
     def _weights(self, context: Context, situation: JobHealth) -> list[Condition]:
-        """What is known of servers' weights where no coordinator can say it; nothing where one can."""
+        """The condition about servers' weights if no coordinator can write it; empty if one can."""
         if situation.failure:
             return [_nothing_known(Reason.FAILED)]
         if situation.complete:
@@ -184,7 +184,7 @@ class Training(Subject):
 
 
 def _servers(context: Context, observed: Observed, restarts: dict[str, int]) -> RoleHealth:
-    """The rollout servers: some for training, and the one for held-out rows where the job asks for it."""
+    """Health of the rollout servers: those for training, and the one for held-out rows if the job has it."""
     spec, role, before = context.training.spec, names.ROLLOUT, restarts.get(names.ROLLOUT, 0)
     if not spec.has_validation_server:
         return role_health(observed, role, spec.rollout.replicas, before)
@@ -197,14 +197,14 @@ def _checkpoint(job: RLTrainingJob) -> Condition:
     latest = job.status.checkpoints.latest if job.status.checkpoints else None
     if latest is None:
         return condition(ConditionType.CHECKPOINT_AVAILABLE, False, Reason.NO_CHECKPOINT)
-    # Not the step: the condition would be written again at every one of them.
+    # Omit the step, or the condition would change at every step.
     return condition(
         ConditionType.CHECKPOINT_AVAILABLE, True, Reason.CHECKPOINTED, "see status.checkpoints.latest"
     )
 
 
 def _in_vain(status: RLTrainingJobStatus) -> str:
-    """What to add of a job that has ended well and learned nothing, or badly; empty of any other."""
+    """Suffix for a completed job that learned nothing or was unhealthy; empty for any other job."""
     said, regrets = find(status.conditions, ConditionType.HEALTHY), []
     if status.usage is not None and status.usage.train_tokens == 0:
         regrets.append("no token was trained, for in each group all rewards were alike")

@@ -1,10 +1,11 @@
-"""Which weights `spec.model.warmStart.job` stands for. Pure.
+"""Chooses the weights for `spec.model.warmStart.job`. Pure.
 
-They are chosen once, before anything is made, and kept in the status: the other job may be deleted or made
-again, and this one restarted, without its beginning changing under it. Its own processes are told the URI.
+The operator chooses them once, before it creates anything, and keeps them in the status. So the starting
+weights stay the same if the other job is deleted or made again, or this one restarts. The job's own processes
+receive the URI.
 
-Jobs that are applied together are seen in any order: one that is not there is waited for, and nothing that is
-refused because of another job is refused for ever.
+The operator sees jobs that are applied together in any order. So a job waits for one that does not exist yet,
+and a refusal because of another job is never final.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ SOONER: Final = "to start sooner, give the uri of weights instead"
 
 
 def source(raw: Json) -> str | None:
-    """Name of the job that a job as stored wants to start from, while that is not settled."""
+    """Name of the job that a stored job wants to start from, until the weights are chosen."""
     name: str | None = raw["spec"].get("model", {}).get("warmStart", {}).get("job")
     return None if raw.get("status", {}).get("warmStart") else name
 
 
 def refusals(context: Context, other: Json | None, now: datetime) -> list[str]:
-    """Why the job cannot start from the one it names, which is `other` as it is now."""
+    """Why the job cannot start from the job it names; `other` is that job's current state."""
     name = _wanted(context)
     if name is None:
         return []
@@ -60,7 +61,7 @@ def refusals(context: Context, other: Json | None, now: datetime) -> list[str]:
 
 
 def waits_for(context: Context, other: Json | None) -> str | None:
-    """What is said of the job while the one it names, which is `other`, is not there or has not ended."""
+    """The message about the job while the job it names, `other`, does not exist or has not ended."""
     name = _wanted(context)
     if name is None:
         return None
@@ -75,7 +76,7 @@ def waits_for(context: Context, other: Json | None) -> str | None:
 
 
 def settled(context: Context, other: Json | None) -> Context:
-    """The job with its first weights: those in the status, else the best of `other`, else its last."""
+    """The job with its starting weights: those in the status, else the best of `other`, else its last."""
     name, chosen = _wanted(context), context.training.status.warm_start
     if name is not None and other is not None:
         weights = _exported(training_status(other))
@@ -84,7 +85,7 @@ def settled(context: Context, other: Json | None) -> Context:
 
 
 def told(spec: RLTrainingJobSpec, weights: StartingWeights | None) -> RLTrainingJobSpec:
-    """`spec` as the job's processes get it: with the URI in the place of a job's name."""
+    """`spec` for the job's processes, with the URI instead of a job's name."""
     if weights is None:
         return spec
     model = spec.model.model_copy(update={"warm_start": WarmStart(uri=weights.uri)})
@@ -92,9 +93,9 @@ def told(spec: RLTrainingJobSpec, weights: StartingWeights | None) -> RLTraining
 
 
 def _not_come(context: Context, name: str, now: datetime) -> list[str]:
-    """That the job has waited for long enough for one that is not there, if it has.
+    """The refusal of a job that has waited too long for a job that does not exist.
 
-    It holds nothing meanwhile: it has not failed, and starts as soon as there is such a job.
+    It has not failed and uses nothing meanwhile. It starts as soon as that job exists and has ended.
     """
     patience, created = context.spec.pending_deadline_seconds, context.job.metadata.creation_timestamp
     if created is None or now - created <= timedelta(seconds=patience):
