@@ -1,4 +1,4 @@
-"""The sandbox: the SDK an environment's author uses, the server inside a sandbox pod, and the broker.
+"""The sandbox: the SDK for authors of environments, the server inside a sandbox pod, and the broker.
 
-The SDK and the server use the standard library alone; only `headway_sandbox.broker` needs more.
+The SDK and the server use only the standard library; only `headway_sandbox.broker` needs more.
 """

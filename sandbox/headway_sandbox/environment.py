@@ -13,13 +13,14 @@
         def reward(self, transcript): ...     # dense, trained on, within spec.reward.range
         def score(self, transcript): ...      # strict, only reported, never trained on
 
-Each of them, and each tool, may be `async`. One instance lives for one episode, in a pod of its own that can
+Every method and every tool may be `async`. One instance lives for one episode, in a pod of its own that can
 reach nothing and is destroyed afterwards.
-It is called by one thread at a time. `reset` must depend on its arguments alone, and tools on them and on the
-calls before: nothing checks that, and otherwise the same seed gives other episodes. Anything a method raises
-is reported, never scored.
+One thread at a time calls it. `reset` must depend only on its arguments, and a tool only on its arguments, on
+the arguments of `reset` and on earlier calls. Nothing checks this, but otherwise the same seed gives different
+episodes. Anything that a method raises is reported, never scored.
 
-Standard library only, and as little of it as possible: every import here is paid once an episode.
+This module uses the standard library only, and as little of it as possible: every episode pays for each
+import.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ if TYPE_CHECKING:
     Message = Mapping[str, Any]
     """An OpenAI chat message."""
     Value = float | Sequence[float]
-    """A number, or one a turn."""
+    """One number, or one number a turn."""
     Returned: TypeAlias = "Value | tuple[Value, Mapping[str, float]] | Reward"
-    """What a reward may be: `headway_sandbox.returns`."""
+    """What `reward` may return: see `headway_sandbox.returns`."""
     GroupReward: TypeAlias = "Callable[[Sequence[Transcript]], Any]"
 
 __all__ = [
@@ -66,7 +67,7 @@ def user(text: str) -> Message:
 
 
 class Observation:
-    """What the agent sees first."""
+    """The first messages and the tools that the agent sees."""
 
     __slots__ = ("messages", "tools")
 
@@ -77,7 +78,7 @@ class Observation:
 
 
 class Reward:
-    """What the model is trained on."""
+    """The reward that the model is trained on."""
 
     __slots__ = ("metrics", "turns", "value")
 
@@ -92,8 +93,8 @@ class Reward:
         self.metrics = dict(metrics or {})
         """The reward's parts, averaged over episodes in logs and metrics."""
         self.turns = None if turns is None else list(turns)
-        """What each of `transcript.turns` earned, for advantages by the turn; they add up to `value`. None:
-        all of it came at the end."""
+        """The reward of each of `transcript.turns`, for advantages by the turn; they add up to `value`.
+        None: the whole reward comes at the end."""
 
 
 class Call:
@@ -105,9 +106,9 @@ class Call:
         self.name = name
         self.arguments = arguments
         self.content = content
-        """What the agent was shown."""
+        """The result that the agent saw."""
         self.failed = failed
-        """The tool is unknown, refused its arguments or raised."""
+        """Whether the call failed: the tool is unknown, refused its arguments or raised."""
 
 
 class Transcript:
@@ -128,24 +129,24 @@ class Transcript:
     ) -> None:
         self.messages = messages
         self.calls = calls
-        """Only what was really called: text in which the model merely claims a call adds nothing here."""
+        """Only calls that the server carried out. Text in which the model merely claims a call adds none."""
         self.truncated = truncated
-        """The episode ran out of turns, tokens or context before the agent ended it."""
+        """Whether the episode ran out of turns, tokens or context before the agent ended it."""
         self.reported = None if reported is None else tuple(reported)
-        """What an `http` agent says its episode is worth, one value or one a turn; None where it said
-        nothing. It is the word of whoever runs that agent: use it, check it against what happened, or not."""
+        """The reward that an `http` agent reports, one value or one a turn; None if it reported nothing.
+        Only the agent's operator vouches for it: use it, check it against what happened, or ignore it."""
         self.reported_metrics = dict(reported_metrics or {})
-        """The parts of it that the agent sent along."""
+        """The metrics that the agent reported with its reward."""
         self.turns = turns
-        """The model's turns that reached the agent, in one conversation or several."""
+        """Number of the model's turns that reached the agent, in one conversation or several."""
         self.row = row or {}
-        """The dataset row, for a reward that is an object of its own and has no environment."""
+        """The dataset row, for a reward that is a separate object without an environment."""
         self.reward = reward
-        """In `group_reward`: what `reward` said of the episode alone; else None."""
+        """In `group_reward`: what `reward` returned for this episode; otherwise None."""
 
     @property
     def answer(self) -> str:
-        """Text of the message the agent ended with; empty where its last message asked for a tool."""
+        """Text of the agent's last message; empty if that message called a tool."""
         last = self.messages[-1] if self.messages else {}
         if last.get("role") != "assistant" or last.get("tool_calls"):
             return ""
@@ -153,41 +154,42 @@ class Transcript:
 
 
 class Environment(ABC):
-    """Base of every environment; `spec.environment.entrypoint` names a subclass as `module:Class`."""
+    """Base class of every environment; `spec.environment.entrypoint` names a subclass as `module:Class`."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        """Check and keep `spec.environment.config`; raise ValueError with the remedy where it is wrong."""
+        """Check and keep `spec.environment.config`; raise ValueError with the remedy if it is wrong."""
         self.config = config
 
     @abstractmethod
     def reset(self, row: Mapping[str, Any], seed: int) -> Observation | Awaitable[Observation]:
-        """Enter the first state for one dataset row (every column is there)."""
+        """Enter the first state for one dataset row (it has every column)."""
 
     def tools(self) -> list[Tool] | Awaitable[list[Tool]]:
-        """Every method marked with `@tool`, in the order they are written."""
+        """Every method marked with `@tool`, in source order."""
         return declared(self)
 
     @abstractmethod
     def reward(self, transcript: Transcript) -> Returned | Awaitable[Returned]:
-        """Judge an episode for training. Unfinished episodes are judged too: see `transcript.truncated`.
+        """Compute an episode's reward for training. Unfinished episodes get one too: `transcript.truncated`.
 
-        May be given as an object instead, `reward = FieldAccuracy()`, which is called with the transcript.
+        A class may instead set it to an object, `reward = FieldAccuracy()`, which is called with the
+        transcript.
         """
 
     group_reward: GroupReward | None = None
-    """Rewards the episodes of one training group against each other: a method that is given their
-    transcripts, and returns a reward for each, of any shape that `reward` may return. It is called once, in a
-    sandbox of its own, after `reset` with the group's row. It is trained on in the place of `reward`."""
+    """Rewards the episodes of one training group relative to each other. The method receives their
+    transcripts, and returns a reward for each, of any shape that `reward` may return. It is called once, in
+    a sandbox of its own, after `reset` with the group's row. Its rewards replace those of `reward`."""
 
     @abstractmethod
     def score(self, transcript: Transcript) -> float | Awaitable[float]:
-        """Judge an episode for people: strict, independent of `reward`; success is >= `successThreshold`."""
+        """Score an episode for people: strict, independent of `reward`; success is >= `successThreshold`."""
 
     def judge(self, name: str, messages: Sequence[Message], schema: Mapping[str, Any] | None = None) -> Any:
-        """Ask the judge `name` of spec.judges, and wait: its text, or JSON that holds to `schema`.
+        """Ask the judge `name` of spec.judges and wait for its answer: text, or JSON that matches `schema`.
 
-        For `reward` and `score` alone. A judge that fails ends the episode, which is tried again.
+        Only `reward` and `score` may call this. If a judge fails, the episode ends and is tried again.
         """
-        from headway_sandbox.judges import judge  # episodes without a question start without what it imports
+        from headway_sandbox.judges import judge  # episodes without a question do not pay for its imports
 
         return judge(name, messages, schema)

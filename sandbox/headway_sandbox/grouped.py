@@ -1,4 +1,4 @@
-"""The finished episodes of a group, as a coordinator tells them to a sandbox that rewards the whole of it."""
+"""Reads the finished episodes of a group, which a coordinator sends to a sandbox that rewards them together."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from typing import Any
 
 FAILED = "error: "
-"""Begins what a tool showed that failed."""
+"""Prefix of the result of a failed tool call."""
 
 
 def grouped(episodes: object, row: Mapping[str, Any]) -> list[Transcript]:
-    """The transcripts of a request's `episodes`; a Refusal where these are none."""
+    """The transcripts of a request's `episodes`; raises a Refusal if they are not a list of episodes."""
     if not isinstance(episodes, list) or not episodes:
         raise HttpError(400, "MalformedRequest", "a group takes episodes (a list of them)")
     try:
@@ -27,14 +27,14 @@ def grouped(episodes: object, row: Mapping[str, Any]) -> list[Transcript]:
 
 
 def transcript(told: Mapping[str, Any], row: Mapping[str, Any]) -> Transcript:
-    """One of them."""
+    """The transcript of one episode."""
     messages, truncated, turns = list(told["messages"]), bool(told["truncated"]), int(told["turns"])
     alone = Reward(float(told["reward"]), told.get("metrics"))
     return Transcript(messages, tuple(calls(messages)), truncated, turns=turns, row=row, reward=alone)
 
 
 def calls(messages: list[Mapping[str, Any]]) -> Iterator[Call]:
-    """The tool calls that a conversation says were answered: their own pod's record is gone with it."""
+    """The answered tool calls of a conversation, since the record in their own pod is gone."""
     shown = {message.get("tool_call_id"): message for message in messages if message.get("role") == "tool"}
     for message in messages:
         for call in message.get("tool_calls") or ():

@@ -1,12 +1,12 @@
-"""Asking a judge from `reward` and `score`. The platform asks it: a sandbox has no network.
+"""Asks a judge from `reward` and `score`. A sandbox has no network, so the platform sends the question.
 
     grade = self.judge("style", [user(f"Grade this: {transcript.answer}")], schema={"type": "number"})
 
-A question waits here until the coordinator takes it, over a connection that the coordinator opened with the
-token of the lease, and brings the answer the same way. A judge that fails ends the episode, which is tried
-again: nothing is raised here that a reward could take for a zero.
+A question waits here until the coordinator fetches it, over a connection that the coordinator opened with the
+lease's token. The coordinator delivers the answer the same way. If a judge fails, the episode ends and is
+tried again. So this module raises nothing that a reward could mistake for a zero.
 
-Standard library only. Imported by the first question, or by a coordinator that looks for one.
+It uses only the standard library. The first question imports it, or a coordinator that looks for one.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from typing import Any
 
 MOST_QUESTIONS = 64
-"""Of one episode."""
+"""Most questions of one episode."""
 AT_ONCE = 4
-"""Handed over in one answer: of these a coordinator reads 8 MiB, 32 levels and 100,000 values."""
+"""Most questions in one response. A coordinator reads 8 MiB, 32 levels and 100,000 values of it."""
 MOST_DEPTH = 24
 MOST_VALUES = 20_000
-"""Of one question."""
+"""Most values in one question."""
 MAX_WAIT = 60
-"""Seconds that one look for questions may take; equal to `headway_api.sandbox_api.MAX_QUESTION_WAIT`."""
+"""Most seconds to wait for questions at once; equal to `headway_api.sandbox_api.MAX_QUESTION_WAIT`."""
 
 
 class Question:
-    """One, and its answer once there is one."""
+    """One question, and its answer once there is one."""
 
     __slots__ = ("answer", "answered", "document")
 
@@ -45,7 +45,7 @@ class Question:
 
 
 class Questions:
-    """Those of one episode, asked while `reward` and `score` run and at no other time."""
+    """The questions of one episode, which may be asked only while `reward` and `score` run."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -54,14 +54,14 @@ class Questions:
         self._names: tuple[str, ...] = ()
         """Judges that may be asked now."""
         self.waiting = 0
-        """Threads that wait for an answer."""
+        """Number of threads that wait for an answer."""
 
     def ask(self, name: str, messages: Sequence[Mapping[str, Any]], schema: Mapping[str, Any] | None) -> Any:
-        """Hand a question over and wait for its answer: text, or JSON that holds to `schema`.
+        """Submit a question and wait for its answer: text, or JSON that matches `schema`.
 
         Raises:
-            TypeError: it is no question.
-            ValueError: there is no such judge, it is too large, or one too many.
+            TypeError: the arguments are not a question.
+            ValueError: there is no such judge, or the question is too large or one too many.
             RuntimeError: the episode is not being judged, or its job has no judges.
         """
         document = written(name, messages, schema)
@@ -84,14 +84,14 @@ class Questions:
         return question.answer
 
     def taken(self, seconds: float) -> list[dict[str, Any]]:
-        """New questions; none where there are none within so many seconds."""
+        """New questions; empty if none comes within `seconds`."""
         with self._changed:
             self._changed.wait_for(lambda: bool(self._new), seconds)
             found, self._new = self._new[:AT_ONCE], self._new[AT_ONCE:]
             return [question.document for question in found]
 
     def answer(self, number: int, answer: Any) -> bool:
-        """Answer a question; whether one with this number was open."""
+        """Answer a question; returns whether one with this number was open."""
         with self._changed:
             question = self._all.get(number)
             if question is None or question.answered or question in self._new:
@@ -102,7 +102,7 @@ class Questions:
 
     @contextmanager
     def judging(self, names: Sequence[str]) -> Iterator[None]:
-        """Around what may ask, and whom."""
+        """Context in which code may ask the judges `names`."""
         self._names = tuple(names)
         try:
             yield
@@ -111,16 +111,16 @@ class Questions:
 
 
 QUESTIONS = Questions()
-"""A process is one episode's."""
+"""The episode's questions: a process serves one episode."""
 
 
 def judge(name: str, messages: Sequence[Mapping[str, Any]], schema: Mapping[str, Any] | None = None) -> Any:
-    """As `Environment.judge`, for a reward that is a function of its own."""
+    """The same as `Environment.judge`, for a reward that is a separate function."""
     return QUESTIONS.ask(name, messages, schema)
 
 
 def written(name: object, messages: object, schema: object) -> dict[str, Any]:
-    """A question as it travels; raises TypeError and ValueError."""
+    """A question in the form that is sent; raises TypeError and ValueError."""
     if not isinstance(name, str) or not name:
         raise TypeError("judge takes the name of one of spec.judges")
     given = [*messages] if isinstance(messages, list | tuple) else []
@@ -136,7 +136,7 @@ def written(name: object, messages: object, schema: object) -> dict[str, Any]:
         raise ValueError(f"the question is {error}") from None
     if size > bounds.QUESTION:
         raise ValueError(f"the question has {size} bytes; ask with {bounds.QUESTION} at most")
-    found: dict[str, Any] = json.loads(text)  # what is changed later was not asked
+    found: dict[str, Any] = json.loads(text)  # a copy: later changes of the arguments do not affect the question
     if not shallow(found):
         said = f"at most {MOST_DEPTH} levels and {MOST_VALUES} values"
         raise ValueError(f"the question is nested or long beyond what is read: ask with {said}")
@@ -144,7 +144,7 @@ def written(name: object, messages: object, schema: object) -> dict[str, Any]:
 
 
 def shallow(document: object) -> bool:
-    """Whether a question has as few levels and values as a coordinator reads."""
+    """Whether a question has few enough levels and values for a coordinator."""
     level, count = [document], 0
     for _ in range(MOST_DEPTH):
         level = [

@@ -1,4 +1,4 @@
-"""An environment for agents that bring tools and a reward of their own, as agents made for SageMaker MTRL do.
+"""An environment for agents with their own tools and reward, such as agents made for SageMaker MTRL.
 
     agent: {http: {service: {name: my-agent, port: 8080}}}
     environment:
@@ -6,8 +6,8 @@
       entrypoint: "headway_sandbox.reported:ReportedReward"
       config: {prompt: question, system: "Be brief."}   # both may be left out
 
-It asks the row's question and believes what the agent reports: the reward, and the score beside it, is the
-sum of the reported values. Write an environment of your own where the two should differ, or can be checked.
+It asks the row's question and trusts what the agent reports: reward and score are both the sum of the reported
+values. Write your own environment if the two should differ, or if you can check them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class ReportedReward(Environment):
     """The row's prompt, no tools, and the agent's own reward."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        """`prompt` is the column of the question (default `prompt`), `system` a message put before it."""
+        """`prompt` is the column of the question (default `prompt`); `system` is a message before it."""
         super().__init__(config)
         for name, value in config.items():
             if name not in ("prompt", "system"):
@@ -47,13 +47,13 @@ class ReportedReward(Environment):
         return Observation([*self.opening, user(prompt)])
 
     def reward(self, transcript: Transcript) -> Reward:
-        """The sum of what was reported, with the metrics that came along; by the turn, where it was."""
+        """The sum of the reported values, with the reported metrics; by the turn if the report is."""
         value, reported = self.score(transcript), transcript.reported or ()
         turns = reported if len(reported) == transcript.turns else None
         return Reward(value, transcript.reported_metrics, turns)
 
     def score(self, transcript: Transcript) -> float:
-        """The sum of what was reported; an episode without a report has none, and is tried again."""
+        """The sum of the reported values. An episode without a report has no score, and is tried again."""
         if transcript.reported is None:
             raise ValueError(
                 "the agent reported no reward for its episode (spec.agent.http with reportsReward: true)"

@@ -1,12 +1,12 @@
-"""What `reward` and `score` may return, read strictly. Pure.
+"""Reads what `reward` and `score` return, strictly. Pure.
 
     0.5                              a number
-    [0.0, 0.5]                       one number a turn; the reward is their sum. One alone is the whole reward
-    (0.5, {"tier": 1.0})             a reward of either kind, and numbers by name
-    Reward(0.5, {"tier": 1.0})       the same, in words
+    [0.0, 0.5]                       one number a turn; the reward is their sum. A single one is the whole reward
+    (0.5, {"tier": 1.0})             a reward of either kind, and metrics by name
+    Reward(0.5, {"tier": 1.0})       the same, spelled out
 
-Anything else is refused in words that say what was returned and what to return. Nothing of it is counted
-through, or turned into a number, before its size is known.
+Anything else is refused, with a message that says what was returned and what to return. No value is iterated,
+or converted to a number, before its size is known.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ if TYPE_CHECKING:
     from typing import Any
 
 TURN_REWARDS_TOLERANCE = 1e-6
-"""Distance of their sum to the reward; equal to `headway_api.sandbox_api.TURN_REWARDS_TOLERANCE`."""
+"""Largest difference between their sum and the reward; equal to
+`headway_api.sandbox_api.TURN_REWARDS_TOLERANCE`."""
 SHAPES = "a number, one number a turn, (number, {name: number}) or Reward(...)"
 QUOTED = 60
-"""Characters of a text that was returned, which a message repeats."""
+"""Most characters of a returned text that a message repeats."""
 
 
 class Unusable(Exception):
-    """The numbers of a judgement cannot be used: asking again would not help."""
+    """The returned numbers cannot be used, and a retry would not help."""
 
     def __init__(self, reason: str, words: str) -> None:
         super().__init__(words)
@@ -41,11 +42,11 @@ def reward_of(returned: object, turns: int) -> Reward:
     """What `reward` returned, as plain floats.
 
     Args:
-        turns: how many turns reached the agent.
+        turns: number of turns that reached the agent.
 
     Raises:
-        NotGiven: it is of no shape that a reward has.
-        Unusable: its numbers are too many, too great or not finite.
+        NotGiven: the value does not have the shape of a reward.
+        Unusable: it has too many numbers, or numbers that are too large or not finite.
     """
     value, fields, each = parts_of(returned)
     metrics = metrics_of(fields)
@@ -60,7 +61,7 @@ def reward_of(returned: object, turns: int) -> Reward:
     check(total, "reward")
     for name, metric in metrics.items():
         check(metric, f"metric {shortened(name, bounds.NAME)}", bounds.MAGNITUDE)
-    # An agent that took no turn is judged as a whole: there is nothing to give the reward to.
+    # An agent without a turn gets its reward as a whole: there is no turn to assign it to.
     if not turns:
         of_turns = None
     if of_turns is not None and (said := wrong_turns(of_turns, turns, total)):
@@ -69,7 +70,7 @@ def reward_of(returned: object, turns: int) -> Reward:
 
 
 def rewards_of(returned: object, turns: list[int]) -> list[Reward]:
-    """What `group_reward` returned; raises as `reward_of` does. `turns`: of each of its episodes."""
+    """What `group_reward` returned; raises like `reward_of`. `turns`: number of turns of each episode."""
     if not isinstance(returned, list | tuple):
         raise NotGiven(f"a {type(returned).__name__}; return a list of rewards, one for each transcript")
     if len(returned) != len(turns):
@@ -78,14 +79,14 @@ def rewards_of(returned: object, turns: list[int]) -> list[Reward]:
 
 
 def score_of(returned: object) -> float:
-    """What `score` returned; raises as `reward_of` does."""
+    """What `score` returned; raises like `reward_of`."""
     found = number(returned, "", "a number")
     check(found, "score")
     return found
 
 
 def parts_of(returned: object) -> tuple[Any, Any, Any]:
-    """Value, numbers by name, and rewards of turns: whatever stands in their places."""
+    """Value, metrics by name, and rewards of turns, not checked yet."""
     if isinstance(returned, Reward):
         return returned.value, returned.metrics, returned.turns
     if isinstance(returned, tuple) and len(returned) == 2 and hasattr(returned[1], "items"):
@@ -94,7 +95,7 @@ def parts_of(returned: object) -> tuple[Any, Any, Any]:
 
 
 def metrics_of(fields: Mapping[Any, object]) -> dict[str, float]:
-    """Numbers by name; no more of them, and no longer names, than a coordinator reads."""
+    """Metrics by name, at most as many and with names at most as long as a coordinator reads."""
     if len(fields) > bounds.METRICS:
         said = f"there are {len(fields)} metrics; give {bounds.METRICS} at most"
         raise Unusable("RewardOutOfBounds", said)
@@ -109,22 +110,22 @@ def metrics_of(fields: Mapping[Any, object]) -> dict[str, float]:
 
 
 def turns_of(given: Any) -> list[float]:
-    """`Reward.turns`."""
+    """The numbers of `Reward.turns`."""
     if len(given) > bounds.MESSAGES:
         raise Unusable("RewardOutOfBounds", too_many(len(given)))
     return [number(one, f"turn {place}: ", "a number for each turn") for place, one in enumerate(given)]
 
 
 def too_many(count: int) -> str:
-    """Of more rewards than an episode has turns."""
+    """The message about more rewards than an episode has turns."""
     return f"there are {count} rewards of turns; give one for each turn"
 
 
 def number(value: Any, where: str, instead: str) -> float:
-    """A number, whatever class it is of. Text is none, also where it reads like one.
+    """A number of any class. Text is not a number, even if it reads like one.
 
     Raises:
-        NotGiven: it is none.
+        NotGiven: the value is not a number.
     """
     if value is None:
         raise NotGiven(f"{where}nothing (None); return {instead}")
@@ -137,7 +138,7 @@ def number(value: Any, where: str, instead: str) -> float:
 
 
 def check(found: float, name: str, most: float = bounds.SCORE) -> None:
-    """Raise Unusable where a number is not finite, or beyond `most`."""
+    """Raise Unusable if a number is not finite, or beyond `most`."""
     if not math.isfinite(found):
         raise Unusable("RewardNotFinite", f"{name} is {found}; return a finite number")
     if not bounds.within(found, most):
@@ -145,7 +146,7 @@ def check(found: float, name: str, most: float = bounds.SCORE) -> None:
 
 
 def wrong_turns(rewards: list[float], turns: int, reward: float) -> str:
-    """What is wrong with the rewards of turns; empty where nothing is."""
+    """What is wrong with the rewards of turns; empty if nothing is."""
     if len(rewards) != turns:
         return f"there are {len(rewards)} rewards of turns for {turns} turns; give one for each, or none"
     if not all(map(math.isfinite, rewards)):

@@ -1,8 +1,8 @@
 """Methods marked with `@tool`, their OpenAI specs, and the call itself.
 
-A parameter's annotation is its JSON type: `str`, `int`, `float`, `bool`, `list[...]`, `dict[...]`, each
-optional where it has a default. The first paragraph of the docstring is the tool's description; a line
-`name: text` below it describes a parameter. Read from the function object alone, because `inspect` and
+A parameter's annotation is its JSON type: `str`, `int`, `float`, `bool`, `list[...]`, `dict[...]`. A parameter
+with a default is optional. The first paragraph of the docstring is the tool's description; a line
+`name: text` below it describes a parameter. This module reads only the function object, because `inspect` and
 `typing` cost more to import than the rest of the server.
 """
 
@@ -39,11 +39,11 @@ ACCEPTED: dict[str, tuple[type, ...]] = {
 
 
 class ToolError(Exception):
-    """Raised by a tool to tell the agent what went wrong; the agent reads the message and may go on."""
+    """Raised by a tool to tell the agent what went wrong. The agent reads the message and may continue."""
 
 
 class Done:
-    """Returned by a tool whose call ends the episode."""
+    """Returned by a tool to end the episode with its call."""
 
     __slots__ = ("content",)
 
@@ -52,7 +52,7 @@ class Done:
 
 
 class Tool:
-    """A callable with the spec that the model is shown."""
+    """A callable with the spec that the model sees."""
 
     __slots__ = ("function", "name", "optional", "parameters", "spec")
 
@@ -66,7 +66,7 @@ class Tool:
         self.optional = self.parameters.keys() - set(described["parameters"].get("required", ()))
 
     def check(self, arguments: Mapping[str, Any]) -> None:
-        """Raise ToolError where the arguments do not fit the spec."""
+        """Raise ToolError if the arguments do not match the spec."""
         unknown = sorted(arguments.keys() - self.parameters.keys())
         if unknown:
             raise ToolError(f"{self.name} has no parameter {', '.join(unknown)}")
@@ -82,11 +82,11 @@ class Tool:
                 raise ToolError(f"{name} must be of type {wanted}")
 
     def __call__(self, arguments: Mapping[str, Any]) -> tuple[str, bool]:
-        """Call it; the text the agent is shown, and whether the episode ends with it.
+        """Call the tool; returns the text for the agent, and whether the call ends the episode.
 
         Raises:
-            ToolError: the tool refuses the call, or its arguments do not fit.
-            NotGiven: what it returned is no JSON, or too much of it.
+            ToolError: the tool refuses the call, or its arguments do not match the spec.
+            NotGiven: the tool returned something that is not JSON, or too much of it.
         """
         self.check(arguments)
         result = settled(self.function(**arguments))
@@ -99,13 +99,13 @@ class Tool:
 
 
 def tool(method: Method) -> Method:
-    """Mark a method of an environment as a tool the model may call."""
+    """Mark a method of an environment as a tool that the model may call."""
     setattr(method, MARK, True)
     return method
 
 
 def declared(environment: object) -> list[Tool]:
-    """Every marked method of `environment`, in the order written, base classes first."""
+    """Every marked method of `environment`, in source order, base classes first."""
     names: dict[str, None] = {}
     for cls in reversed(type(environment).__mro__):
         for name, member in vars(cls).items():
@@ -118,7 +118,7 @@ def spec_of(function: FunctionType) -> dict[str, Any]:
     """OpenAI spec of a method, from its signature and docstring.
 
     Raises:
-        TypeError: a parameter has no annotation, or one that has no JSON type.
+        TypeError: a parameter has no annotation, or one without a JSON type.
     """
     code = function.__code__
     count = code.co_argcount + code.co_kwonlyargcount
@@ -140,7 +140,7 @@ def spec_of(function: FunctionType) -> dict[str, Any]:
 
 
 def json_type(function: FunctionType, parameter: str) -> str:
-    """JSON type of a parameter's annotation, a string under `from __future__ import annotations`."""
+    """JSON type of a parameter's annotation, which is a string with `from __future__ import annotations`."""
     annotation = function.__annotations__.get(parameter)
     text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
     base = text.partition("[")[0].partition("|")[0].strip()

@@ -127,7 +127,7 @@ def first_reason(situation: JobHealth) -> str:
 
 
 def waiting_for(situation: JobHealth) -> str:
-    """Roles that cannot work yet, and why. A coordinator becomes ready after the sandbox that it waits for."""
+    """Roles that cannot work yet, and why. A coordinator becomes ready after the sandbox it waits for."""
     if situation.sandbox_issue:
         return "; ".join(said_once([issue.message for issue in situation.issues]))
     short = [health for health in situation.roles if health.pending_since or not health.ready]

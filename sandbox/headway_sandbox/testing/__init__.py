@@ -1,4 +1,4 @@
-"""The preflight's checks from an author's own tests: without a cluster or a model, in seconds.
+"""Runs the preflight's checks in an author's own tests: without a cluster or a model, in seconds.
 
     from headway_sandbox.testing import Call, Seen, check_environment, episode
 
@@ -15,9 +15,9 @@
     def test_preflight_finds_nothing():
         check_environment("environment:Desk", rows, agent)
 
-Each episode has a process of its own, with the real server of a sandbox pod (`testing.sandbox`).
-Judged are the checks that need no model (`CHECKS`, `needs_model`); what a scripted agent does says nothing of
-the foothold of the model that is to be trained. Nothing but this package knows `headway_analysis`: it never
+Each episode has its own process, with the real server of a sandbox pod (`testing.sandbox`).
+Only the checks that need no model are applied (`CHECKS`, `needs_model`): a scripted agent says nothing about
+the foothold of the model that will be trained. Only this package imports `headway_analysis`, since it never
 runs in a sandbox pod.
 """
 
@@ -65,7 +65,7 @@ __all__ = [
 ]
 
 MODEL_FREE = frozenset(check.id for check in CHECKS if not check.needs_model)
-"""Ids of the checks that judge data, environment, reward and score, whoever the agent is."""
+"""Ids of the checks that judge data, environment, reward and score, with any agent."""
 
 
 def episode(
@@ -78,10 +78,10 @@ def episode(
     truncated: bool = False,
     **more: Any,
 ) -> Played:
-    """One episode of `environment`, in a process of its own: reset, tool calls, judgement.
+    """Play one episode of `environment`, in a process of its own: reset, tool calls, reward and score.
 
-    `more`: fields of `Sandboxes`, such as `config` and `folders`. What failed, with method, file and line, is
-    in `error` of what is returned; a fault of the environment raises nothing here.
+    `more`: fields of `Sandboxes`, such as `config` and `folders`. A fault of the environment raises nothing
+    here: the result's `error` says what failed, with method, file and line.
     """
     script = Script("episode", "episode", row, seed, tuple(calls), answer, truncated=truncated)
     return Player(sandboxes_of(environment, **more), 1).play(script)
@@ -95,9 +95,9 @@ def check_environment(
     allow: Collection[str] = (),
     **more: Any,
 ) -> Report:
-    """Judge an environment by the preflight's checks; the report, where there is nothing to mend.
+    """Apply the preflight's checks to an environment; returns the report if nothing needs a fix.
 
-    `allow`: ids of checks whose alarm is known and accepted. The other arguments are those of `examine`.
+    `allow`: ids of checks whose alarms are known and accepted. The other arguments are those of `examine`.
 
     Raises:
         AssertionError: a method failed, or a check fails or warns; the text says what to change.
@@ -123,17 +123,17 @@ def examine(
     test: Sequence[JsonView] = (),
     **more: Any,
 ) -> Report:
-    """The same, whatever is found.
+    """Apply the checks; returns the report whatever they find.
 
     Args:
-        environment: `module:Class`, the class itself, or how its sandboxes are started.
+        environment: `module:Class`, the class itself, or the `Sandboxes` to start.
         rows: training rows.
         agent: plays `episodes` of them, in groups of `facts.group_size`.
-        recorded: in place of an agent: episodes that are played again.
-        checks: ids of those that judge.
-        facts: of the job, where the defaults do not hold; `rows`, `validation` and `test` are put into it.
+        recorded: episodes to play again instead of an agent.
+        checks: ids of the checks to apply.
+        facts: the job's facts, if the defaults do not apply; `rows`, `validation` and `test` are added.
         tokens: counts a text's tokens; by default a token has four characters.
-        workers: sandboxes at once; by default one for each core.
+        workers: sandboxes that run at once; by default one for each core.
         more: fields of `Sandboxes`, such as `config` and `folders`.
 
     Raises:
@@ -169,9 +169,9 @@ def with_rows(
 
 
 def sandboxes_of(environment: str | type[Environment] | Sandboxes, **more: Any) -> Sandboxes:
-    """How the sandboxes of an environment are started.
+    """The `Sandboxes` that start an environment.
 
-    A class is imported by its module's name from the folder that this interpreter has it from.
+    A class is imported by its module's name, from the folder from which this interpreter imported it.
     """
     if isinstance(environment, Sandboxes):
         return environment

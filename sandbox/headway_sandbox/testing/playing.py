@@ -1,4 +1,4 @@
-"""Episodes and scripts over sandboxes of this machine, several at once, and the baseline made from them."""
+"""Plays episodes and scripts in sandboxes of this machine, several at once, and makes the baseline from them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from headway_sandbox.testing.sandbox import Sandboxes
 
 CHARACTERS_A_TOKEN: Final = 4
 SOME: Final = 8
-"""Episodes that tell whether any ends well: each of the others could take all its time, too."""
+"""Episodes that are played first. If all of them fail, the rest would only use up its time too."""
 UNTRAINED: Final = PolicyVersion(incarnation=0, step=0)
 
 
@@ -31,25 +31,25 @@ class Seen:
 
     row: JsonView
     messages: Sequence[JsonView]
-    """What the environment's reset said."""
+    """The messages from the environment's `reset`."""
     tools: Sequence[JsonView]
     random: random.Random
-    """Of this episode alone: the same seed gives the same episodes."""
+    """Random numbers of this episode only: the same seed gives the same episodes."""
 
 
 Model = Callable[[Seen], "Turns | str"]
-"""Stands for a model: a generator that yields `Call`s, is sent a `ToolResult` for each, and returns an
-answer. A plain function that returns the answer will do where no tool is needed."""
+"""Replaces a model: a generator that yields `Call`s, receives a `ToolResult` for each, and returns an answer.
+If no tool is needed, a plain function that returns the answer is enough."""
 Tokens = Callable[[str], int]
 """Number of tokens of a text."""
 
 
 class Malformed(str):
-    """An agent's last words: a tool call that the parser cannot read."""
+    """An agent's last text: a tool call that the parser cannot read."""
 
 
 def about(text: str) -> int:
-    """Tokens of a text where no tokenizer is at hand: a token has some four characters."""
+    """Estimated tokens of a text without a tokenizer: a token has about four characters."""
     return -(-len(text) // CHARACTERS_A_TOKEN)
 
 
@@ -62,7 +62,7 @@ class Recorded:
 
 
 def replayed(recorded: Sequence[JsonView]) -> Model:
-    """The agent that calls what was called, and ends as it was ended."""
+    """An agent that repeats the recorded calls and the recorded end."""
     calls = [
         Call(call["function"]["name"], _arguments(call["function"]["arguments"]))
         for message in recorded
@@ -94,12 +94,12 @@ class Player:
     """Plays scripts in sandboxes of one kind."""
 
     def __init__(self, sandboxes: Sandboxes, workers: int | None = None) -> None:
-        """`workers`: sandboxes at once; one for each core by default."""
+        """`workers`: sandboxes that run at once; by default one for each core."""
         self._sandboxes = sandboxes
         self.workers = workers or os.cpu_count() or 1
 
     def play(self, script: Script, agent: Agent | None = None) -> Played:
-        """One script, or one agent's episode in its place, in a fresh process."""
+        """Play one script in a fresh process, or with `agent` one episode instead."""
         began = time.monotonic()
         play = played(script, time.monotonic, agent)
         request = next(play)
@@ -118,7 +118,7 @@ class Player:
                     return dataclasses.replace(found, waited=waited)
 
     def all(self, scripts: Sequence[Script]) -> list[Played]:
-        """Every script, in the order given; each after the one that it names."""
+        """Play every script; returns them in the given order. A script runs after the one that it names."""
         done: dict[int, Played] = {}
         labels = {(script.check, script.label): place for place, script in enumerate(scripts)}
         after = [labels.get((script.check, script.after or "")) for script in scripts]
@@ -135,14 +135,15 @@ class Player:
         return [done[place] for place in range(len(scripts))]
 
     def start(self) -> None:
-        """Start one sandbox and end it: what cannot be had is told once. Raises Failed."""
+        """Start one sandbox and end it, so that a failure to start is reported once. Raises Failed."""
         with self._sandboxes.start() as sandbox:
             sandbox.lease()
 
     def episodes(self, wanted: Sequence[tuple[Script, Agent]]) -> list[Played]:
-        """Agents' episodes, in the order given; the first of them alone where those fail, and others too.
+        """Play agents' episodes; returns them in the given order.
 
-        The first may all be of one row, which may be the only one that fails.
+        If the first ones and a sample of the others all fail, only the first ones are returned. The sample
+        is needed because the first ones may all use one row, which may be the only one that fails.
         """
         some = max(SOME, self.workers)
         found: dict[int, Played] = {}
@@ -166,7 +167,7 @@ def _all_failed(found: Mapping[int, Played]) -> bool:
 
 
 def baseline(player: Player, model: Model, facts: Facts, episodes: int, tokens: Tokens = about) -> Baseline:
-    """Sample groups of `facts.group_size` over the training rows, in the seed's order."""
+    """Sample groups of `facts.group_size` from the training rows, in an order that the seed decides."""
     rows = list(range(len(facts.rows)))
     random.Random(f"rows/{facts.seed}").shuffle(rows)
     groups = -(-episodes // facts.group_size)
@@ -181,7 +182,7 @@ def baseline(player: Player, model: Model, facts: Facts, episodes: int, tokens: 
 def of_recorded(
     player: Player, recorded: Sequence[Recorded], facts: Facts, tokens: Tokens = about
 ) -> Baseline:
-    """Play recorded episodes again; those of one row are a group."""
+    """Play recorded episodes again; the episodes of one row form a group."""
     asked: list[tuple[int, Model, int]] = []
     known = [dict(row) for row in facts.rows]
     for one in recorded:
@@ -222,7 +223,7 @@ def _baseline(
 
 
 def _limited(model: Model, facts: Facts, drawn: random.Random, row: JsonView, tokens: Tokens) -> Agent:
-    """The model within the job's turns, tokens and context, as an episode ends in training."""
+    """The model within the job's limits of turns, tokens and context, which end an episode as in training."""
 
     def agent(first: ResetReply) -> Turns:
         turns = model(Seen(row, first.messages, first.tools, drawn))
@@ -245,7 +246,7 @@ def _limited(model: Model, facts: Facts, drawn: random.Random, row: JsonView, to
 
 
 def _said(answer: str, facts: Facts, used: int, tokens: Tokens) -> str:
-    """An answer that fits; raises Cut where its end is lost."""
+    """An answer that fits; raises Cut if its end is lost."""
     room = min(facts.max_tokens, facts.context_length - used)
     if tokens(answer) <= room:
         return answer
@@ -283,7 +284,7 @@ def _group(number: int, row: int, played: Sequence[Played], facts: Facts, tokens
 
 
 def _record(group_id: str, index: int, one: Played, tokens: Tokens) -> EpisodeRecord:
-    """An episode as the coordinator would have sealed it, without the token ids that only a model has."""
+    """The record that the coordinator would write, without the token ids that only a model has."""
     failed, answer = one.error is not None, one.script.answer
     used = _prompt(one.messages, one.tools, tokens)
     said = [_call_tokens(result, tokens) for result in one.results]

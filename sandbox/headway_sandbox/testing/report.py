@@ -1,4 +1,4 @@
-"""What the checks found, as a test's failure shows it."""
+"""The checks' findings, as a test's failure shows them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from headway_analysis.preflight.evidence import Baseline, Played
 
 @dataclass(frozen=True)
 class Report:
-    """Findings over one baseline."""
+    """Findings about one baseline."""
 
     baseline: Baseline
     played: Sequence[Played]
-    """The scripts that the checks asked for."""
+    """The played scripts that the checks asked for."""
     findings: Sequence[Finding]
 
     def named(self, *verdicts: str) -> list[str]:
@@ -26,7 +26,7 @@ class Report:
         """What one check found.
 
         Raises:
-            KeyError: there was no such check.
+            KeyError: no check has this id.
         """
         for finding in self.findings:
             if finding.check == check:
@@ -35,7 +35,7 @@ class Report:
 
     @property
     def broken(self) -> list[str]:
-        """Faults of the environment itself: row, and method, file and line in the environment's own words."""
+        """Faults of the environment itself: the row, and its own message with method, file and line."""
         places = {id(row): place for place, row in enumerate(self.baseline.facts.rows)}
         found: dict[str, list[str]] = {}
         for one in self.baseline.sampled:
@@ -48,7 +48,7 @@ class Report:
         return [f"{several(where)}: {error}" for error, where in found.items()]
 
     def text(self, *, without: Collection[str] = ()) -> str:
-        """What is to be mended, the worst first; `without`: ids of checks that are left out."""
+        """What to fix, the worst first; `without`: ids of checks to omit."""
         lines = [f"Fault in {said}" for said in self.broken]
         for verdict in ("Fail", "Warn", "Unknown"):
             for finding in self.findings:
@@ -61,7 +61,7 @@ class Report:
 
 
 def several(names: Sequence[str], most: int = 3) -> str:
-    """The first of them, and how many more there are."""
+    """The first names, and how many more there are."""
     known = list(dict.fromkeys(names))
     more = f" and {len(known) - most} more" if len(known) > most else ""
     return ", ".join(known[:most]) + more

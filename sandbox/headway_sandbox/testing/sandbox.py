@@ -1,7 +1,7 @@
-"""A sandbox without a cluster: the server of the pod as a process of this machine, fresh for each episode.
+"""A sandbox without a cluster: the pod's server as a process of this machine, fresh for each episode.
 
-It is the real server (`headway_sandbox.server`) over loopback, with the environment imported anew. What a pod
-has beside that is missing here: no wall around network, files and memory. Linux only, as the server is.
+It is the real server (`headway_sandbox.server`) over loopback, which imports the environment again. A pod's
+isolation of network, files and memory is missing. Like the server, it runs on Linux only.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from headway_sandbox.http import listen
 HOME: Final = Path(__file__).resolve().parents[2]
 """The folder that has the package `headway_sandbox`."""
 GRACE_SECONDS: Final = 5.0
-"""For what a server says of an environment that hangs, beyond the episode's time."""
+"""Time beyond the episode's own, in which a server reports an environment that hangs."""
 TAIL: Final = 64 * 1024
 """Bytes of a sandbox's output that are read back."""
 Asked = TypeVar("Asked", bound=Record)
@@ -41,25 +41,25 @@ Asked = TypeVar("Asked", bound=Record)
 
 @dataclass(frozen=True)
 class Sandboxes:
-    """How sandboxes are started, all alike."""
+    """The settings with which sandboxes start."""
 
     entrypoint: str
-    """`module:Class`, as `spec.environment.entrypoint`."""
+    """`module:Class`, like `spec.environment.entrypoint`."""
     config: Mapping[str, Any] = field(default_factory=dict)
-    """As `spec.environment.config`."""
+    """Like `spec.environment.config`."""
     folders: Sequence[str | Path] = ()
-    """Where modules are looked for, before what this interpreter has installed."""
+    """Folders that are searched for modules before this interpreter's installed packages."""
     timeout: float = 60.0
-    """Seconds that an episode may take, as `spec.rollout.timeoutSeconds`."""
+    """Seconds that an episode may take, like `spec.rollout.timeoutSeconds`."""
     runs_code: bool = False
-    """As `spec.environment.sandbox.runsCode`; here the runner is a child of the server, behind no wall."""
+    """Like `spec.environment.sandbox.runsCode`, but the runner is a child of the server, without isolation."""
     packages: bool = True
-    """Whether installed packages can be imported; an environment of the standard library starts sooner
-    without."""
+    """Whether installed packages can be imported. An environment that needs only the standard library starts
+    sooner without them."""
     variables: Mapping[str, str] = field(default_factory=dict)
 
     def start(self) -> Sandbox:
-        """A sandbox of its own for one episode; to be used in a `with`."""
+        """A new sandbox for one episode; use it in a `with`."""
         return Sandbox(self)
 
 
@@ -95,7 +95,7 @@ class Sandbox:
         self.close()
 
     def close(self) -> None:
-        """End the process and all that it started, and remove its folder."""
+        """End the process and everything that it started, and remove its folder."""
         self._connection.close()
         pid = self._process.pid
         started = process.living(pid) if has_children(pid) else []
@@ -107,16 +107,16 @@ class Sandbox:
         self._folder.cleanup()
 
     def lease(self) -> None:
-        """Bind the sandbox to its one episode: from here on what hangs is named. Raises Failed."""
+        """Bind the sandbox to its one episode. From then on it names a method that hangs. Raises Failed."""
         left = self._left()
         times = {"deadline": time.time() + left + GRACE_SECONDS, "seconds": left}
         self._ask("lease", "the import", {"lease": "test", "token": self._token, **times})
 
     def ask(self, request: Request) -> Reply:
-        """Send a request of an episode; its reply.
+        """Send a request of an episode; returns its reply.
 
         Raises:
-            Failed: there is none, in the environment's own words where it has any.
+            Failed: there is no reply; with the environment's own message if it has one.
         """
         if isinstance(request, ResetRequest):
             self.lease()
@@ -173,7 +173,7 @@ class Sandbox:
         return f"the sandbox's process ended in {what}, exit status {self._process.returncode}: {said}"
 
     def output(self) -> str:
-        """The last that the environment and its server wrote to stdout and stderr."""
+        """The end of what the environment and its server wrote to stdout and stderr."""
         self._log.seek(max(os.fstat(self._log.fileno()).st_size - TAIL, 0))
         return self._log.read(TAIL).decode(errors="replace")
 
@@ -196,13 +196,13 @@ class Sandbox:
 
 
 def has_children(pid: int) -> bool:
-    """Whether a process has started others that live; cheaper than to read all of /proc."""
+    """Whether a process has living children; cheaper than reading all of /proc."""
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):
             with open(f"/proc/{pid}/task/{thread}/children") as file:
                 if file.read().strip():
                     return True
-    except FileNotFoundError:  # it has just gone, or the kernel does not say
+    except FileNotFoundError:  # the process has just ended, or the kernel has no such file
         return not os.path.exists(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
     except OSError:
         return True
