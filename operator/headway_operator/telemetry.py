@@ -82,7 +82,7 @@ def _described(name: str) -> tuple[str, str, tuple[str, ...]]:
 
 
 class _Jobs:
-    """Metrics of one manager's jobs, computed at each scrape: their number by state, and each one's figures."""
+    """Metrics of one manager's jobs, computed at each scrape: their number by state, and figures of each."""
 
     def __init__(self, cache: Cache, manager: str) -> None:
         self._cache = cache

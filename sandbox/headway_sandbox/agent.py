@@ -1,9 +1,11 @@
-"""The agent as a program in its pod (`spec.agent.sandboxed`), run by the container `runner`.
+"""Runs the agent as a program in its pod (`spec.agent.sandboxed`), through the container `runner`.
 
-It is trusted as little as the model that speaks in it: another user, in a PID namespace of its own, with one
-folder to write to and none of the server's. The episode ends with it, and it ends before the judgement.
+The program is trusted as little as the model that drives it. It runs as another user, in its own PID
+namespace, and may write to one folder, which is not the server's. The episode ends with the program, and the
+program ends before the judgement.
 
-Imported when a coordinator asks for an agent and not before: other episodes would pay for these imports too.
+This module is imported only when a coordinator asks for an agent, so other episodes do not pay for its
+imports.
 """
 
 from __future__ import annotations
@@ -26,19 +28,19 @@ if TYPE_CHECKING:
 
 COMMAND_FIELD = "spec.agent.sandboxed.command"
 TAIL = 4096
-"""Bytes of the program's output that are kept to be shown; all of it goes to the pod's log."""
+"""Bytes from the end of the program's output that are kept for messages. All of it goes to the pod's log."""
 END_SECONDS = 2.0
-"""How long the program's end, and the last of its output, may take to be told."""
+"""How long to wait for the rest of the program's output after its end."""
 KILLED = exit_status(-9)
 PASSING = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ETXTBSY}
-"""Why a program may fail to start this time and not the next."""
+"""Errors at a program's start that a retry may fix."""
 
 
 class Agent:
     """One program, from its start to its end."""
 
     def __init__(self, command: list[str], variables: Mapping[str, str]) -> None:
-        """Start it; raises NotStarted, Lost."""
+        """Start the program; raises NotStarted, Lost."""
         self._tail = b""
         self._exit_code: int | None = None
         self._lost: runner.Lost | None = None
@@ -53,14 +55,14 @@ class Agent:
         _thread.start_new_thread(self._wait, ())
 
     def state(self) -> dict[str, Any]:
-        """`headway_api.sandbox_api.AgentState`; raises Refusal `RunnerLost`."""
+        """The program's `headway_api.sandbox_api.AgentState`; raises HttpError `RunnerLost`."""
         if self._lost is not None:
             raise HttpError(500, "RunnerLost", str(self._lost))
         code = self._exit_code
         return {"running": code is None, "exit_code": code, "output": self._tail.decode(errors="replace")}
 
     def wait(self, seconds: float) -> bool:
-        """Wait for its end; whether it came."""
+        """Wait for the program's end; returns whether it has ended."""
         if not self._ended.acquire(timeout=seconds):
             return False
         self._ended.release()
@@ -78,7 +80,7 @@ class Agent:
             code = self._running.wait()
             self._runner.sweep()
         except runner.Lost as error:
-            # Without a wall of its own, a program that ends the runner has ended itself.
+            # Without a runner in its own container, a program that ends the runner has ended itself.
             code, self._lost = KILLED, error if self._runner.walled else None
         self._drained.acquire(timeout=END_SECONDS)
         self._exit_code = code
@@ -86,7 +88,11 @@ class Agent:
 
 
 def start(command: list[str], episode: Mapping[str, Any], variables: Mapping[str, str]) -> Agent:
-    """Write the episode to its file and start the program; raises Refusal `AgentNotStarted`, `RunnerLost`."""
+    """Write the episode to its file and start the program.
+
+    Raises:
+        HttpError: `AgentNotStarted` or `RunnerLost`.
+    """
     path = os.environ.get(ENV_EPISODE_FILE, EPISODE_FILE)
     try:
         runner.put(path, json.dumps(episode))
@@ -100,7 +106,7 @@ def start(command: list[str], episode: Mapping[str, Any], variables: Mapping[str
 
 
 def not_started(program: str, said: bytes) -> HttpError:
-    """What the runner said, for whoever wrote the command."""
+    """The runner's error, for the person who wrote the command."""
     code, _, words = said.decode(errors="replace").partition(" ")
     if not code:
         return HttpError(500, "AgentNotStarted", f"{program} was not started: its parent process ended")

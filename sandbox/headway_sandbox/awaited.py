@@ -1,7 +1,7 @@
-"""Methods of an environment may be `async`: what one returns is waited for here.
+"""Waits for the results of an environment's `async` methods.
 
-One event loop lasts as long as the process, so that what `reset` opened is there for a tool and the reward.
-It runs only while a method does. Environments without `async` never pay for the import of asyncio.
+One event loop lasts as long as the process, so a tool and the reward can use what `reset` opened. It runs
+only while a method does. Environments without `async` never pay for the import of asyncio.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 _loop: AbstractEventLoop | None = None
 _now: object = None
-"""What is waited for."""
+"""The awaitable that is waited for now."""
 
 
 def settled(value: Any) -> Any:
-    """`value`, or what it gives once it was awaited. One thread at a time may call this."""
+    """`value`, or the result of awaiting it. One thread at a time may call this."""
     global _loop, _now
     if not hasattr(type(value), "__await__"):
         return value
@@ -38,7 +38,7 @@ async def _result(value: Any) -> Any:
 
 
 def standing() -> list[tuple[CodeType, int]]:
-    """Code and line of each `await` that a method waits in now, the innermost last."""
+    """Code and line of each `await` in which a method waits now, the innermost last."""
     found: list[tuple[CodeType, int]] = []
     inner: Any = _now
     while (frame := getattr(inner, "cr_frame", None)) is not None:

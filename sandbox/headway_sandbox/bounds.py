@@ -1,7 +1,7 @@
-"""How much a sandbox's server takes in and gives out. Numbers with a counterpart are equal to it.
+"""Bounds of what a sandbox's server reads and sends. Numbers with a counterpart are equal to it.
 
-Of its own, and not `headway_api.bounds`: the image holds the standard library alone, and every import is paid
-once an episode.
+This module does not use `headway_api.bounds`: the image has only the standard library, and every episode pays
+for each import.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ if TYPE_CHECKING:
     from typing import Any
 
 SCORE = 1e6
-"""Of a reward, of a turn's reward and of a score; equal to `headway_api.bounds.SCORE`."""
+"""Largest magnitude of a reward, of a turn's reward and of a score; equal to `headway_api.bounds.SCORE`."""
 MAGNITUDE = 1e12
-"""Of a metric; equal to `headway_api.bounds.MAGNITUDE`."""
+"""Largest magnitude of a metric; equal to `headway_api.bounds.MAGNITUDE`."""
 VALUES = 1_000_000
 """Lists, objects and values of one request; equal to `headway_api.bounds.VALUES`."""
 DEPTH = 96
-"""Levels of a request or an answer: a conversation has 64 at most, and lies in a document."""
+"""Levels of a request or an answer: a conversation has at most 64, and is inside a document."""
 METRICS = 1_000
 NAME = 200
 """Characters of a metric's name."""
 MESSAGES = 10_000
 TOOLS = 512
 CONTENT = 4 * 1024 * 1024
-"""Characters of what one tool call shows the agent."""
+"""Characters of a tool call's result that the agent sees."""
 ANSWER = 7 * 1024 * 1024
-"""Bytes of an answer: a coordinator reads 8 MiB at most."""
+"""Bytes of an answer: a coordinator reads at most 8 MiB."""
 QUESTION = 1024 * 1024
 """Bytes of one question to a judge, as JSON."""
 ERROR = 2_000
-"""Characters of an error's own words that are repeated."""
+"""Characters of an error's own message that are repeated."""
 SMALL = 64 * 1024
 BODIES = {
     "/reset": 8 * 1024 * 1024,
@@ -43,23 +43,23 @@ BODIES = {
     "/group": 64 * 1024 * 1024,
     "/judge/answer": 8 * 1024 * 1024,
 }
-"""Bytes of a request's body by its path; `SMALL` for any other."""
+"""Bytes of a request's body, by path; `SMALL` for any other path."""
 
 
 class OutOfBounds(ValueError):
-    """A document that is read here is larger or deeper than any."""
+    """A received document is larger or deeper than allowed."""
 
 
 class NotGiven(ValueError):
-    """What an environment returned cannot be handed on; the words follow `returned`."""
+    """A value that an environment returned cannot be sent; the message continues after `returned`."""
 
 
 def parsed(body: bytes) -> Any:
-    """The JSON of a body whose size is known to be within bounds.
+    """Parse the JSON of a body whose size is known to be within bounds.
 
     Raises:
-        OutOfBounds: it holds more, or is deeper.
-        ValueError: it is no JSON.
+        OutOfBounds: the document has too many values, or is too deep.
+        ValueError: the body is not JSON.
     """
     if body.count(b",") + body.count(b"[") + body.count(b"{") > VALUES:
         raise OutOfBounds(f"more than {VALUES} values")
@@ -76,7 +76,7 @@ def written(value: object, *, finite: bool = True) -> str:
     """The JSON of what an environment returned.
 
     Raises:
-        NotGiven: it is none, or deeper than any that is read.
+        NotGiven: the value is not JSON, or deeper than a reader accepts.
     """
     try:
         text = json.dumps(value, allow_nan=not finite)
@@ -90,7 +90,7 @@ def written(value: object, *, finite: bool = True) -> str:
 
 
 def deeper(value: object) -> bool:
-    """Whether a value has more than `DEPTH` levels; found without recursion."""
+    """Whether a value has more than `DEPTH` levels, without recursion."""
     level = [value]
     for _ in range(DEPTH + 1):
         level = [
@@ -105,7 +105,7 @@ def deeper(value: object) -> bool:
 
 
 def within(number: float, most: float) -> bool:
-    """Whether a number is finite, as a float too, and at most `most` from 0."""
+    """Whether a number is finite, also as a float, and at most `most` from 0."""
     try:
         return math.isfinite(number) and abs(number) <= most
     except OverflowError:
@@ -113,7 +113,7 @@ def within(number: float, most: float) -> bool:
 
 
 def text(value: str) -> str:
-    """A string that UTF-8 can hold: halves of surrogate pairs, as undecodable bytes leave them, become ?."""
+    """A string that UTF-8 can encode: lone surrogates, which undecodable bytes leave, become ?."""
     try:
         value.encode()
     except UnicodeEncodeError:

@@ -16,8 +16,8 @@
 Every method and every tool may be `async`. One instance lives for one episode, in a pod of its own that can
 reach nothing and is destroyed afterwards.
 One thread at a time calls it. `reset` must depend only on its arguments, and a tool only on its arguments, on
-the arguments of `reset` and on earlier calls. Nothing checks this, but otherwise the same seed gives different
-episodes. Anything that a method raises is reported, never scored.
+the arguments of `reset` and on earlier calls. Nothing checks this, but otherwise the same seed gives
+different episodes. Anything that a method raises is reported, never scored.
 
 This module uses the standard library only, and as little of it as possible: every episode pays for each
 import.

@@ -1,4 +1,4 @@
-"""Faults of an environment, in words that say where: method or tool, file and line of its own code."""
+"""Describes faults of an environment by their place: method or tool, file and line of its own code."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ LIBRARY = os.path.dirname(os.__file__) + os.sep
 
 
 def fault(reason: str, where: str, error: BaseException, method: object = None) -> HttpError:
-    """A bug of the environment: the traceback goes to the pod's log, the last line of it to whoever asked.
+    """The error for a bug of the environment: the log gets the traceback, the client its last line.
 
-    `method`: what was called, for an error that no line of the environment raised.
+    `method`: the method that was called, for an error that no line of the environment raised.
     """
     sys.excepthook(type(error), error, error.__traceback__)
     if isinstance(error, NotGiven):
@@ -32,7 +32,7 @@ def fault(reason: str, where: str, error: BaseException, method: object = None) 
 
 
 def unusable(reason: str, said: str, method: object) -> HttpError:
-    """A judgement whose numbers cannot be used: asking again would not help."""
+    """The error for a judgement with unusable numbers: a retry would not help."""
     at = home(method)
     said += f" ({at})" if at else ""
     return HttpError(500, reason, said, field=ENTRYPOINT_FIELD, permanent=True)
@@ -42,14 +42,14 @@ def described(error: BaseException, method: object = None) -> str:
     """An exception in one line, with the line of the environment that it came from."""
     try:
         said = shortened(str(error))
-    except Exception:  # the environment's own class of exceptions
+    except Exception:  # the environment's own exception class may raise
         said = "(its text cannot be had)"
     at = place(frames(error.__traceback__)) or home(method)
     return f"{type(error).__name__}: {said}" + (f" ({at})" if at else "")
 
 
 def home(method: object) -> str:
-    """Where a method is written, or what an object does that is called like one; empty where unknown."""
+    """Place of a method's code, or of a callable object's `__call__`; empty if unknown."""
     code = getattr(method, "__code__", None)
     if code is None and callable(method):
         code = getattr(type(method).__call__, "__code__", None)
@@ -66,7 +66,7 @@ def frames(traceback: TracebackType | None) -> list[tuple[CodeType, int]]:
 
 
 def stack(frame: FrameType | None) -> list[tuple[CodeType, int]]:
-    """The same of a thread that runs."""
+    """The same for a running thread."""
     found: list[tuple[CodeType, int]] = []
     while frame is not None:
         found.append((frame.f_code, frame.f_lineno))
@@ -75,7 +75,7 @@ def stack(frame: FrameType | None) -> list[tuple[CodeType, int]]:
 
 
 def place(levels: list[tuple[CodeType, int]]) -> str:
-    """`FILE:LINE in NAME` of the innermost level of the environment's own code; empty where there is none."""
+    """`FILE:LINE in NAME` of the innermost level of the environment's own code; empty if there is none."""
     for code, line in reversed(levels):
         own = code.co_filename.startswith((OWN, LIBRARY, "<"))  # "<string>" is no file
         if not own or "site-packages" in code.co_filename:

@@ -1,4 +1,4 @@
-"""Reads the finished episodes of a group, which a coordinator sends to a sandbox that rewards them together."""
+"""Reads the finished episodes of a group, which a coordinator sends to a sandbox for a reward together."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FAILED = "error: "
 
 
 def grouped(episodes: object, row: Mapping[str, Any]) -> list[Transcript]:
-    """The transcripts of a request's `episodes`; raises a Refusal if they are not a list of episodes."""
+    """The transcripts of a request's `episodes`; raises HttpError if they are not a list of episodes."""
     if not isinstance(episodes, list) or not episodes:
         raise HttpError(400, "MalformedRequest", "a group takes episodes (a list of them)")
     try:

@@ -1,12 +1,12 @@
-"""As much of HTTP/1.1 as one sandbox needs: keep-alive, Content-Length bodies, JSON in and out.
+"""The part of HTTP/1.1 that one sandbox needs: keep-alive, Content-Length bodies, JSON in and out.
 
-Importing `http.server` alone (email, html, urllib, datetime...) takes 45 ms of CPU; this whole server with
-an environment takes 26 ms, interpreter included, and that is paid once an episode. What is left out is
-refused, never guessed at: chunked bodies get 411, oversized ones 413, anything that is not HTTP gets 400
-and a closed connection.
+Importing `http.server` alone (email, html, urllib, datetime...) takes 45 ms of CPU. This whole server with
+an environment takes 26 ms, interpreter included, and every episode pays for it. The server refuses what it
+does not support: chunked bodies get 411, oversized ones 413. Anything that is not HTTP gets 400 and a closed
+connection.
 
-Whoever reaches the port may be anybody: in the pod, the model's own code. Before its token is known, a
-connection has a few seconds for a head of 16 KiB, and makes room for the next where there are many.
+Anybody may reach the port: in the pod, the model's own code. Before it has shown its token, a connection has
+a few seconds for a head of 16 KiB. If there are many such connections, the oldest makes room for the next.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ if TYPE_CHECKING:
     Handler = Callable[[str, str, str, dict[str, Any]], Reply]
     """(method, path, bearer token, JSON body) -> (status, JSON body)."""
     Admit = Callable[[str, str, str], bool]
-    """(method, path, bearer token) -> whether the token is the lease's; a Refusal ends the connection."""
+    """(method, path, bearer token) -> whether the token is the lease's; an HttpError ends the connection."""
 
 MAX_HEAD = 16 * 1024
 IDLE_SECONDS = 300.0
-"""A connection that begins no request for this long is closed."""
+"""A connection without a new request for this long is closed."""
 HEAD_SECONDS = 10.0
-"""From the first byte of a head to its last."""
+"""Longest time from the first byte of a head to its last."""
 BODY_SECONDS = 60.0
 SEND_SECONDS = 60.0
 DRAIN_SECONDS = 1.0
 DRAIN_PIECES = 64
 STRANGERS = 16
-"""Connections that have not shown the lease's token. One more, and the oldest of them is closed."""
+"""Most connections that have not shown the lease's token. With one more, the oldest of them is closed."""
 CONNECTIONS = 64
-"""Connections at once. One more is closed."""
+"""Most connections at once. A further one is closed."""
 PAUSE_SECONDS = 0.05
-"""After a connection that could not be accepted, for want of descriptors."""
+"""Pause after a connection that could not be accepted, because no descriptor was free."""
 REASONS = {200: "OK", 204: "No Content", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found",
            409: "Conflict", 411: "Length Required", 413: "Content Too Large",
            500: "Internal Server Error", 504: "Gateway Timeout"}  # fmt: skip
@@ -62,14 +62,14 @@ class HttpError(Exception):
 
 
 class Malformed(HttpError):
-    """The bytes on the wire are no request this server reads; the connection is closed after the answer."""
+    """The received bytes are not a valid request. The server closes the connection after its answer."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(status, "MalformedRequest", message)
 
 
 def listen(port: int, host: str = "") -> socket.socket:
-    """Listen on every address of the pod, IPv4 and IPv6; or on `host` alone. Port 0: any that is free."""
+    """Listen on every address of the pod, IPv4 and IPv6, or only on `host`. Port 0: any free port."""
     if host:
         return socket.create_server((host, port), backlog=32)
     if socket.has_dualstack_ipv6():
@@ -78,9 +78,9 @@ def listen(port: int, host: str = "") -> socket.socket:
 
 
 def inherited(descriptor: int) -> socket.socket:
-    """The socket at which a parent process listens for this one, so that nobody has to guess a free port.
+    """The socket on which a parent process listens for this one, so that nobody has to guess a free port.
 
-    What this process starts does not inherit it.
+    Programs that this process starts do not inherit it.
     """
     found = socket.socket(fileno=descriptor)
     found.set_inheritable(False)
@@ -95,12 +95,12 @@ class Served:
         self._admit = admit
         self._open: set[socket.socket] = set()
         self._strangers: dict[socket.socket, None] = {}
-        """In the order in which they came."""
+        """Connections that have not shown the token, oldest first."""
         self._asking: dict[int, socket.socket] = {}
-        """By the thread that carries out its request; who takes an entry out is the one to answer."""
+        """Connections by the thread that handles their request. Whoever removes an entry has to answer."""
 
     def serve(self, listener: socket.socket) -> None:
-        """Answer for ever, one thread a connection, so that a slow tool does not hide `/healthz`."""
+        """Serve until the process ends, one thread a connection, so a slow tool does not block `/healthz`."""
         while True:
             try:
                 connection, _ = listener.accept()
@@ -110,7 +110,7 @@ class Served:
             self._take_up(connection)
 
     def answer_for(self, thread: int, refusal: HttpError) -> bool:
-        """Answer the request that `thread` carries out, and end its connection; whether there was one."""
+        """Answer the request that `thread` handles, and end its connection; returns whether there was one."""
         connection = self._asking.pop(thread, None)
         if connection is not None:
             send(connection, encode(refusal.status, refusal.problem, keep=False))
@@ -139,18 +139,18 @@ class Served:
         connection.close()
 
     def _converse(self, connection: socket.socket) -> None:
-        """Answer one connection's requests until its peer leaves, falls silent or is not understood."""
+        """Answer one connection's requests until its peer leaves, stops sending or sends invalid bytes."""
         pending, keep = b"", True
         try:
             while keep:
                 keep, pending = self._one(connection, pending)
-        except OSError:  # the peer left, or stopped, inside a request: nobody is there to be answered
+        except OSError:  # the peer left or stopped inside a request, so nobody reads an answer
             pass
         finally:
             self._let_go(connection)
 
     def _one(self, connection: socket.socket, pending: bytes) -> tuple[bool, bytes]:
-        """Answer one request; whether there may be another, and what of it has come."""
+        """Answer one request; returns whether there may be another, and its bytes received so far."""
         try:
             head, pending = read_head(connection, pending)
             if not head:
@@ -176,14 +176,14 @@ class Served:
 
 
 def send(connection: socket.socket, answer: bytes) -> None:
-    """Send all of it, within `SEND_SECONDS`; a peer that does not read it is left."""
+    """Send the whole answer within `SEND_SECONDS`, or give up on a peer that does not read it."""
     connection.settimeout(SEND_SECONDS)
     with contextlib.suppress(OSError):
         connection.sendall(answer)
 
 
 def refuse(connection: socket.socket, answer: bytes) -> None:
-    """Send it and read some of what still comes: closed with bytes unread, TCP would take the answer back."""
+    """Send an answer and read some of the rest: closing a socket with unread bytes discards the answer."""
     send(connection, answer)
     deadline = time.monotonic() + DRAIN_SECONDS
     with contextlib.suppress(OSError):
@@ -194,13 +194,13 @@ def refuse(connection: socket.socket, answer: bytes) -> None:
 
 
 def end(connection: socket.socket) -> None:
-    """Have the thread of a connection come to its end."""
+    """Make the thread of a connection end."""
     with contextlib.suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
 
 
 def received(connection: socket.socket, most: int, deadline: float) -> bytes:
-    """What comes next, before `deadline` (`time.monotonic`); raises TimeoutError."""
+    """The next bytes, received before `deadline` (`time.monotonic`); raises TimeoutError."""
     left = deadline - time.monotonic()
     if left <= 0:
         raise TimeoutError
@@ -209,7 +209,7 @@ def received(connection: socket.socket, most: int, deadline: float) -> bytes:
 
 
 def answer_to(handler: Handler, method: str, path: str, token: str, body: bytes) -> Reply:
-    """Let the handler answer; a Refusal becomes its Problem."""
+    """Let the handler answer; an HttpError becomes its Problem."""
     try:
         try:
             document = bounds.parsed(body) if body else {}
@@ -223,7 +223,7 @@ def answer_to(handler: Handler, method: str, path: str, token: str, body: bytes)
 
 
 def read_head(connection: socket.socket, pending: bytes) -> tuple[bytes, bytes]:
-    """Bytes up to the empty line, and what came behind it; empty where the peer closed between requests."""
+    """Bytes up to the empty line, and the bytes after it; empty if the peer closed between requests."""
     deadline = time.monotonic() + (HEAD_SECONDS if pending else IDLE_SECONDS)
     began = bool(pending)
     while (end_of_head := pending.find(b"\r\n\r\n")) < 0:
@@ -256,12 +256,12 @@ def parse_head(head: bytes) -> tuple[str, str, dict[str, str]]:
 
 
 def is_framing(name: str) -> bool:
-    """Headers that decide where a request ends; two of them are an attempt to smuggle one."""
+    """Whether a header decides where a request ends. Two of them are an attempt to smuggle a request."""
     return name.lower() in ("content-length", "transfer-encoding")
 
 
 def length_of(headers: dict[str, str], most: int) -> int:
-    """Bytes of the body that a head announces; `most` at most."""
+    """Number of bytes of the body that a head announces, at most `most`."""
     if "transfer-encoding" in headers:
         raise Malformed(411, "send a Content-Length; chunked bodies are not read")
     text = headers.get("content-length", "0")
@@ -276,7 +276,7 @@ def length_of(headers: dict[str, str], most: int) -> int:
 def read_body(
     connection: socket.socket, pending: bytes, headers: dict[str, str], length: int
 ) -> tuple[bytes, bytes]:
-    """The body, and what came behind it."""
+    """The body, and the bytes after it."""
     if headers.get("expect", "").lower() == "100-continue":
         send(connection, b"HTTP/1.1 100 Continue\r\n\r\n")
     parts = [pending]
@@ -293,7 +293,7 @@ def read_body(
 
 
 def encode(status: int, body: dict[str, Any] | None, *, keep: bool) -> bytes:
-    """An answer on the wire."""
+    """The bytes of an answer."""
     content = b"" if body is None else json.dumps(body, allow_nan=False).encode()
     head = f"HTTP/1.1 {status} {REASONS[status]}\r\n"
     if status != 204:

@@ -136,7 +136,7 @@ def written(name: object, messages: object, schema: object) -> dict[str, Any]:
         raise ValueError(f"the question is {error}") from None
     if size > bounds.QUESTION:
         raise ValueError(f"the question has {size} bytes; ask with {bounds.QUESTION} at most")
-    found: dict[str, Any] = json.loads(text)  # a copy: later changes of the arguments do not affect the question
+    found: dict[str, Any] = json.loads(text)  # a copy: later changes of the arguments have no effect
     if not shallow(found):
         said = f"at most {MOST_DEPTH} levels and {MOST_VALUES} values"
         raise ValueError(f"the question is nested or long beyond what is read: ask with {said}")

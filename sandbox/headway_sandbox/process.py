@@ -1,6 +1,6 @@
-"""What the server and the runner ask of the kernel about processes: their own, and those of the model's code.
+"""Kernel calls of the server and the runner for processes: their own, and those of the model's code.
 
-The standard library alone, and no `ctypes`: each episode pays for what its server imports.
+This module uses only the standard library without `ctypes`: each episode pays for its server's imports.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 PR_SET_DUMPABLE = 4
 PR_SET_CHILD_SUBREAPER = 36
 SWEEP_SECONDS = 5.0
-"""How long to hunt programs that start processes faster than they are killed."""
+"""How long to keep killing programs that start processes faster than they are killed."""
 SWEEP_PAUSE_SECONDS = 0.005
 
 
@@ -29,7 +29,7 @@ def prctl(option: int, value: int) -> None:
     """
     import _ctypes
 
-    program = _ctypes.dlopen(None, 0)  # type: ignore[arg-type]  # as dlopen(3): the program itself
+    program = _ctypes.dlopen(None, 0)  # type: ignore[arg-type]  # like dlopen(3): the program itself
     function = _ctypes.dlsym(program, "prctl")
     if _ctypes.call_cdeclfunction(function, (option, value, 0, 0, 0)) != 0:
         raise OSError(f"prctl({option}, {value}) was refused")
@@ -44,20 +44,20 @@ def hide() -> None:
 
 
 def adopt_orphans() -> None:
-    """Become the parent of what descends from this process and loses its own parent."""
+    """Become the parent of descendants that lose their own parent."""
     prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
 def sweep(*, everything: bool) -> int:
-    """Kill until nothing is left, for `SWEEP_SECONDS` at most; how many processes are.
+    """Kill until no process is left, for at most `SWEEP_SECONDS`; returns the number that are left.
 
-    `everything`: all of this PID namespace, whose first process this is. Otherwise: what descends from it.
+    `everything`: kill all of this PID namespace, whose first process this is. Otherwise kill its descendants.
     """
     deadline = time.monotonic() + SWEEP_SECONDS
     while True:
         if everything:
             assert os.getpid() == 1, "outside a PID namespace of its own this would end the machine"
-            with contextlib.suppress(ProcessLookupError):  # there was nobody
+            with contextlib.suppress(ProcessLookupError):  # there was no process
                 os.kill(-1, signal.SIGKILL)
         left = living(everything=everything)
         if not left or time.monotonic() > deadline:
@@ -68,7 +68,7 @@ def sweep(*, everything: bool) -> int:
 
 
 def living(of: int | None = None, *, everything: bool = False) -> list[int]:
-    """Processes that descend from `of` (this one), or all others, as /proc shows them now. No zombies."""
+    """Descendants of `of` (by default this process), or all others, from /proc. Zombies are excluded."""
     table = dict(processes())
     if everything:
         return [pid for pid, (state, _) in table.items() if pid != os.getpid() and state not in "ZX"]
@@ -76,7 +76,7 @@ def living(of: int | None = None, *, everything: bool = False) -> list[int]:
     for pid, (_, parent) in table.items():
         children.setdefault(parent, []).append(pid)
     found = list(children.get(of or os.getpid(), []))
-    for pid in found:  # grows while it is walked
+    for pid in found:  # the list grows during the loop
         found += children.get(pid, [])
     return [pid for pid in found if table[pid][0] not in "ZX"]
 
@@ -90,17 +90,17 @@ def processes() -> Iterator[tuple[int, tuple[str, int]]]:
 
 
 def state_and_parent(stat: bytes) -> tuple[str, int]:
-    """Of a line of /proc/PID/stat; the name before them may hold blanks and brackets."""
+    """State and parent from a line of /proc/PID/stat. The name before them may have blanks and brackets."""
     state, parent = stat.rpartition(b")")[2].split()[:2]
     return state.decode(), int(parent)
 
 
 def kill(pid: int, *, group: bool = False) -> None:
-    """SIGKILL to a process, or to the group that it leads; one that is gone is no error."""
+    """Send SIGKILL to a process, or to the group that it leads. A process that is gone is no error."""
     with contextlib.suppress(OSError):
         (os.killpg if group else os.kill)(pid, signal.SIGKILL)
 
 
 def exit_status(code: int) -> int:
-    """As a shell says it, from how Python does (a signal is a negative number)."""
+    """A shell's exit status from Python's return code, in which a signal is a negative number."""
     return code if code >= 0 else 128 - code

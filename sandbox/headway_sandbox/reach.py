@@ -1,6 +1,6 @@
-"""What this pod reaches, tried from inside: nobody else sees whether a NetworkPolicy holds.
+"""Tries from inside which addresses this pod reaches: only the pod itself sees whether a NetworkPolicy works.
 
-Standard library only, like all of the server.
+It uses only the standard library, like the whole server.
 """
 
 from __future__ import annotations
@@ -19,24 +19,25 @@ if TYPE_CHECKING:
 DESTINATIONS = 8
 """Equal to `headway_api.sandbox_api.MAX_DESTINATIONS`."""
 SECONDS = 2.0
-"""Longest that a connection is tried for: what a policy drops never answers."""
+"""Longest attempt to connect: what a policy drops never answers."""
 QUERY = b"HD\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\x01"
-"""A question to a name server (RFC 1035, section 4): who serves the root. Each answers something."""
+"""A DNS query for the root's name servers (RFC 1035, section 4), to which every name server responds."""
 SENDS = 2
-"""Datagrams, over `SECONDS`: one may be lost."""
+"""Number of datagrams to send during `SECONDS`, since one may be lost."""
 PROTOCOLS = ("TCP", "UDP")
 AT_START = (("169.254.169.254", 80, "TCP"), ("1.1.1.1", 443, "TCP"), ("1.1.1.1", 53, "UDP"))
-"""A node's metadata and the internet; a sandbox knows no name server."""
+"""A node's metadata server and the internet. A sandbox knows no name server."""
 BEGAN = time.monotonic()
-"""When this process began, which is when its pod did."""
+"""When this process began, which is also when its pod began."""
 
 
 def probe(body: dict[str, Any]) -> dict[str, Any]:
-    """Try each destination, over TCP by a connection and over UDP by a question to a name server; which of
-    them answered, and how old the pod was then.
+    """Try each destination: over TCP with a connection, over UDP with a DNS query.
+
+    Returns which of them answered, and how old the pod was then.
 
     Raises:
-        Refusal: it is no list of destinations, or too long.
+        HttpError: the body has no list of destinations, or too long a list.
     """
     wanted = body.get("destinations")
     if not isinstance(wanted, list) or len(wanted) > DESTINATIONS:
@@ -48,12 +49,12 @@ def probe(body: dict[str, Any]) -> dict[str, Any]:
 
 
 class Tried:
-    """Destinations that are being tried, each in a thread of its own."""
+    """Destinations that are being tried, each in its own thread."""
 
     def __init__(self, places: list[tuple[str, int, str]]) -> None:
         self.places = places
         self.age = time.monotonic() - BEGAN
-        """How old the pod was."""
+        """Age of the pod at the start of the attempt."""
         self._reached = [False] * len(places)
         self._over = [_thread.allocate_lock() for _ in places]
         for number, place in enumerate(places):
@@ -61,7 +62,7 @@ class Tried:
             _thread.start_new_thread(_try, (place, number, self._reached, self._over[number]))
 
     def reached(self) -> list[bool]:
-        """Which of them answered, once each has been tried to its end."""
+        """Which destinations answered, once every attempt has ended."""
         for lock in self._over:
             lock.acquire()
             lock.release()
@@ -75,11 +76,11 @@ class Tried:
 
 
 STARTED: Tried | None = None
-"""What was tried when this process began."""
+"""The attempts that began with this process."""
 
 
 def begin(environ: Mapping[str, str]) -> None:
-    """Try, while the process begins, what a cloud and a cluster have everywhere: a policy may come late."""
+    """Try at the process's start what every cloud and cluster has, since a policy may take effect late."""
     global STARTED
     places = list(AT_START)
     if "KUBERNETES_SERVICE_HOST" in environ:

@@ -6,8 +6,8 @@
       entrypoint: "headway_sandbox.reported:ReportedReward"
       config: {prompt: question, system: "Be brief."}   # both may be left out
 
-It asks the row's question and trusts what the agent reports: reward and score are both the sum of the reported
-values. Write your own environment if the two should differ, or if you can check them.
+It asks the row's question and trusts what the agent reports: reward and score are both the sum of the
+reported values. Write your own environment if the two should differ, or if you can check them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Reads what `reward` and `score` return, strictly. Pure.
 
     0.5                              a number
-    [0.0, 0.5]                       one number a turn; the reward is their sum. A single one is the whole reward
+    [0.0, 0.5]                       one number a turn; the reward is their sum. [x] is the whole reward x
     (0.5, {"tier": 1.0})             a reward of either kind, and metrics by name
     Reward(0.5, {"tier": 1.0})       the same, spelled out
 

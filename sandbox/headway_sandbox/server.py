@@ -1,14 +1,15 @@
 """The process in a sandbox pod: `python -m headway_sandbox.server`.
 
-Imports the environment named by `HEADWAY_ENTRYPOINT`, constructs it with `HEADWAY_ENVIRONMENT_CONFIG` and
-serves one episode (the sandbox part of `headway_api.sandbox_api`). An environment that does not import or
-refuses its configuration ends the process with exit code 42 and a termination message for the job's status.
-It runs as PID 1, where signals have no default action: SIGTERM ends it at once, so that a pod is gone fast.
+The server imports the environment named by `HEADWAY_ENTRYPOINT`, constructs it with
+`HEADWAY_ENVIRONMENT_CONFIG` and serves one episode (the sandbox part of `headway_api.sandbox_api`). If an
+environment cannot be imported or refuses its configuration, the process ends with exit code 42. Its
+termination message goes to the job's status. The server runs as PID 1, where signals have no default action.
+SIGTERM ends it at once, so that a pod ends fast.
 
-Before anything of the image is imported, the server makes itself unreadable and takes its variables away: a
-program that a tool starts is of the same user, and could otherwise read the lease's token and the state of
-the episode out of /proc. What runs code on the model's behalf belongs into the container `runner`, which is
-awaited here where the pod has one.
+Before it imports anything from the image, the server makes itself unreadable and removes its variables. A
+program that a tool starts has the same user, and could otherwise read the lease's token and the state of the
+episode from /proc. Code on the model's behalf belongs in the container `runner`. If the pod has one, the
+server waits for it here.
 """
 
 from __future__ import annotations
@@ -35,29 +36,29 @@ if TYPE_CHECKING:
 PORT = 8080
 TERMINATION_FILE = "/dev/termination-log"
 PERMANENT = 42
-"""Equal to `headway_api.exits.PERMANENT`: starting again without a change cannot help."""
+"""Equal to `headway_api.exits.PERMANENT`: a restart without a change cannot help."""
 
 
 NAMED = 5
-"""Environments of a module that an error names."""
+"""Most environments of a module that an error names."""
 
 
 class NotImportable(Exception):
-    """The environment cannot be had: the entrypoint or its configuration must be changed."""
+    """The environment cannot be loaded: change the entrypoint or its configuration."""
 
 
 def load(entrypoint: str, config: Mapping[str, Any]) -> Environment:
     """Import `module:Class` and construct it.
 
     Raises:
-        NotImportable: anything at all goes wrong on the way; the message says where.
+        NotImportable: anything went wrong; the message says where.
     """
     module_name, _, class_name = entrypoint.partition(":")
     module: object = None
     try:
         module = __import__(module_name, fromlist=[class_name])
         cls = getattr(module, class_name)
-    except BaseException as error:  # SystemExit too: an environment never ends its server
+    except BaseException as error:  # also SystemExit: an environment must not end its server
         said = f"{entrypoint} cannot be imported: {described(error)}"
         raise NotImportable(said + (instead(module_name, module) if module else "")) from error
     if not is_environment(cls):
@@ -72,12 +73,12 @@ def load(entrypoint: str, config: Mapping[str, Any]) -> Environment:
 
 
 def is_environment(value: object) -> bool:
-    """Whether it is a class that an entrypoint may name."""
+    """Whether a value is a class that an entrypoint may name."""
     return isinstance(value, type) and issubclass(value, Environment)
 
 
 def instead(name: str, module: object) -> str:
-    """Which entrypoints the module has."""
+    """The part of an error that lists the module's entrypoints."""
     here = [
         each for each, value in vars(module).items() if is_environment(value) and value is not Environment
     ]
@@ -86,11 +87,11 @@ def instead(name: str, module: object) -> str:
 
 
 OPEN_TO_ALL = {("GET", "/healthz"), ("POST", "/lease"), ("POST", "/proof")}
-"""What is asked without a lease's token."""
+"""Requests that need no lease's token."""
 
 
 def steps(session: Session) -> dict[str, Callable[[dict[str, Any]], dict[str, Any]]]:
-    """What the holder of the lease may ask for, by path."""
+    """Requests that the holder of the lease may make, by path."""
     return {
         "/reset": session.reset,
         "/tool": session.call,
@@ -105,7 +106,7 @@ def steps(session: Session) -> dict[str, Callable[[dict[str, Any]], dict[str, An
 
 
 def admission(session: Session) -> Admit:
-    """Who is heard: decided by a request's head, before its body is read."""
+    """Decides from a request's head, before its body is read, whether to admit it."""
     known = steps(session).keys()
 
     def admit(method: str, path: str, token: str) -> bool:
@@ -121,7 +122,7 @@ def admission(session: Session) -> Admit:
 
 
 def routes(session: Session) -> Handler:
-    """The sandbox API over one session, for those who are admitted."""
+    """The sandbox API over one session, for admitted requests."""
     known = steps(session)
 
     def handle(method: str, path: str, token: str, body: dict[str, Any]) -> Reply:
@@ -150,7 +151,7 @@ def leave(error: NotImportable) -> NoReturn:
 
 
 def main(environ: MutableMapping[str, str] = os.environ) -> None:
-    """Serve until the pod is deleted or its lease runs out."""
+    """Serve until the pod is deleted or its lease expires."""
     process.hide()
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     signal.signal(signal.SIGINT, lambda *_: os._exit(0))
@@ -159,13 +160,13 @@ def main(environ: MutableMapping[str, str] = os.environ) -> None:
     config = json.loads(environ.pop("HEADWAY_ENVIRONMENT_CONFIG", "") or "{}")
     entrypoint, port = environ.pop("HEADWAY_ENTRYPOINT"), int(environ.pop("HEADWAY_SANDBOX_PORT", PORT))
     where, given = environ.pop("HEADWAY_RUNNER", ""), environ.pop("HEADWAY_SANDBOX_SOCKET", "")
-    # Before anything of the environment runs: no program that it starts has the socket.
+    # Before any code of the environment runs, so that no program that it starts has the socket.
     listener = inherited(int(given)) if given else None
     try:
         if not where:
             session = Session(lambda: load(entrypoint, config))
         else:
-            from headway_sandbox import runner  # other pods start without what it imports
+            from headway_sandbox import runner  # other pods do not pay for its imports
 
             arrived = runner.awaited(where)
             session = Session(lambda: load(entrypoint, config), runner.sweep)

@@ -1,8 +1,8 @@
-"""The one episode that a sandbox pod holds: bound to a lease, reset once, judged once.
+"""The one episode of a sandbox pod: bound to a lease, reset once, judged once.
 
-The server calls tools itself and writes down each call. Reward and score see that record; the conversation
-that `/finish` brings is shown beside it, so text in which a model merely claims a call or a reward is text.
-The documents are those of `headway_api.sandbox_api`, whose models need more than the standard library.
+The server calls tools itself and records each call. Reward and score see that record, besides the
+conversation from `/finish`. So text in which a model merely claims a call or a reward remains text. The
+documents are those of `headway_api.sandbox_api`, whose models need more than the standard library.
 """
 
 from __future__ import annotations
@@ -41,18 +41,19 @@ CHALLENGE = 64
 MAX_AGENT_WAIT = 60
 """Equal to `headway_api.sandbox_api.MAX_AGENT_WAIT`."""
 HANG_SHARE = 0.95
-"""Of the episode's time, after which what still runs is told to hang: its coordinator still listens then."""
+"""Share of the episode's time after which a running method is reported to hang. Its coordinator still waits
+then."""
 HANG_SECONDS = 0.3
-"""What runs for less does not hang."""
+"""A method that has run for less than this does not hang."""
 MOST_SECONDS = 1e6
 WATCH_SECONDS = 0.2
 END_SECONDS = 5.0
-"""How long an agent that was killed may take to be told ended."""
+"""How long to wait for the end of a killed agent."""
 JUDGES = "headway_sandbox.judges"
 
 
 class Running:
-    """What of the environment runs, in which thread and since when."""
+    """A running method of the environment: which one, in which thread and since when."""
 
     __slots__ = ("since", "thread", "where")
 
@@ -64,7 +65,7 @@ class Session:
     """State of one episode. Tools and judgements run one at a time; `health` never waits for them."""
 
     def __init__(self, create: Callable[[], Environment], sweep: Callable[[], None] = lambda: None) -> None:
-        """`sweep` ends all that was run on the model's behalf; it raises where something is left."""
+        """`sweep` ends everything that was run on the model's behalf; it raises if something is left."""
         self._environment = create()
         self._sweep = sweep
         self._busy, self._binding = _thread.allocate_lock(), _thread.allocate_lock()
@@ -79,20 +80,20 @@ class Session:
         self._finished = False
         self._running: Running | None = None
         self.answer_for: Callable[[int, HttpError], bool] = lambda thread, refusal: False
-        """Answers the request that a thread carries out, in its place."""
+        """Answers the request that a thread handles, instead of the thread."""
 
     def health(self) -> dict[str, Any]:
-        """Who holds this pod, and until when (Unix time)."""
+        """The lease that holds this pod, and its deadline (Unix time)."""
         return {"lease": self._lease, "deadline": self._deadline}
 
     def bind(self, body: dict[str, Any]) -> None:
         """Give the pod to its one episode. Repeating the same binding is harmless.
 
-        At the deadline the C watchdog ends the process, even where a tool holds the interpreter for ever.
+        At the deadline the C watchdog ends the process, even if a tool never releases the interpreter.
         """
         lease, token, deadline = text_in(body, "lease"), text_in(body, "token"), number_in(body, "deadline")
         seconds = number_in(body, "seconds") if "seconds" in body else math.inf
-        with self._binding:  # and not `_busy`: nobody who asks waits for a tool
+        with self._binding:  # not `_busy`, so that this request never waits for a tool
             if self._lease is None:
                 self._lease, self._token, self._deadline = lease, token, deadline
                 faulthandler.dump_traceback_later(max(deadline - time.time(), 0.001), exit=True)
@@ -102,7 +103,7 @@ class Session:
                 raise HttpError(409, "LeaseMismatch", f"this sandbox belongs to {self._lease}")
 
     def prove(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Show a broker that has forgotten it that this pod's lease is one of the job's."""
+        """Prove to a restarted broker that the job granted this pod's lease."""
         challenge, token = text_in(body, "challenge"), self._token
         if len(challenge) != CHALLENGE or challenge.strip("0123456789abcdef"):
             raise HttpError(400, "MalformedRequest", f"challenge must be {CHALLENGE} hexadecimal digits")
@@ -111,7 +112,7 @@ class Session:
         return {"proof": digest(token.encode(), f"{PROOF_PREFIX}{challenge}".encode(), "sha256").hex()}
 
     def knows(self, token: str) -> bool:
-        """Whether `token` is that of the lease."""
+        """Whether `token` is the lease's token."""
         return self._token is not None and compare_digest(token.encode(), self._token.encode())
 
     def reset(self, body: dict[str, Any]) -> dict[str, Any]:
@@ -140,7 +141,7 @@ class Session:
             return answer
 
     def call(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Carry out one tool call of the model and write it down."""
+        """Carry out one tool call of the model and record it."""
         name, arguments = text_in(body, "name"), body.get("arguments")
         if not isinstance(arguments, dict):
             raise HttpError(400, "MalformedRequest", "a tool call takes a name and arguments (object)")
@@ -159,7 +160,7 @@ class Session:
             return {"content": content, "done": done}
 
     def start_agent(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Start the episode's agent as a program, once; how it fares."""
+        """Start the episode's agent as a program, once; returns its state."""
         command, episode, variables = body.get("command"), body.get("episode"), body.get("environment", {})
         if not is_list_of(command, str) or not command or not isinstance(episode, dict):
             message = "an agent takes a command (list of strings) and an episode (object)"
@@ -169,13 +170,13 @@ class Session:
         with self._busy:
             self._require_open()
             if self._agent is None:
-                from headway_sandbox.agent import start  # other episodes start without what it imports
+                from headway_sandbox.agent import start  # other episodes do not pay for its imports
 
                 self._agent = start(command, episode, variables)
             return self._agent.state()
 
     def wait_for_agent(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Wait for the agent's end, but no longer than asked; how it fares then."""
+        """Wait for the agent's end, at most as long as requested; returns its state then."""
         seconds, agent = number_in(body, "seconds"), self._agent
         if not 0 <= seconds <= MAX_AGENT_WAIT:
             raise HttpError(400, "MalformedRequest", f"seconds must be between 0 and {MAX_AGENT_WAIT}")
@@ -185,7 +186,7 @@ class Session:
         return agent.state()
 
     def finish(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Judge the episode. Its state stays as it is, so asking again gives the same answer."""
+        """Judge the episode. Its state does not change, so a repeated request gets the same answer."""
         messages, truncated = body.get("messages"), body.get("truncated")
         if not isinstance(messages, list) or not isinstance(truncated, bool):
             raise HttpError(400, "MalformedRequest", "finish takes messages (list) and truncated (boolean)")
@@ -221,8 +222,7 @@ class Session:
         return {**judged, "turn_rewards": reward.turns}
 
     def group(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Reward the episodes of a group against each other. The pod has no episode of its own, before or
-        after."""
+        """Reward the episodes of a group relative to each other. The pod never has an episode of its own."""
         row, seed, judges = body.get("row"), body.get("seed"), body.get("judges", [])
         if not isinstance(row, dict) or not isinstance(seed, int) or not is_list_of(judges, str):
             raise HttpError(400, "MalformedRequest", "a group takes a row, a seed, episodes and judges")
@@ -242,7 +242,7 @@ class Session:
         return {"rewards": judged}
 
     def questions(self, body: dict[str, Any]) -> dict[str, Any]:
-        """What reward and score ask of judges: new questions, or none within so many seconds."""
+        """New questions of reward and score to judges; none if none comes within the requested seconds."""
         from headway_sandbox.judges import MAX_WAIT, QUESTIONS
 
         seconds = number_in(body, "seconds")
@@ -251,7 +251,7 @@ class Session:
         return {"questions": QUESTIONS.taken(seconds)}
 
     def answer(self, body: dict[str, Any]) -> dict[str, Any]:
-        """A judge's answer to one of them."""
+        """Deliver a judge's answer to one question."""
         from headway_sandbox.judges import QUESTIONS
 
         if not is_list_of([body.get("id")], int) or "answer" not in body:
@@ -262,14 +262,15 @@ class Session:
 
     @contextlib.contextmanager
     def _judging(self, reason: str, where: str, method: object) -> Iterator[None]:
-        """Around the environment's own code: what it raises is a fault that names it, and so is a standstill.
+        """Context for the environment's own code: its errors and hangs become faults that name the method.
 
-        Also what is no Exception, such as SystemExit: it would end the thread, and nobody would be answered.
+        It also catches what is not an Exception, such as SystemExit. That would end the thread, and the
+        client would get no answer.
         """
         self._running = Running(where)
         try:
             yield
-        except HttpError:  # in the environment's own words, with its own field
+        except HttpError:  # it has the environment's own message and field
             raise
         except Unusable as error:
             raise unusable(error.reason, str(error), method) from error
@@ -279,9 +280,9 @@ class Session:
             self._running = None
 
     def _watch(self, seconds: float) -> None:
-        """Towards the end of an episode's time, answer for what does not return, and say where it stands.
+        """Near the end of an episode's time, answer for a method that does not return, and say where it is.
 
-        Its thread cannot be ended, so this is the last that is heard of this sandbox.
+        Its thread cannot be ended, so this is the sandbox's last answer.
         """
         ends = time.monotonic() + seconds
         time.sleep(seconds * HANG_SHARE)
@@ -303,16 +304,16 @@ class Session:
 
 
 def asking(judges: list[str]) -> contextlib.AbstractContextManager[None]:
-    """Around what may ask these judges."""
+    """Context in which code may ask these judges."""
     if not judges:
         return contextlib.nullcontext()
-    from headway_sandbox.judges import QUESTIONS  # other episodes judge without what it imports
+    from headway_sandbox.judges import QUESTIONS  # other episodes do not pay for its imports
 
     return QUESTIONS.judging(judges)
 
 
 def awaits_a_judge() -> bool:
-    """Whether a method waits for an answer: then it is not the environment that hangs."""
+    """Whether a method waits for a judge's answer. Then the environment does not hang."""
     found = sys.modules.get(JUDGES)
     return found is not None and found.QUESTIONS.waiting > 0
 
@@ -326,7 +327,7 @@ def text_in(body: Mapping[str, Any], name: str) -> str:
 
 
 def is_list_of(value: object, *kinds: type) -> bool:
-    """Whether `value` is a list of these; numbers are finite, and true and false are none."""
+    """Whether `value` is a list of these types. Numbers must be finite; true and false are not numbers."""
     return isinstance(value, list) and all(
         isinstance(item, kinds)
         and not isinstance(item, bool)

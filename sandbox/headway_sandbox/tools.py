@@ -1,9 +1,9 @@
 """Methods marked with `@tool`, their OpenAI specs, and the call itself.
 
-A parameter's annotation is its JSON type: `str`, `int`, `float`, `bool`, `list[...]`, `dict[...]`. A parameter
-with a default is optional. The first paragraph of the docstring is the tool's description; a line
-`name: text` below it describes a parameter. This module reads only the function object, because `inspect` and
-`typing` cost more to import than the rest of the server.
+A parameter's annotation is its JSON type: `str`, `int`, `float`, `bool`, `list[...]`, `dict[...]`. A
+parameter with a default is optional. The first paragraph of the docstring is the tool's description; a line
+`name: text` below it describes a parameter. This module reads only the function object, because `inspect`
+and `typing` cost more to import than the rest of the server.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""HTTP within bounds, for every process of Headway that listens or asks: connections, heads, bodies, time."""
+"""HTTP within bounds, for every Headway process that serves or sends: connections, heads, bodies, time."""

@@ -1,10 +1,10 @@
-"""How many connections a server holds, and which of them it lets go of when it can hold no more.
+"""Limits how many connections a server keeps, and decides which one it closes when it is full.
 
-A server that accepts until its process has no descriptor left resets everybody. So it holds at most as many
-connections as leave the process half of its descriptors. A further one takes the place of the connection
-that has waited longest without a request known to be somebody's, of the peer with the most of those.
+A server that accepts until its process has no descriptor left resets everybody. So it keeps only as many
+connections as leave half of the process's descriptors free. A further connection replaces one that waits
+without a known client's request. The replaced one is the oldest of the peer with the most of those.
 
-The standard library alone. Deadlines for heads and bodies come from the server around this.
+This module uses only the standard library. The server around it sets deadlines for heads and bodies.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from collections.abc import Callable
 from typing import Any, Final, cast
 
 ENOUGH: Final = 65_536
-"""Descriptors that a process asks for, where its hard limit has so many."""
+"""Descriptors that a process asks for, if its hard limit allows that many."""
 FEWEST: Final = 16
-"""Connections that are held at least."""
+"""Lowest limit of connections."""
 BACKLOG: Final = 128
 """Connections that the kernel completes before they are accepted."""
 
 
 def raise_descriptors() -> int:
-    """Raise this process's soft limit of descriptors as far as is allowed and useful; returns the limit."""
+    """Raise this process's soft limit of descriptors as far as allowed and useful; returns the limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = ENOUGH if hard == resource.RLIM_INFINITY else min(hard, ENOUGH)
     if soft == resource.RLIM_INFINITY or soft >= most:
@@ -37,41 +37,44 @@ class Connections:
     """The connections of one server."""
 
     def __init__(self, descriptors: int) -> None:
-        """`descriptors`: how many the process may have. Half of them are for connections to this server, and
-        half of those for one peer."""
+        """`descriptors`: how many the process may have. Half of them are for connections to this server. One
+        peer may have half of those."""
         self.most = max(FEWEST, descriptors // 2)
         self.most_of_a_peer = max(FEWEST, self.most // 2)
         self.backlog = min(BACKLOG, max(FEWEST, self.most // 2))
         self.let_go = 0
-        """Connections that made room for others, or found none."""
+        """Number of connections that made room for others, or found no room."""
         self._open: dict[asyncio.BaseTransport, Guard] = {}
         self._of_peer: Counter[str] = Counter()
         self._waiting: dict[Guard, None] = {}
-        """In the order in which they began to wait."""
+        """Waiting connections, in the order in which they began to wait."""
 
     def guarded(self, make: Callable[[], asyncio.Protocol]) -> Callable[[], asyncio.Protocol]:
-        """The factory of a server's protocols, each in a guard."""
+        """The factory of a server's protocols, with each protocol in a guard."""
         return lambda: Guard(make(), self)
 
     def hold(self, transport: asyncio.BaseTransport | None) -> None:
-        """A request on this connection is somebody's who may ask: it makes no room for others."""
+        """Keep a connection with a known client's request: it makes no room for others."""
         if transport is not None and (guard := self._open.get(transport)) is not None:
             self._waiting.pop(guard, None)
             guard.on_reset = None
 
     def on_reset(self, transport: asyncio.BaseTransport | None, call: Callable[[], None]) -> None:
-        """Call once if the other side resets this connection before its next request: it closed it with
-        bytes unread. One that had read them all ends it in order."""
+        """Call `call` once if the other side resets this connection before its next request.
+
+        A reset means that it closed the connection with bytes unread. If it had read them all, the
+        connection ends in order.
+        """
         if transport is not None and (guard := self._open.get(transport)) is not None:
             guard.on_reset = call
 
     def rest(self, transport: asyncio.BaseTransport | None) -> None:
-        """The request on this connection is answered."""
+        """Let a connection wait again after the answer to its request."""
         if transport is not None and (guard := self._open.get(transport)) is not None:
             self._waiting[guard] = None
 
     def admit(self, guard: Guard) -> bool:
-        """Take up a new connection, and let go of another where it must; whether there was room."""
+        """Accept a new connection, and close another if necessary; returns whether there was room."""
         crowded = self._of_peer[guard.peer] >= self.most_of_a_peer
         if (crowded or len(self._open) >= self.most) and not self._made_room(guard.peer if crowded else None):
             self.let_go += 1
@@ -82,7 +85,7 @@ class Connections:
         return True
 
     def forget(self, guard: Guard) -> None:
-        """A connection is gone."""
+        """Forget a connection that is gone."""
         self._waiting.pop(guard, None)
         if self._open.pop(guard.transport, None) is not None:
             self._of_peer[guard.peer] -= 1
@@ -90,7 +93,7 @@ class Connections:
                 del self._of_peer[guard.peer]
 
     def _made_room(self, peer: str | None) -> bool:
-        """Let go of one waiting connection: of `peer`, else of the peer that has most of them."""
+        """Close the oldest waiting connection of `peer`, or of the peer that has most of them."""
         if peer is None:
             most = Counter(guard.peer for guard in self._waiting).most_common(1)
             peer = most[0][0] if most else None
@@ -104,7 +107,7 @@ class Connections:
 
 
 class Guard(asyncio.Protocol):
-    """One connection, handed on to the server's own protocol where there is room for it."""
+    """One connection, passed to the server's own protocol if there is room for it."""
 
     transport: asyncio.Transport
     peer: str = ""

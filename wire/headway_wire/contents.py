@@ -1,4 +1,4 @@
-"""What a request or an answer of aiohttp holds, read up to a size."""
+"""Reads the content of an aiohttp request or response, up to a size."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from aiohttp import web
 from headway_api.bounds import OutOfBounds
 
 BODY_SECONDS: Final = 60.0
-"""Longest that a request's body may take, where its route does not say."""
+"""Longest time that a request's body may take, if its route sets no other."""
 
 
 class TooLarge(OutOfBounds):
-    """A request or an answer has more bytes than its reader takes."""
+    """A request or a response has more bytes than its reader accepts."""
 
 
 class TooSlow(Exception):
-    """A body did not come in time."""
+    """A body did not arrive in time."""
 
 
 class _Stream(Protocol):
@@ -27,17 +27,17 @@ class _Stream(Protocol):
 
 
 class Message(Protocol):
-    """A request or an answer."""
+    """A request or a response."""
 
     @property
     def content(self) -> _Stream: ...
 
 
 async def content(message: Message, most: int) -> bytes:
-    """All of a message's content, decompressed where the message is.
+    """The whole content of a message, decompressed if aiohttp decompresses it.
 
     Raises:
-        TooLarge: it is more than `most` bytes.
+        TooLarge: the content has more than `most` bytes.
     """
     data = bytearray()
     async for part in message.content.iter_any():
@@ -48,7 +48,7 @@ async def content(message: Message, most: int) -> bytes:
 
 
 async def start(message: Message, most: int) -> bytes:
-    """The first `most` bytes of a message's content: what an error shows of it."""
+    """The first `most` bytes of a message's content, for an error."""
     data = bytearray()
     async for part in message.content.iter_any():
         data += part
@@ -61,9 +61,9 @@ async def body(request: web.Request, most: int, seconds: float | None = None) ->
     """A request's body.
 
     Raises:
-        TooLarge: it has, or announces, more than `most` bytes.
-        TooSlow: it did not come within `seconds`, `BODY_SECONDS` where none are given.
-        web.RequestPayloadError: it is not what its headers say.
+        TooLarge: the body has, or announces, more than `most` bytes.
+        TooSlow: it did not arrive within `seconds`, by default `BODY_SECONDS`.
+        web.RequestPayloadError: it does not match its headers.
     """
     seconds = BODY_SECONDS if seconds is None else seconds
     if (request.content_length or 0) > most:

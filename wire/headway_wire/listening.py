@@ -1,4 +1,4 @@
-"""How a process listens with aiohttp: a bounded number of connections, and deadlines for their heads."""
+"""Serves with aiohttp, with a bounded number of connections and deadlines for their heads."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from headway_api import names
 from headway_wire.connections import Connections, raise_descriptors
 
 HEAD_SECONDS: Final = 30.0
-"""Longest that a connection may take to bring a request's head; so long an idle one is kept as well."""
+"""Longest time that a connection may take to send a request's head, and that an idle one is kept."""
 LINGER_SECONDS: Final = 2.0
-"""Longest that the rest of a refused body is read: a client that still writes would not read the answer."""
+"""How long to read the rest of a refused body: a client that still writes would not read the answer."""
 DRAIN_SECONDS: Final = 2.0
-"""How long requests have to end by themselves when the process stops to listen."""
+"""How long requests may take to finish after the process stops listening."""
 HELD: Final = web.AppKey("held", Connections)
 
 _log = logging.getLogger("headway_wire.requests")
 
 
 class _Malformed(logging.Filter):
-    """What is no HTTP is its sender's affair: it is answered 400, and tracebacks would fill the logs."""
+    """Drops tracebacks of bytes that are not HTTP. They get 400, and would otherwise fill the logs."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if isinstance(record.exc_info, tuple) else None
@@ -47,10 +47,10 @@ async def listening(
     drain: float = DRAIN_SECONDS,
     leave_with_client: bool = False,
 ) -> AsyncIterator[asyncio.Server]:
-    """Serve `app` on `host`, or where `ENV_BIND_ADDRESS` says, or on every address.
+    """Serve `app` on `host`, else on the address in `ENV_BIND_ADDRESS`, else on every address.
 
-    With `leave_with_client` a request ends when its client has gone; without, it is carried through. At the
-    end requests have `drain` seconds.
+    With `leave_with_client`, a request ends when its client is gone; otherwise it runs to its end. At
+    shutdown, requests have `drain` seconds.
 
     Raises:
         OSError: the port is taken.
@@ -90,14 +90,14 @@ async def _rests(request: web.Request, handler: Handler) -> web.StreamResponse:
 
 
 def known(request: web.Request) -> None:
-    """The request is somebody's who may ask: its connection makes no room for others until it is answered."""
+    """Mark a known client's request: its connection makes no room for others until the answer."""
     held = request.config_dict.get(HELD)
     if held is not None:
         held.hold(request.transport)
 
 
 def on_reset(request: web.Request, call: Callable[[], None]) -> None:
-    """Call if the client closes the connection without having read the answer, before it asks again."""
+    """Call `call` if the client closes the connection without reading the answer, before its next request."""
     held = request.config_dict.get(HELD)
     if held is not None:
         held.on_reset(request.transport, call)

@@ -1,8 +1,7 @@
-"""The standard library's server with a thread a connection, within bounds: for processes without an event
-loop.
+"""The standard library's server with one thread a connection, bounded; for processes without an event loop.
 
-It holds at most `MOST` connections, each for `SECONDS` at most, whatever drips in. A further one takes the
-place of the oldest. Its handlers answer one request a connection (HTTP/1.0).
+It keeps at most `MOST` connections, each for at most `SECONDS`, even if bytes still arrive. A further
+connection replaces the oldest. Its handlers answer one request a connection (HTTP/1.0).
 """
 
 from __future__ import annotations
@@ -20,36 +19,36 @@ from headway_api import names
 from headway_api.bounds import OutOfBounds
 
 MOST: Final = 64
-"""Connections, and so threads, at once: probes and scrapes are some a minute."""
+"""Most connections, and so threads, at once. There are only a few probes and scrapes a minute."""
 SECONDS: Final = 30.0
-"""Longest that a connection may take, from its start to the end of its answer."""
+"""Longest time of a connection, from its start to the end of its answer."""
 LENGTH_DIGITS: Final = 12
 POLL_SECONDS: Final = 0.5
-"""How often it is looked for connections that have taken too long."""
+"""How often to look for connections that have taken too long."""
 
 
 class ThreadedServer(ThreadingHTTPServer):
-    """Answers by `handler` where `ENV_BIND_ADDRESS` says, or on every address of this machine."""
+    """Serves `handler` on the address in `ENV_BIND_ADDRESS`, or on every address of this machine."""
 
     daemon_threads = True
 
     def __init__(self, port: int, handler: type[BaseHTTPRequestHandler]) -> None:
         self._deadlines: dict[socket.socket, float] = {}
-        """Of each connection, the oldest first."""
+        """Deadline of each connection, the oldest first."""
         self._changing = threading.Lock()
         super().__init__((os.environ.get(names.ENV_BIND_ADDRESS, ""), port), handler)
 
     @property
     def port(self) -> int:
-        """Where it listens; of use when asked for port 0."""
+        """The port on which it listens, which matters if port 0 was requested."""
         return int(self.server_address[1])
 
     def start(self, name: str) -> None:
-        """Serve from a thread of that name until `close`."""
+        """Serve from a thread called `name` until `close`."""
         threading.Thread(target=self.serve_forever, args=(POLL_SECONDS,), name=name, daemon=True).start()
 
     def close(self) -> None:
-        """Take no more connections."""
+        """Accept no more connections."""
         self.shutdown()
         self.server_close()
 
@@ -72,12 +71,12 @@ class ThreadedServer(ThreadingHTTPServer):
                 self._end(connection)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A peer that left is no error; anything else is said as it always was."""
+        """Ignore a peer that left; report any other error as the standard library does."""
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)
 
     def _end(self, connection: socket.socket) -> None:
-        """Have the thread of a connection come to its end."""
+        """Make the thread of a connection end."""
         del self._deadlines[connection]
         with contextlib.suppress(OSError):
             connection.shutdown(socket.SHUT_RDWR)
@@ -87,7 +86,7 @@ def body(handler: BaseHTTPRequestHandler, most: int) -> bytes:
     """The body of the request that `handler` answers.
 
     Raises:
-        OutOfBounds: it announces more than `most` bytes, or does not say how many.
+        OutOfBounds: the request announces more than `most` bytes, or no length.
     """
     text = handler.headers.get("Content-Length", "0")
     if not (text.isascii() and text.isdigit() and len(text) <= LENGTH_DIGITS):

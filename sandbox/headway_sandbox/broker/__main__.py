@@ -1,4 +1,4 @@
-"""`python -m headway_sandbox.broker`: one job's broker. Wires the other modules; holds no logic."""
+"""`python -m headway_sandbox.broker`: one job's broker. It connects the other modules and has no logic."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ from headway_wire.listening import listening
 
 TEMPLATE_FILE = "sandbox-template.json"
 STARTING_AT_ONCE = 16
-"""Pods created and not yet answering; a node starts a few a second, and more at once only slows each."""
+"""Most pods that are created but do not answer yet. A node starts a few a second; more slow each other."""
 SHUTDOWN_SECONDS = 1.0
 
 _log = logging.getLogger(__name__)
 
 
 def limits(kind: pods.Kind) -> pool.Limits:
-    """Size of the pool; the largest defaults to the number of episodes in flight."""
+    """Limits of the pool; the maximum defaults to the number of episodes in flight."""
     wanted = kind.environment.sandbox.warm_pool
     maximum = wanted.max or kind.config.most_episodes
     return pool.Limits(min(wanted.min, maximum), maximum, STARTING_AT_ONCE)
 
 
 def load(environ: Mapping[str, str]) -> tuple[pods.Kind, pods.Platform]:
-    """The mounted configuration, and which of the job's sandboxes are meant.
+    """Read the mounted configuration; it also says which of the job's sandboxes this broker has.
 
     Raises:
-        JobError: it is not there or not readable.
+        JobError: the configuration is missing or unreadable.
     """
     file = Path(environ.get(names.ENV_CONFIG, names.CONFIG_FILE))
     try:
@@ -55,17 +55,17 @@ def load(environ: Mapping[str, str]) -> tuple[pods.Kind, pods.Platform]:
 
 
 def processes(environ: Mapping[str, str]) -> ProcessPods | None:
-    """What makes sandboxes of processes, where a local engine asks for that."""
+    """The maker of sandboxes as processes, if a local engine asks for it."""
     if (modules := environ.get(names.ENV_ENVIRONMENT_MODULES)) is None:
         return None
     folder = Path(environ[names.ENV_JOB_FOLDER])
-    # Beside it lie the folders of other jobs, with their keys.
+    # The folders next to it belong to other jobs, with their keys.
     hidden = [folder.parent if folder.parent.name == names.LOCAL_JOBS else folder]
     return ProcessPods(Path(modules), hidden, int(environ[names.ENV_SANDBOX_NETWORK]))
 
 
 async def serve(kind: pods.Kind, platform: pods.Platform, held: Keys) -> None:
-    """Run until SIGTERM. Sandboxes stay: another broker, or the job's own deletion, takes care of them."""
+    """Run until SIGTERM. Sandboxes stay: another broker uses them, or the job's deletion removes them."""
     config = kind.config
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -1,8 +1,8 @@
 """The four calls of the Kubernetes API that the broker needs, over aiohttp.
 
-Not the `kubernetes` client: importing it costs 1.5 s and 60 MB in a pod that lives beside every job, it is
-synchronous, and building its models from JSON costs more CPU for each watch event than everything else the
-broker does with it. Four calls on plain JSON are less code than the adapter around it would be.
+The broker does not use the `kubernetes` client. Importing that costs 1.5 s and 60 MB in a pod that every job
+has, and it is synchronous. Building its models from JSON costs more CPU for each watch event than everything
+else the broker does with it. Four calls on plain JSON are less code than an adapter around that client.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ WATCH_SECONDS = 240
 DEPTH = 64
 """Levels of an object of the API; pods have about 20."""
 OBJECT = 4 * MIB
-"""Bytes of one object of the API server, which holds none above 3 MiB."""
+"""Bytes of one object of the API server, which stores none above 3 MiB."""
 LIST = 256 * MIB
 """Bytes of a list: of 4096 sandboxes, each of 64 KiB."""
 LIST_VALUES = 10_000_000
@@ -33,11 +33,11 @@ REFUSAL = 64 * KIB
 WORDS = 1_000
 """Characters of a refusal's message that are repeated."""
 TOKEN_SECONDS = 60.0
-"""A projected token is rotated in place; it is read again after so long."""
+"""Interval at which the token file is read again, since a projected token is rotated in place."""
 
 
 class ApiError(Exception):
-    """The API server refused; `reason` and the message are its own."""
+    """The API server refused a request; `reason` and the message come from it."""
 
     def __init__(self, status: int, reason: str, message: str) -> None:
         super().__init__(message)
@@ -50,7 +50,7 @@ class Gone(Exception):
 
 
 class PodApi(Protocol):
-    """What makes sandboxes: the API server, or a process of this machine for each (`processes`)."""
+    """Creates and lists sandboxes: the API server, or one process of this machine for each (`processes`)."""
 
     async def create(self, pod: Json) -> Json: ...
 
@@ -62,7 +62,7 @@ class PodApi(Protocol):
 
 
 class Credentials:
-    """Bearer token from a file that is rotated, or none."""
+    """Bearer token from a rotated file, or none."""
 
     def __init__(self, file: Path | None) -> None:
         self._file = file
@@ -99,23 +99,23 @@ class Pods:
     def in_cluster(
         cls, http: aiohttp.ClientSession, namespace: str, environ: Mapping[str, str] = os.environ
     ) -> Pods:
-        """With the service account that the pod runs as."""
+        """A client with the service account of this pod."""
         host, port = environ["KUBERNETES_SERVICE_HOST"], environ["KUBERNETES_SERVICE_PORT"]
         server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
         tls = ssl.create_default_context(cafile=str(ACCOUNT / "ca.crt"))
         return cls(http, server, namespace, tls, Credentials(ACCOUNT / "token"))
 
     async def create(self, pod: Json) -> Json:
-        """Create a pod; the API server's view of it.
+        """Create a pod; returns it as the API server stored it.
 
         Raises:
-            ApiError: refused, for instance by a quota.
+            ApiError: the API server refused, for instance because of a quota.
         """
         made: Json = await self._call("POST", self._url, pod)
         return made
 
     async def delete(self, name: str, uid: str | None, grace_seconds: int) -> None:
-        """Delete a pod, where `uid` is known exactly that one; one that is gone already is no error."""
+        """Delete a pod; with `uid`, only that one. A pod that is gone already is no error."""
         body: Json = {"gracePeriodSeconds": grace_seconds}
         if uid is not None:
             body["preconditions"] = {"uid": uid}
@@ -134,11 +134,11 @@ class Pods:
             raise ApiError(502, "OutOfBounds", "the API server's answer is no list of pods") from error
 
     async def watch(self, selector: str, version: str) -> AsyncIterator[tuple[str, Json]]:
-        """Events after `version`, until the server ends the watch; bookmarks are passed on.
+        """Events after `version`, bookmarks included, until the server ends the watch.
 
         Raises:
             Gone: `version` is too old.
-            ApiError: refused.
+            ApiError: the API server refused.
         """
         params = {
             "watch": "1",
@@ -199,7 +199,7 @@ def _object(text: bytes, most: int, values: int = LIST_VALUES) -> Json:
 
 
 async def _read(response: aiohttp.ClientResponse, most: int) -> bytes:
-    """The body, or as much of it as shows that it is larger than `most`."""
+    """The body, or enough of it to show that it is larger than `most`."""
     content = bytearray()
     async for chunk in response.content.iter_any():
         content += chunk

@@ -1,8 +1,8 @@
-"""Who holds which sandbox, until when.
+"""Records which episode holds which sandbox, and until when.
 
-A lease is bound in the pod's own server, which refuses every other token from then on. The token is a
-function of a key of the broker, the lease and the pod, so a broker that has forgotten everything gives the
-same answer as the one before it.
+The pod's own server binds a lease, and refuses every other token from then on. The token is a function of the
+broker's key, the lease and the pod. So a restarted broker, which remembers nothing, gives the same answer as
+its predecessor.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from headway_sandbox.broker.pool import Pod
 from headway_sandbox.broker.warm import WarmPool
 
 WAIT_SECONDS = 20.0
-"""Longest an answer is withheld while no sandbox is ready; then the asker is told to ask again."""
+"""Longest time that a request waits for a ready sandbox. Then the client is told to retry."""
 BIND_SECONDS = 5.0
 EXPIRE_EVERY_SECONDS = 1.0
 
@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 class LeaseRefused(Exception):
-    """There is no lease to be had."""
+    """The broker grants no lease."""
 
     def __init__(self, status: int, problem: Problem, retry_after: float | None = None) -> None:
         super().__init__(problem.message)
@@ -45,14 +45,14 @@ class Held:
 
     pod: Pod
     owner: str | None
-    """None where it was found after a restart: whoever claims ownership next frees it."""
+    """None if it was found after a restart: the next claim of ownership frees it."""
     deadline: float
     """Unix time."""
     waited_seconds: float = 0.0
 
 
 class Leases:
-    """Leases of one job. One at a time is granted for an id; asking again returns the same."""
+    """Leases of one job. An id has one lease at a time; asking again returns the same lease."""
 
     def __init__(self, pool: WarmPool, http: aiohttp.ClientSession, key: str, metrics: Metrics) -> None:
         self._pool = pool
@@ -66,17 +66,17 @@ class Leases:
         pool.subscribe(self._found, self._lost, self._token)
 
     async def run(self) -> None:
-        """Destroy sandboxes whose lease has run out, for ever."""
+        """Destroy sandboxes whose lease has expired, until cancelled."""
         while True:
             await asyncio.sleep(EXPIRE_EVERY_SECONDS)
             for lease in [name for name, held in self._held.items() if held.deadline < time.time()]:
                 self._end(lease, "deadline")
 
     async def grant(self, request: LeaseRequest) -> Lease:
-        """A sandbox for this episode alone.
+        """A sandbox for this episode only.
 
         Raises:
-            Refused: none now (503), or none ever (409).
+            LeaseRefused: there is none now (503), or there will never be one (409).
         """
         await self._may_ask(request.owner)
         held = self._held.get(request.lease)
@@ -87,7 +87,7 @@ class Leases:
                 self._asking[request.lease] = task
                 self._asking_owner[request.lease] = request.owner
                 task.add_done_callback(lambda done: self._asked(request.lease, done))
-            # Shielded: a second asker, or a repeat after a broken connection, shares the same wait.
+            # Shielded: a second client, or a retry after a broken connection, shares the same wait.
             held = await asyncio.shield(task)
         return self._document(request.lease, held)
 
@@ -146,7 +146,7 @@ class Leases:
         self._asking.pop(lease, None)
         self._asking_owner.pop(lease, None)
         if not task.cancelled():
-            task.exception()  # told to whoever still waits; nobody may be left
+            task.exception()  # clients that still wait receive it; perhaps none is left
 
     def _token(self, lease: str, pod: Pod) -> str:
         return proof.token_of(self._key, pod.uid, lease)
@@ -161,13 +161,13 @@ class Leases:
         )
 
     def release(self, lease: str) -> None:
-        """Give a sandbox back, held or still waited for; its pod is destroyed. Unknown is no error."""
+        """Release a lease, held or still waited for, and destroy its pod. An unknown lease is no error."""
         if task := self._asking.get(lease):
             task.cancel()
         self._end(lease, "released")
 
     def claim(self, owner: str) -> None:
-        """`owner` alone holds leases from now on."""
+        """From now on, only `owner` holds leases."""
         self._owner = owner
         for lease in [name for name, held in self._held.items() if held.owner != owner]:
             self._end(lease, "owner-changed")
@@ -179,7 +179,7 @@ class Leases:
             self._pool.destroy(held.pod, why)
 
     def _found(self, pod: Pod, lease: str, deadline: float) -> None:
-        if lease in self._held:  # of two pods that were bound to it, the one that answered first is kept
+        if lease in self._held:  # two pods were bound to it: keep the one that answered first
             self._pool.destroy(pod, "duplicate")
         else:
             self._held[lease] = Held(pod, None, deadline)

@@ -1,4 +1,4 @@
-"""What the broker measures, under the names and texts of `headway_api.metrics`."""
+"""The broker's metrics, with the names and texts of `headway_api.metrics`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headway_sandbox.broker.pool import Counts
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 
 FAILURES: Final = ("PodGone", "SandboxDeleted", "SandboxEnded", "SandboxNotReady", "SandboxUnfit")
-"""Reasons that are the broker's own. They count from 0, or the first failure of each would have no rate."""
+"""The broker's own reasons. Their counters start at 0, or the first failure of each would have no rate."""
 
 
 class Metrics:
@@ -42,27 +42,27 @@ class Metrics:
         return known.prometheus_name(name), family.help, (*known.JOB_LABELS, *family.labels)
 
     def show(self, counts: Counts) -> None:
-        """The pool as it is now."""
+        """Report the current pool."""
         for state in ("starting", "ready", "leased"):
             self._pool.labels(*self._job, state).set(getattr(counts, state))
         self._waiting.labels(*self._job).set(counts.waiting)
 
     def created(self) -> None:
-        """A pod was created."""
+        """Count a created pod."""
         self._created.labels(*self._job).inc()
 
     def started(self, seconds: float) -> None:
-        """A pod answered, so long after its creation."""
+        """Count a pod that answered `seconds` after its creation."""
         self._starts.labels(*self._job).observe(seconds)
 
     def destroyed(self, reason: str) -> None:
-        """A pod is being deleted."""
+        """Count a pod that is being deleted."""
         self._destroyed.labels(*self._job, reason).inc()
 
     def failed(self, reason: str) -> None:
-        """A pod could not be had, or was lost."""
+        """Count a pod that could not be created, or was lost."""
         self._failures.labels(*self._job, reason).inc()
 
     def leased(self, seconds: float, warm: bool) -> None:
-        """An episode got its sandbox after waiting so long; `warm` where one stood ready."""
+        """Count an episode that got its sandbox after `seconds`; `warm` if one was ready."""
         self._leases.labels(*self._job, "warm" if warm else "cold").observe(seconds)

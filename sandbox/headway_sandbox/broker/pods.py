@@ -1,9 +1,9 @@
-"""What a sandbox pod looks like, and what its status says. Pure.
+"""The manifest of a sandbox pod, and the meaning of its status. Pure.
 
-Everything that costs the node time at each start and is not needed is left out: volumes, probes, service
-links, a second container. A pod that runs code on the model's behalf has that second container, `runner`: of
-another user, in a PID namespace of its own, with the one folder that may be written to. What isolates the pod
-is laid over whatever a template says, and a container that a template adds has requests and limits too.
+A pod omits everything that it does not need and that costs the node time at each start: volumes, probes,
+service links, a second container. A pod that runs code on the model's behalf has that second container,
+`runner`. It runs as another user, in its own PID namespace, with the only folder that commands may write to.
+The isolation overrides every template, and a container that a template adds has requests and limits too.
 """
 
 from __future__ import annotations
@@ -21,40 +21,41 @@ from headway_api.spec.environment import EnvironmentSpec
 
 CONTAINER: Final = names.SANDBOX
 IDLE_SECONDS: Final = 1800
-"""A pod that nobody has leased for so long is replaced, so that its lease never outlives the pod."""
+"""A pod without a lease for this long is replaced, so that its lease never outlives the pod."""
 DEFAULT_RESOURCES: Final = {"cpu": "250m", "memory": "512Mi"}
 EPHEMERAL_STORAGE: Final = "256Mi"
 USER: Final = 65532
 RUNNER_USER: Final = 65533
-"""Of the container that runs code on the model's behalf: another than the server's."""
+"""User of the container that runs code on the model's behalf; it differs from the server's user."""
 AGENT_VOLUME: Final = "headway-agent"
 RUNNER_VOLUME: Final = "headway-runner"
-"""Holds the socket at which the server awaits its runner, which may only read it."""
+"""Volume with the socket on which the server waits for its runner. The runner may only read it."""
 RUNNER_VOLUME_SIZE: Final = "1Mi"
 BESIDE_RUNNER: Final = {"cpu": "10m", "memory": "32Mi", "ephemeral-storage": "1Mi"}
-"""Requests of a server that has a runner beside it: the room asked for is the runner's."""
+"""Requests of a server with a runner: the runner gets the requested resources."""
 
 TRY_AT_START: Final = 8
-"""Pods that a broker makes first: the static checks of a preflight take up to three, then it asks one."""
+"""Number of a broker's first pods that probe the network. A preflight's static checks use up to three, and
+then it asks one."""
 ENDED: Final = "SandboxEnded"
 FRUITLESS: Final = 5
-"""Pods that may end one after the other before the first has answered. The pauses between them take 15 s."""
+"""Pods in a row that may end before any has answered. The pauses between them take 15 s."""
 STOPPED: Final = (137, 143)
-"""Exit codes of a process that was told to end, or killed: by its node, most often."""
+"""Exit codes of a process that was told to end or was killed, usually by its node."""
 LAST_WORDS: Final = 500
-"""Characters of a log's end that a message repeats."""
+"""Characters from the end of a log that a message repeats."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """Which sandboxes of a job a broker hands out: its own, or a suite's."""
+    """Which sandboxes of a job a broker hands out: the job's own, or a suite's."""
 
     config: JobConfig | EvalConfig
     suite: str | None = None
 
     @property
     def environment(self) -> EnvironmentSpec:
-        """What runs in them."""
+        """The environment that runs in them."""
         if self.suite is None:
             return self.config.spec.environment
         assert isinstance(self.config, EvalConfig)
@@ -62,12 +63,12 @@ class Kind:
 
     @property
     def runs_code(self) -> bool:
-        """Whether code runs on the model's behalf: the episode's agent is a program, or a tool executes."""
+        """Whether code runs on the model's behalf: the agent is a program, or a tool executes code."""
         program = self.suite is not None or self.config.spec.agent.sandboxed is not None
         return program or self.environment.sandbox.runs_code
 
     def tries_at_start(self, number: int) -> bool:
-        """Whether the `number`th pod tries what it reaches in its first second: few do, for the preflight."""
+        """Whether the `number`th pod probes the network in its first second. A few do, for the preflight."""
         if not isinstance(self.config, JobConfig):
             return False
         asked = self.config.spec.preflight
@@ -75,14 +76,14 @@ class Kind:
 
     @property
     def labels(self) -> dict[str, str]:
-        """Of the pods."""
+        """Labels of the pods."""
         labels = names.job_labels(self.config.kind, self.config.name, self.config.uid, names.SANDBOX)
         return labels if self.suite is None else {**labels, names.LABEL_SUITE: self.suite}
 
 
 @dataclass(frozen=True)
 class Platform:
-    """The platform's share in a sandbox pod, beside the job's (`sandbox-template.json`)."""
+    """The platform's part of a sandbox pod, besides the job's part (`sandbox-template.json`)."""
 
     template: Json
     resources: Json
@@ -90,19 +91,19 @@ class Platform:
 
     @classmethod
     def parse(cls, text: str) -> Platform:
-        """From the file that the operator writes."""
+        """Parse the file that the operator writes."""
         document = json.loads(text)
         return cls(document["template"], document["resources"], document["imagePullSecrets"])
 
 
 def selector(kind: Kind) -> str:
-    """Label selector of these sandboxes, and of no others of the job."""
+    """Label selector of these sandboxes, which excludes other sandboxes of the job."""
     suite = f"!{names.LABEL_SUITE}" if kind.suite is None else f"{names.LABEL_SUITE}={kind.suite}"
     return f"{names.LABEL_JOB_UID}={kind.config.uid},{names.LABEL_COMPONENT}={names.SANDBOX},{suite}"
 
 
 def manifest(kind: Kind, platform: Platform, name: str, number: int = 0) -> Json:
-    """The pod `name`, complete. `number`: which of those that its broker has made, from 1; 0 of no broker."""
+    """The complete pod `name`. `number`: its number among its broker's pods, from 1; 0 without a broker."""
     config = kind.config
     layered = merge({"spec": _wanted(kind, platform, number)}, platform.template)
     layered = merge(layered, kind.environment.sandbox.pod_template or {})
@@ -130,7 +131,7 @@ def manifest(kind: Kind, platform: Platform, name: str, number: int = 0) -> Json
 
 
 def _without_suite(labels: Json) -> Json:
-    """A template makes no sandbox one of a suite."""
+    """Drop the label of a suite, so that a template cannot make a sandbox one of a suite."""
     return {name: value for name, value in labels.items() if name != names.LABEL_SUITE}
 
 
@@ -141,7 +142,7 @@ def _wanted(kind: Kind, platform: Platform, number: int) -> Json:
         "name": CONTAINER,
         "image": environment.image,
         "command": ["python3", "-m", "headway_sandbox.server"],
-        # What an image says that cannot run the server is nowhere else.
+        # If an image cannot run the server, only its log says why.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "env": [
             {"name": names.ENV_ENTRYPOINT, "value": environment.entrypoint},
@@ -166,7 +167,7 @@ def _wanted(kind: Kind, platform: Platform, number: int) -> Json:
 
 
 def _with_runner(server: Json) -> Json:
-    """The server and, from the same image and with the same limits, the container that runs code."""
+    """The server, and the container that runs code, from the same image and with the same limits."""
     socket = {"name": names.ENV_RUNNER, "value": names.RUNNER_SOCKET}
     at = {"name": RUNNER_VOLUME, "mountPath": names.RUNNER_DIR}
     limits = server["resources"]["limits"]
@@ -191,10 +192,10 @@ def _with_runner(server: Json) -> Json:
 
 
 def resources(platform: Platform, wish: Json) -> Json:
-    """The job's wish over the platform's default; what it limits without a request, it requests whole.
+    """The job's resources over the platform's default. A limit without a request is also the request.
 
-    The platform's default may set requests lower: a server that waits for its episode needs no share of a
-    core, while a hard limit of that size would make every start slow.
+    The platform's default may set lower requests. A server that waits for its episode needs no share of a
+    core, but a hard limit of that size would make every start slow.
     """
     default = platform.resources
     limits = {**(default.get("limits") or DEFAULT_RESOURCES)}
@@ -208,7 +209,7 @@ def resources(platform: Platform, wish: Json) -> Json:
 
 
 def isolated(spec: Json, account: str) -> Json:
-    """`spec` with everything that walls the pod off, whatever it said before."""
+    """`spec` with everything that isolates the pod, whatever it contained before."""
     hardened = {
         **spec,
         "restartPolicy": "Never",
@@ -229,7 +230,7 @@ def isolated(spec: Json, account: str) -> Json:
             "seccompProfile": {"type": "RuntimeDefault"},
         },
     }
-    hardened.pop("serviceAccount", None)  # the same field by its old name
+    hardened.pop("serviceAccount", None)  # the old name of the same field
     for part in ("containers", "initContainers"):
         if part in spec:
             hardened[part] = [bounded(_restricted(container)) for container in spec[part]]
@@ -248,7 +249,7 @@ def _restricted(container: Json) -> Json:
 
 
 def is_ours(pod: Json, kind: Kind) -> bool:
-    """Whether the job made a pod: its controller is the job, and labels alone say nothing."""
+    """Whether a pod belongs to the job: its controller must be the job, since labels prove nothing."""
     owners = pod.get("metadata", {}).get("ownerReferences") or []
     return any(owner.get("controller") and owner.get("uid") == kind.config.uid for owner in owners)
 
@@ -271,9 +272,9 @@ def ended(pod: Json) -> bool:
 
 
 def problem_of(pod: Json) -> Problem | None:
-    """Why this pod is not serving, in the words of the environment, the kubelet or the scheduler."""
+    """Why this pod is not serving, as the environment, the kubelet or the scheduler says."""
     status = pod.get("status", {})
-    # The server's first: a runner ends with it, and has nothing to say then.
+    # The server's container comes first: a runner ends with it, and then has no message.
     for container in sorted(status.get("containerStatuses", []), key=lambda c: c.get("name") != CONTAINER):
         state = container.get("state", {})
         if "terminated" in state:
@@ -305,14 +306,14 @@ def _terminated(state: Json) -> Problem:
 
 
 def is_fruitless(pod: Json) -> bool:
-    """Whether a pod that never answered ended by its own image: as each other one of it will, most likely."""
+    """Whether a pod that never answered failed because of its image, as other pods of it probably will."""
     ends = [container.get("state", {}).get("terminated") for container in _containers(pod)]
     codes = [end.get("exitCode") for end in ends if end is not None and not exits.parse(end.get("message"))]
     return any(code not in (0, *STOPPED) for code in codes)
 
 
 def hopeless(problem: Problem) -> Problem:
-    """What to say once `FRUITLESS` pods in a row have ended so."""
+    """The message once `FRUITLESS` pods in a row have ended that way."""
     text = f"{FRUITLESS} sandboxes in a row ended before they answered, and none has answered yet; the last: "
     fix = "build the image on Headway's sandbox image, with python3 and what the environment imports"
     field = "spec.environment.image"

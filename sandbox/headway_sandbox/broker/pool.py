@@ -1,10 +1,10 @@
-"""What a pod of the pool is, and how many to make and to remove. Pure: the same counts give the same answer.
+"""Decides how many pods the pool creates and removes. Pure: the same counts give the same answer.
 
-The pool aims at `idle` ready pods: enough for those who wait, the configured minimum, and what will be asked
-for during the time a pod takes to start. It never has more than `maximum` alive, and never starts more than
-`starting_at_once` together: beyond a node's cores that only makes each of them slower. Pods on their way
-out count too: where the cluster removes them slowly, or something else deletes them, the pool makes new
-ones no faster than the old ones go.
+The target of the pool is a number of ready pods (`idle_target`). They suffice for the waiting episodes, plus
+the configured minimum or, if that is more, the demand while a pod starts. The pool never has more than
+`maximum` alive. It never starts more than `starting_at_once` together, since beyond a node's cores that only
+slows each of them. Pods that are being deleted count too. So if the cluster removes pods slowly, or something
+else deletes them, the pool creates new ones no faster than old ones go.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from headway_api import names
 from headway_api.backoff import doubled
 
 PENDING_SECONDS = 900.0
-"""A pod that does not run for so long is replaced; a node may have to be added and an image pulled first."""
+"""A pod that does not run after this long is replaced. It may first need a new node and an image pull."""
 ANSWER_SECONDS = 60.0
-"""A pod that runs and does not answer for so long is replaced."""
+"""A pod that runs but does not answer for this long is replaced."""
 
 
 class State(StrEnum):
-    """Where a pod is in its only round trip."""
+    """The state of a pod in its life, which it passes through once."""
 
     STARTING = "starting"
     READY = "ready"
@@ -36,33 +36,33 @@ class Pod:
 
     name: str
     created: float
-    """`time.monotonic`; of pods found at start, when they were found."""
+    """`time.monotonic` at creation; for pods found at the broker's start, when they were found."""
     uid: str | None = None
     """None until the API server has answered."""
     url: str | None = None
     state: State = State.STARTING
     ready_since: float = 0.0
     running_since: float | None = None
-    """When the watch showed its address; it is being probed since."""
+    """When the watch showed its address. It has been probed since then."""
     seen: bool = False
-    """The watch has shown it."""
+    """Whether the watch has shown it."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What the job allows."""
+    """The job's limits."""
 
     minimum: int
     """Idle pods to keep."""
     maximum: int
     """Pods alive at once, idle and leased together."""
     starting_at_once: int
-    """Pods created and not yet answering."""
+    """Most pods that are created but do not answer yet."""
 
 
 @dataclass(frozen=True)
 class Counts:
-    """What there is."""
+    """Numbers of pods and waiting episodes."""
 
     starting: int
     ready: int
@@ -74,17 +74,17 @@ class Counts:
 
     @property
     def alive(self) -> int:
-        """Pods of the pool, those being deleted not counted."""
+        """Pods of the pool, without those being deleted."""
         return self.starting + self.ready + self.leased
 
 
 @dataclass(frozen=True)
 class Demand:
-    """What the last minute was like."""
+    """The recent demand."""
 
     leases_per_second: float
     start_seconds: float
-    """From creating a pod to its first answer."""
+    """Seconds from creating a pod to its first answer."""
 
 
 def idle_target(limits: Limits, counts: Counts, demand: Demand) -> int:
@@ -100,29 +100,29 @@ def creates(limits: Limits, counts: Counts, demand: Demand) -> int:
 
 
 def tries(limits: Limits, counts: Counts, wanted: int) -> int:
-    """Pods to create now so that `wanted` start together: whether an image is any good is soon known."""
+    """Pods to create now so that `wanted` start together, which soon shows whether an image works."""
     return _within(limits, counts, wanted - counts.starting)
 
 
 def _within(limits: Limits, counts: Counts, missing: int) -> int:
-    """As many of `missing` pods as there may be."""
+    """As many of `missing` pods as the limits allow."""
     alive = limits.maximum - counts.alive
     present = limits.maximum + limits.starting_at_once - counts.alive - counts.leaving
     return max(0, min(missing, alive, present, limits.starting_at_once - counts.starting))
 
 
 def surplus(limits: Limits, counts: Counts, demand: Demand) -> int:
-    """Ready pods that are more than twice what is aimed at: those that may go once they have idled."""
+    """Number of ready pods beyond twice the target. They may go once they have idled."""
     return max(0, counts.ready - 2 * idle_target(limits, counts, demand))
 
 
 def pause_after(failures: int) -> float:
-    """Seconds to wait before the next creation after so many failed ones in a row."""
+    """Seconds to wait before the next creation, after `failures` failed ones in a row."""
     return 0.0 if failures == 0 else doubled(failures, 1.0, 30.0)
 
 
 def overdue(pod: Pod, now: float) -> str | None:
-    """Why a starting pod is given up; None while it may still come."""
+    """Why a starting pod is given up; None while it may still become ready."""
     if pod.running_since is None:
         return None if now - pod.created < PENDING_SECONDS else f"does not run after {PENDING_SECONDS:.0f} s"
     if now - pod.running_since < ANSWER_SECONDS:

@@ -1,9 +1,9 @@
-"""Sandboxes as processes of this machine, for a job without a cluster. They are told of as pods.
+"""Runs sandboxes as processes of this machine, for a job without a cluster. The broker sees them as pods.
 
-Each has a loopback address of its own, and inherits a socket there. Where this system lets a user have
-namespaces, a sandbox has no network beside that socket. It sees neither other processes nor the folder of its
-job. Its memory and the size of its files are limited. It is weaker than a pod: it runs as this user, and may
-read what this user may. Sandboxes end with their broker.
+Each sandbox has its own loopback address, and inherits a socket there. If this system lets a user create
+namespaces, a sandbox has no network except that socket. It then sees neither other processes nor the folder
+of its job. Its memory and the size of its files are limited. The isolation is weaker than a pod's: a sandbox
+runs as this user, and may read what this user may. Sandboxes end with their broker.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ from headway_sandbox.http import listen
 from headway_sandbox.runner import CHILD
 
 HOME: Final = Path(__file__).resolve().parents[2]
-"""The folder that has the package `headway_sandbox`."""
+"""The folder that contains the package `headway_sandbox`."""
 HOSTS: Final = 0xFFFD
-"""Addresses that sandboxes take in turn."""
+"""Number of addresses that sandboxes use in turn."""
 TRIES: Final = 512
 EVENTS: Final = 4096
-"""So many are remembered for a watch that begins late."""
+"""Number of events that are kept for a watch that begins late."""
 TAIL: Final = 4096
-"""Bytes of a sandbox's output that are told when it ends."""
+"""Bytes from the end of a sandbox's output that are reported when it ends."""
 OPEN_FILES: Final = 256
 WALLS: Final = (
     "unshare", "--user", "--map-root-user", "--mount", "--net", "--pid", "--fork", "--kill-child",
     "--mount-proc",
 )  # fmt: skip
 WITH_BROKER: Final = ("setpriv", "--pdeathsig", "KILL", "--")
-"""It ends when its broker does, however that ends."""
+"""Makes a sandbox end with its broker, however the broker ends."""
 UNPRIVILEGED: Final = ("setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs", "--")
-"""In its namespace it is root in name: without this it could take the mounts away again."""
+"""Drops capabilities: a sandbox is nominally root in its namespace, and could otherwise undo the mounts."""
 
 
 @dataclass
@@ -65,24 +65,24 @@ class _Running:
 
     @property
     def log(self) -> Path:
-        """What it writes to stdout and stderr."""
+        """The file with its stdout and stderr."""
         return Path(self.folder.name, "log")
 
     @property
     def termination(self) -> Path:
-        """Why it ended, by its own word."""
+        """The file in which it says why it ended."""
         return Path(self.folder.name, "termination")
 
 
 def _files(folder: str) -> BinaryIO:
-    """Make what a sandbox finds there; its log, open."""
+    """Create the files that a sandbox finds in its folder; returns its open log."""
     Path(folder, "home").mkdir()
     Path(folder, "termination").touch()
     return Path(folder, "log").open("wb")
 
 
 def _tail(path: Path) -> str:
-    """The end of a file that a sandbox may have put anything in the place of."""
+    """The end of a file that a sandbox may have replaced with anything."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
@@ -97,7 +97,7 @@ def _tail(path: Path) -> str:
 
 @cache
 def walls() -> tuple[str, ...]:
-    """What a sandbox is started by; empty where this system gives a user no namespaces."""
+    """The command prefix that isolates a sandbox; empty if this system gives a user no namespaces."""
     probe = [*WALLS, "sh", "-c", "mount -t tmpfs tmpfs /tmp && exec setpriv --no-new-privs true"]
     try:
         tried = subprocess.run(probe, capture_output=True, timeout=10)
@@ -107,7 +107,7 @@ def walls() -> tuple[str, ...]:
 
 
 def command(limits: Json, hidden: Sequence[Path], within: tuple[str, ...]) -> list[str]:
-    """How to start the server of a sandbox, `within` walls or, where there are none, within limits alone."""
+    """The command that starts a sandbox's server, after the prefix `within`. If empty, only limits apply."""
     blocks = int(amount(limits["ephemeral-storage"])) // 512
     data = int(amount(limits["memory"])) // 1024
     mount = "mount -t tmpfs -o ro,size=4k tmpfs"
@@ -130,8 +130,8 @@ class ProcessPods:
         """
         Args:
             modules: folder of the environment's modules.
-            hidden: folders that no sandbox sees into.
-            network: their addresses are 127.`network`.x.y.
+            hidden: folders whose content no sandbox sees.
+            network: the sandboxes' addresses are 127.`network`.x.y.
         """
         self._modules = modules
         self._hidden = hidden
@@ -143,10 +143,10 @@ class ProcessPods:
         self._endings: set[asyncio.Task[None]] = set()
 
     async def create(self, pod: Json) -> Json:
-        """Start the process of a pod; the pod as it then is.
+        """Start the process of a pod; returns the pod in its new state.
 
         Raises:
-            ApiError: it cannot be started.
+            ApiError: the process cannot be started.
         """
         name = pod["metadata"]["name"]
         if name in self._running:
@@ -210,7 +210,7 @@ class ProcessPods:
         }
 
     async def delete(self, name: str, uid: str | None, grace_seconds: int) -> None:
-        """End a pod, where `uid` is known exactly that one; one that is gone already is no error."""
+        """End a pod; with `uid`, only that one. A pod that is gone already is no error."""
         running = self._running.get(name)
         if running is None or uid not in (None, running.pod["metadata"]["uid"]):
             return
@@ -223,11 +223,11 @@ class ProcessPods:
         await self._tell("DELETED", running)
 
     async def list(self, selector: str) -> tuple[list[Json], str]:
-        """All of them, since one broker made each; and the version to watch from."""
+        """All pods, since one broker created them all, and the version to watch from."""
         return [running.pod for running in self._running.values()], str(self._version)
 
     async def watch(self, selector: str, version: str) -> AsyncIterator[tuple[str, Json]]:
-        """Events after `version`, for ever.
+        """Events after `version`, until cancelled.
 
         Raises:
             Gone: `version` is too old.
@@ -245,7 +245,7 @@ class ProcessPods:
                 yield kind, pod
 
     async def close(self) -> None:
-        """End them all."""
+        """End all sandboxes."""
         for name in list(self._running):
             await self.delete(name, None, 0)
 
@@ -273,10 +273,10 @@ class ProcessPods:
             self._news.notify_all()
 
     def _listener(self) -> socket.socket:
-        """A socket at the next address that is free: those that an earlier broker made may still be ending.
+        """A socket at the next free address. Sandboxes of an earlier broker may still be ending.
 
         Raises:
-            OSError: none of the next ones is.
+            OSError: none of the next addresses is free.
         """
         for left in reversed(range(TRIES)):
             self._host = self._host % HOSTS + 1

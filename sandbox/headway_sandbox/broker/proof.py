@@ -1,7 +1,7 @@
-"""How a broker that remembers nothing knows a lease that the job has given from one that a sandbox makes up.
+"""Lets a restarted broker distinguish a lease that the job granted from one that a sandbox makes up.
 
-The token of a lease is a function of a key of the broker (`Key.LEASES`), the pod and the lease. The pod was
-told it once, when it was bound. It shows that it has it by what it answers to a challenge; the token is not
+The token of a lease is a function of the broker's key (`Key.LEASES`), the pod and the lease. The pod received
+it once, when it was bound. It proves that it has the token by its answer to a challenge, so the token is not
 sent again.
 """
 
@@ -20,11 +20,11 @@ def token_of(key: bytes, uid: str | None, lease: str) -> str:
 
 
 def challenge() -> str:
-    """One that was never asked before."""
+    """A challenge that was never used before."""
     return secrets.token_hex(32)
 
 
 def proves(token: str, challenge: str, proof: str) -> bool:
-    """Whether `proof` was made by who has `token`."""
+    """Whether `proof` was made with `token`."""
     wanted = hmac.digest(token.encode(), f"{PROOF_PREFIX}{challenge}".encode(), "sha256").hex()
     return hmac.compare_digest(wanted.encode(), proof.encode(errors="replace"))

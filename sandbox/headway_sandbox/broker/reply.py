@@ -1,6 +1,6 @@
-"""What a sandbox's server answers, read within bounds: its image is the user's, its guest the model's code.
+"""Reads a sandbox server's answers within bounds: its image is the user's, and the model's code runs in it.
 
-Nothing is decompressed, no redirect is followed, and no more is read than the answer may hold.
+It decompresses nothing, follows no redirect, and reads no more than an answer may contain.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ CLOCKS_APART_SECONDS: Final = 300.0
 
 
 async def health(http: aiohttp.ClientSession, url: str, token_of: Callable[[str], str]) -> Health:
-    """Who holds the pod at `url`; a lease is proved.
+    """Which lease holds the pod at `url`; the pod has to prove it.
 
     Args:
-        token_of: the token that this pod was told if the job has given it that lease.
+        token_of: the token that this pod has if the job granted it that lease.
 
     Raises:
-        ValueError: the answer is none of a sandbox's, or claims what was not given.
-        aiohttp.ClientError, TimeoutError: there is none yet.
+        ValueError: the answer is not a sandbox's, or claims a lease that was not granted.
+        aiohttp.ClientError, TimeoutError: there is no answer yet.
     """
     status, document = await asked(http, "GET", f"{url}/healthz", PROBE_SECONDS)
     if status != 200:
@@ -56,11 +56,11 @@ async def health(http: aiohttp.ClientSession, url: str, token_of: Callable[[str]
 async def asked(
     http: aiohttp.ClientSession, method: str, url: str, seconds: float, body: Any = None
 ) -> tuple[int, Any]:
-    """Status and JSON of an answer; None where it has no body.
+    """Status and JSON of an answer; None if it has no body.
 
     Raises:
-        OutOfBounds: the answer is no JSON, compressed, or larger or deeper than any of a sandbox's.
-        aiohttp.ClientError, TimeoutError: there is none.
+        OutOfBounds: the answer is not JSON, is compressed, or is larger or deeper than a sandbox's may be.
+        aiohttp.ClientError, TimeoutError: there is no answer.
     """
     async with http.request(
         method,

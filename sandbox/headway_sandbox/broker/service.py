@@ -1,4 +1,4 @@
-"""The broker's HTTP face: `headway_api.sandbox_api`, probes and metrics."""
+"""The broker's HTTP server: `headway_api.sandbox_api`, probes and metrics."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ VALUES = 64
 ERROR_CHARACTERS = 500
 UNAUTHORIZED = f"send this job's key {Key.COORDINATOR_TO_BROKER} as Authorization: Bearer"
 SILENCE_SECONDS = WATCH_SECONDS + 120.0
-"""An API server not heard of for so long (watches end sooner) means that this process is stuck."""
+"""If the API server has been silent for this long (watches end sooner), this process is stuck."""
 
 Asked = TypeVar("Asked", bound=BaseModel)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -82,7 +82,7 @@ class Service:
         try:
             return answer(201, await self._leases.grant(asked))
         except asyncio.CancelledError:
-            # The wait was ended by a release or a new owner; a cancelled handler would close the connection.
+            # A release or a new owner ended the wait. A cancelled handler would close the connection.
             if (task := asyncio.current_task()) is not None and task.cancelling():
                 raise
             return answer(
@@ -119,7 +119,7 @@ class Service:
 
 
 async def asked_for(request: web.Request, record: type[Asked]) -> Asked:
-    """The record that a request's body is; raises Refused."""
+    """The record in a request's body; raises LeaseRefused."""
     try:
         raw = await body(request, MOST_BODY, BODY_SECONDS)
         return record.model_validate(json_within(raw, MOST_BODY, depth=DEPTH, values=VALUES))
@@ -135,7 +135,7 @@ async def asked_for(request: web.Request, record: type[Asked]) -> Asked:
 
 
 def malformed(status: int, message: str, *, permanent: bool = True) -> LeaseRefused:
-    """What a body is refused with."""
+    """The refusal of a request's body."""
     return LeaseRefused(status, Problem(reason="MalformedRequest", message=message, permanent=permanent))
 
 

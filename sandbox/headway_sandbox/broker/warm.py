@@ -1,9 +1,10 @@
-"""The pool: makes sandbox pods ahead of need, learns when they answer, and destroys them.
+"""The pool: creates sandbox pods ahead of need, learns when they answer, and destroys them.
 
-The API server's list and watch say which pods exist; a pod's own `/healthz` says whether it may be leased. So
-nothing is lost with this process: a new one lists, asks every pod, and goes on. A pod that has ever been
-leased is never ready again. Readiness is asked for directly, as soon as the watch shows the pod's address:
-kubelet probes would cost the node an exec or a request a second for each pod, and the answer a second.
+The API server's list and watch show which pods exist; a pod's own `/healthz` says whether it may be leased.
+So a restart loses nothing: a new process lists, asks every pod, and continues. A pod that has ever been
+leased is never ready again. The pool asks for readiness directly, as soon as the watch shows the pod's
+address. Kubelet probes would cost the node an exec or a request a second for each pod, and delay the answer
+by a second.
 
 Every pod known here is in exactly one `State`; `_pods` changes only on the event loop, between awaits.
 """
@@ -35,11 +36,11 @@ PAUSES = (0.5, 30.0)
 """Seconds: the first pause after an error of the API server, and the longest."""
 PROBE_PAUSE_SECONDS = 0.05
 ERROR_CHARACTERS = 300
-"""Of what is wrong with an answer that are repeated."""
+"""Characters of an answer's error that are repeated."""
 IDLE_KEPT_SECONDS = 30.0
-"""Ready pods beyond need are kept for so long: demand comes in waves."""
+"""Seconds for which surplus ready pods are kept, since demand comes in waves."""
 DEMAND_SECONDS = 15.0
-"""Window over which the rate of leases is taken."""
+"""Window over which the rate of leases is measured."""
 DELETES_AT_ONCE = 8
 TICK_SECONDS = 1.0
 
@@ -47,7 +48,7 @@ _log = logging.getLogger(__name__)
 
 
 class Impossible(Exception):
-    """No sandbox can be had until something outside is changed."""
+    """There will be no sandbox until something outside changes."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem.message)
@@ -55,13 +56,13 @@ class Impossible(Exception):
 
 
 OnFound = Callable[[Pod, str, float], None]
-"""A pod turns out to be leased already: (pod, lease, deadline in Unix time)."""
+"""Called for a pod that turns out to be leased already: (pod, lease, deadline in Unix time)."""
 TokenOf = Callable[[str, Pod], str]
-"""What a pod was told if the job has given it this lease: (lease, pod) -> token."""
+"""The token that a pod has if the job granted it this lease: (lease, pod) -> token."""
 
 
 class WarmPool:
-    """Never-used, answering sandboxes of one job."""
+    """Unused sandboxes of one job that answer."""
 
     def __init__(
         self,
@@ -94,30 +95,30 @@ class WarmPool:
         self._token: TokenOf = lambda lease, pod: secrets.token_hex()
         self.problem: Problem | None = None
         self.listed = asyncio.Event()
-        """Set when every pod that was there at the start has been asked who holds it."""
+        """Set when every pod that existed at the start has been asked for its lease."""
         self.last_contact = time.monotonic()
-        """When the API server was last heard of."""
+        """When the API server last answered."""
 
     def subscribe(self, found: OnFound, lost: Callable[[Pod], None], token: TokenOf) -> None:
-        """Who to tell of a pod found leased, and of a leased one that is no more; who knows the tokens."""
+        """Set the callbacks for a pod that is found leased, for a lost leased pod, and for tokens."""
         self._found, self._lost, self._token = found, lost, token
 
     async def run(self) -> None:
-        """Follow the cluster and keep the pool at its size, for ever."""
+        """Follow the cluster and keep the pool at its size, until cancelled."""
         async with asyncio.TaskGroup() as group:
             self._group = group
             group.create_task(self._follow())
             group.create_task(self._maintain())
 
-    # what there is
+    # counts
 
     @property
     def episode_seconds(self) -> float:
-        """How long an episode may take, from its lease."""
+        """How long an episode may take from its lease on."""
         return float(self._kind.config.spec.rollout.timeout_seconds)
 
     def counts(self) -> pool.Counts:
-        """Pods by state, and who waits."""
+        """Numbers of pods by state, and of waiting episodes."""
         tally = dict.fromkeys(State, 0)
         for pod in self._pods.values():
             tally[pod.state] += 1
@@ -126,7 +127,7 @@ class WarmPool:
         return pool.Counts(tally[State.STARTING], tally[State.READY], tally[State.LEASED], waiting, leaving)
 
     def demand(self) -> pool.Demand:
-        """What the last seconds were like."""
+        """The demand of the last seconds."""
         horizon = time.monotonic() - DEMAND_SECONDS
         while self._handed_out and self._handed_out[0] < horizon:
             self._handed_out.popleft()
@@ -135,10 +136,10 @@ class WarmPool:
     # handing out and taking back
 
     async def take(self, timeout: float) -> Pod:
-        """A ready pod, which is now leased; first come, first served.
+        """Lease a ready pod; first come, first served.
 
         Raises:
-            TimeoutError: none within `timeout` seconds.
+            TimeoutError: no pod became ready within `timeout` seconds.
             Impossible: there will be none.
         """
         if self.problem is not None and self.problem.permanent:
@@ -156,7 +157,7 @@ class WarmPool:
             raise
 
     def _serve(self) -> None:
-        """Give ready pods, the oldest first, to those who wait."""
+        """Give ready pods, the oldest first, to waiting requests."""
         while self._waiters and self._waiters[0].done():
             self._waiters.popleft()
         if not self._waiters:
@@ -174,7 +175,7 @@ class WarmPool:
             self._waiters.popleft().set_result(pod)
 
     def destroy(self, pod: Pod, why: str) -> None:
-        """Delete a pod in the background. It counts no longer."""
+        """Delete a pod in the background. It no longer counts."""
         if self._pods.pop(pod.name, None) is not None:
             self._leaving.add(pod.name)
             self._metrics.destroyed(why)
@@ -193,7 +194,7 @@ class WarmPool:
                     failures += 1
                     await asyncio.sleep(doubled(failures, *PAUSES))
 
-    # making
+    # creating
 
     async def _maintain(self) -> None:
         while True:
@@ -218,7 +219,11 @@ class WarmPool:
             self._spawn(self._create(pod))
 
     def _missing(self) -> int:
-        """Pods to create now. Until one has answered, those that tell whether any will are made at once."""
+        """Pods to create now.
+
+        After a fruitless pod, and until one answers, the rest of `FRUITLESS` pods start together. They show
+        whether any pod of this image will answer.
+        """
         wanted = pool.creates(self._limits, self.counts(), self.demand())
         if wanted and self._fruitless and not self._has_answered:
             return pool.tries(self._limits, self.counts(), pods.FRUITLESS - self._fruitless)
@@ -235,7 +240,7 @@ class WarmPool:
             self._pods.pop(pod.name, None)
             self._failed(Problem(reason=error.reason, message=str(error)))
         except (aiohttp.ClientError, TimeoutError) as error:
-            # It may exist: the watch will say so, or PENDING_SECONDS will pass.
+            # The pod may exist: the watch will show it, or PENDING_SECONDS will pass.
             logs.event(_log, "create-unanswered", level=logging.WARNING, pod=pod.name, error=str(error))
 
     def _failed(self, problem: Problem) -> None:
@@ -251,7 +256,7 @@ class WarmPool:
                     waiter.set_exception(Impossible(problem))
 
     def _retire(self) -> None:
-        """Replace pods that are too old or never answered, and let go of ready ones nobody needs."""
+        """Replace pods that are too old or never answered, and remove ready pods that nobody needs."""
         now = time.monotonic()
         extra = pool.surplus(self._limits, self.counts(), self.demand())
         for pod in list(self._pods.values()):
@@ -315,7 +320,7 @@ class WarmPool:
                     self._observe(item)
 
     def _observe(self, item: Json) -> asyncio.Task[None] | None:
-        """Take in what the API server says of one pod; returns the probe that it starts, if any."""
+        """Apply the API server's state of one pod; returns the probe that it starts, if any."""
         meta = item["metadata"]
         name = meta["name"]
         if name in self._leaving or "deletionTimestamp" in meta:
@@ -341,14 +346,14 @@ class WarmPool:
         return None
 
     def _ended(self, item: Json) -> Problem:
-        """Why a pod ended before its episode: for good, where pods of this image never do anything else."""
+        """Why a pod ended before its episode; permanent if pods of this image never answer."""
         problem = pods.problem_of(item) or Problem(reason=pods.ENDED, message=item["metadata"]["name"])
         self._fruitless = self._fruitless + 1 if pods.is_fruitless(item) else 0
         given_up = self._fruitless >= pods.FRUITLESS and not self._has_answered
         return pods.hopeless(problem) if given_up else problem
 
     def _gone(self, pod: Pod) -> None:
-        """Someone else deleted a pod: making it again at once would be a race against them."""
+        """Handle a pod that somebody else deleted. Replacing it at once would be a race with them."""
         if pod.state is not State.LEASED:
             message = f"pod {pod.name} was deleted, and not by this broker"
             self._failed(Problem(reason="SandboxDeleted", message=message))
@@ -363,7 +368,7 @@ class WarmPool:
         self._wake.set()
 
     async def _probe(self, pod: Pod) -> None:
-        """Ask a pod who holds it until it answers; the age limit on starting pods ends this."""
+        """Ask a pod for its lease until it answers. The age limit of starting pods ends this."""
         while self._pods.get(pod.name) is pod and pod.state is State.STARTING:
             try:
                 health = await reply.health(self._http, str(pod.url), lambda lease: self._token(lease, pod))
@@ -375,7 +380,7 @@ class WarmPool:
                 self._answered(pod, health)
 
     def _unfit(self, pod: Pod, why: str) -> None:
-        """A pod whose answers are none: that pod is destroyed, and no other is harmed."""
+        """Destroy a pod whose answers are invalid. No other pod is affected."""
         if self._pods.get(pod.name) is not pod:
             return
         remedy = "have its image run the server of the sandbox image it is built on"
@@ -399,7 +404,7 @@ class WarmPool:
         self._wake.set()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """In the group of `run`: a bug in the background ends the broker; a new one rebuilds its state."""
+        """Run work in the task group of `run`. A bug there ends the broker; a new one rebuilds its state."""
         if self._group is None:
             raise RuntimeError("the pool is not running")
         return self._group.create_task(work)

@@ -8,13 +8,13 @@
         done = runner.run(["python3", "-"], stdin=code, timeout=20)
         return done.stdout + done.stderr
 
-`spec.environment.sandbox.runsCode: true` puts a second container beside the server's, from the same image.
-It runs as another user, in a PID namespace and on files of its own (docs/adr/0030). What a command does
-there cannot touch the server's memory, variables, descriptors or files. What it says is the model's word:
-hold it against what the environment knows itself.
+`spec.environment.sandbox.runsCode: true` adds a second container to the server's pod, from the same image.
+It runs as another user, with its own PID namespace and files (docs/adr/0030). A command there cannot touch
+the server's memory, variables, descriptors or files. Its output comes from the model: compare it with what
+the environment knows itself.
 
-`put` and `get` move files to and from the one folder that commands may write to. They pass through the
-runner, so that no link a command has made leads to a file of the server.
+`put` and `get` move files to and from the one folder that commands may write to. They go through the runner,
+so a link that a command created never leads to a file of the server.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["Completed", "Limits", "Lost", "NoRunner", "NotStarted", "get", "put"
 ENV_RUNNER = "HEADWAY_RUNNER"
 """Equal to `headway_api.names.ENV_RUNNER`: the path of the server's socket for its runner, or CHILD."""
 CHILD = "child"
-"""For environments that are tried without a pod: the runner is a child of the server, behind no wall."""
+"""For trying environments without a pod: the runner is a child of the server, without isolation."""
 MIB = 1024 * 1024
 OUTPUT_BYTES = MIB
 FILE_BYTES = 64 * MIB
@@ -44,7 +44,7 @@ class NoRunner(Exception):
 
 
 class Limits:
-    """What one command may use. The container's own limits hold beside these."""
+    """Limits of one command, besides the container's own limits."""
 
     __slots__ = ("cpu_seconds", "file_bytes", "memory_bytes", "output_bytes")
 
@@ -61,29 +61,29 @@ class Limits:
         if any(most is not None and most <= 0 for most in given):
             raise ValueError("a limit must be above 0; leave it out for none")
         self.memory_bytes = memory_bytes
-        """Address space of each of its processes. None: the container's memory limit alone."""
+        """Address space of each of its processes. None: only the container's memory limit applies."""
         self.cpu_seconds = cpu_seconds
         """CPU time of each of its processes. None: as long as `timeout` allows."""
         self.file_bytes = file_bytes
-        """Size of each file it writes. None: the volume's."""
+        """Size of each file that it writes. None: only the volume's size limits it."""
         self.output_bytes = output_bytes
-        """Of stdout, and of stderr, that are kept; what comes behind them is dropped."""
+        """Bytes of stdout, and of stderr, that are kept. The rest is dropped."""
 
 
 class Completed:
-    """What came of a command."""
+    """The result of a command."""
 
     __slots__ = ("code", "stderr", "stdout", "timed_out", "truncated")
 
     def __init__(self, code: int, stdout: bytes, stderr: bytes, timed_out: bool, truncated: bool) -> None:
         self.code = code
-        """Its exit status; 128 + n where signal n ended it."""
+        """Its exit status; 128 + n if signal n ended it."""
         self.stdout = stdout.decode(errors="replace")
         self.stderr = stderr.decode(errors="replace")
         self.timed_out = timed_out
-        """It was killed at its timeout."""
+        """Whether it was killed at its timeout."""
         self.truncated = truncated
-        """It said more than `limits.output_bytes`."""
+        """Whether it wrote more than `limits.output_bytes`."""
 
 
 def run(
@@ -95,18 +95,18 @@ def run(
     variables: Mapping[str, str] | None = None,
     folder: str | None = None,
 ) -> Completed:
-    """Run a program and wait for its end, `timeout` seconds at most; its process group ends with it.
+    """Run a program and wait at most `timeout` seconds for its end; its process group ends with it.
 
-    A process that has left the group lives on until the judgement, and is killed then.
+    A process that has left the group runs until the judgement, and is killed then.
 
     Args:
-        variables: laid over those of the container `runner`.
-        folder: where it starts; None: the folder that it may write to.
+        variables: override those of the container `runner`.
+        folder: the working folder; None: the folder that commands may write to.
 
     Raises:
         NotStarted: the container has no such program, or no such folder.
-        NoRunner: the pod has no container for it.
-        Lost: that container has ended, out of memory for instance.
+        NoRunner: the pod has no container that runs code.
+        Lost: that container has ended, for instance out of memory.
     """
     limits = limits or Limits()
     given = {
@@ -123,17 +123,17 @@ def put(path: str, content: str | bytes) -> None:
     """Write a file of the runner, as the user that commands run as. A relative path starts at its folder.
 
     Raises:
-        OSError: it cannot be written there.
+        OSError: the file cannot be written there.
         NoRunner, Lost: as `run`.
     """
     current().put(path, content.encode() if isinstance(content, str) else content)
 
 
 def get(path: str, most: int = FILE_BYTES) -> bytes | None:
-    """What a file of the runner holds; None where there is no such file.
+    """The content of a file of the runner; None if there is no such file.
 
     Raises:
-        OSError: it is no regular file, holds more than `most` bytes, or cannot be read.
+        OSError: it is not a regular file, has more than `most` bytes, or cannot be read.
         NoRunner, Lost: as `run`.
     """
     return current().get(path, most)
@@ -148,7 +148,7 @@ def current() -> Runner:
     """The pod's runner.
 
     Raises:
-        NoRunner: it has none.
+        NoRunner: the pod has none.
     """
     global _runner
     if _runner is None:
@@ -160,12 +160,12 @@ def current() -> Runner:
 
 
 def awaited(where: str) -> Callable[[], None]:
-    """Listen at the socket `where`; what is returned waits for the runner that connects there.
+    """Listen on the socket `where`; returns a function that waits for the runner to connect there.
 
-    `CHILD`: nothing is waited for, and the first use starts one.
+    With `CHILD` it waits for nothing, and the first use starts a runner.
 
     Raises:
-        Lost: (by what is returned) none has come.
+        Lost: (the returned function) no runner has connected.
     """
     global _make
     if where == CHILD:
@@ -189,10 +189,10 @@ def close() -> None:
 
 
 def sweep() -> None:
-    """End all that was run, before the judgement.
+    """End everything that was run, before the judgement.
 
     Raises:
-        Lost: the runner is gone, or something withstands it.
+        Lost: the runner is gone, or a process could not be ended.
     """
     if _runner is not None:
         _runner.sweep()

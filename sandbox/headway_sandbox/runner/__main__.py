@@ -1,8 +1,8 @@
 """The process in the container `runner` of a sandbox pod: `python3 -m headway_sandbox.runner`.
 
-It connects to the server's socket, once, and carries out what comes from there. As the first process of its
-PID namespace it can be killed by nobody inside, and it is not readable to its own user: a command can neither
-forge the result of another nor outlive `sweep`. When the server ends, everything here ends with it.
+It connects to the server's socket once, and carries out the requests from there. It is the first process of
+its PID namespace, so no process inside can kill it, and its own user cannot read it. So a command can neither
+forge the result of another nor survive `sweep`. When the server ends, everything here ends with it.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from typing import Any
 
 OWN_VARIABLES = "HEADWAY_"
-"""Begins the names of the variables that are Headway's and not the commands'."""
+"""Prefix of Headway's own variables, which commands do not get."""
 CONNECT_SECONDS = 60.0
 CONNECT_PAUSE_SECONDS = 0.02
 AT_ONCE = 64
-"""Requests that are carried out at once; a further one waits."""
+"""Most requests that are carried out at once. A further one waits."""
 LIMITS = {
     "memory_bytes": resource.RLIMIT_AS,
     "cpu_seconds": resource.RLIMIT_CPU,
@@ -44,13 +44,13 @@ LIMITS = {
 
 
 class Daemon:
-    """What runs here."""
+    """The runner's process."""
 
     def __init__(self) -> None:
         self._folder = os.path.dirname(os.environ.get(ENV_EPISODE_FILE, EPISODE_FILE))
         self._lock = threading.Lock()
         self._commands: dict[int, socket.socket] = {}
-        """By the pid of each: where its exit status is to be told."""
+        """pid of each command -> the channel that gets its exit status."""
         self._started = threading.Event()
         self._busy = threading.Semaphore(AT_ONCE)
 
@@ -71,7 +71,7 @@ class Daemon:
 
     def _answer(self, channel: socket.socket) -> None:
         try:
-            with channel, contextlib.suppress(OSError):  # the server asks no longer
+            with channel, contextlib.suppress(OSError):  # the server no longer waits
                 request = json.loads(channel.recv(MESSAGE))
                 {"run": self._run, "put": self._put, "get": self._get, "sweep": self._sweep}[request["do"]](
                     channel, request
@@ -80,7 +80,7 @@ class Daemon:
             self._busy.release()
 
     def _run(self, channel: socket.socket, request: Mapping[str, Any]) -> None:
-        """Start a command, and kill it where the server says so or lets go of it."""
+        """Start a command, and kill it if the server asks for that or closes the channel."""
         pipes = [os.pipe() for _ in range(3)]
         theirs, ours = [pipes[0][0], pipes[1][1], pipes[2][1]], [pipes[0][1], pipes[1][0], pipes[2][0]]
         try:
@@ -88,7 +88,7 @@ class Daemon:
                 pid = self._spawn(channel, request, theirs, ours)
             finally:
                 close(theirs)
-        except (OSError, ValueError) as error:  # the latter for what no argument or variable may hold
+        except (OSError, ValueError) as error:  # ValueError: an illegal character in the command
             answer(channel, said(error))
             return
         finally:
@@ -102,7 +102,8 @@ class Daemon:
     def _spawn(
         self, channel: socket.socket, request: Mapping[str, Any], pipes: list[int], ours: list[int]
     ) -> int:
-        # The reaper does not look for it before it is known, nor tell its end before its start is told.
+        # The lock keeps the reaper from looking for the command before it is known, and from reporting its
+        # end before its start.
         with self._lock:
             started = subprocess.Popen(
                 request["command"],
@@ -113,7 +114,7 @@ class Daemon:
                 cwd=request["folder"],
                 start_new_session=True,
             )
-            started.returncode = 0  # it is the reaper that waits for it
+            started.returncode = 0  # the reaper waits for it, not Popen
             self._started.set()
             try:
                 bound(started.pid, request["limits"])
@@ -125,13 +126,13 @@ class Daemon:
         return started.pid
 
     def _variables(self, given: Mapping[str, str]) -> dict[str, str]:
-        """The container's variables but for Headway's own, where a command may write, and those given."""
+        """A command's variables: the container's without Headway's own, its writable folder, and `given`."""
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(OWN_VARIABLES)}
         path = os.environ.get(ENV_EPISODE_FILE, EPISODE_FILE)
         return {**inherited, "HOME": self._folder, "TMPDIR": self._folder, **given, ENV_EPISODE_FILE: path}
 
     def _kill(self, pid: int) -> None:
-        """A command, its group and what descends from it at this moment."""
+        """Kill a command, its group and its current descendants."""
         with self._lock:
             if pid in self._commands:
                 descendants = process.living(pid)
@@ -140,7 +141,7 @@ class Daemon:
                     process.kill(each)
 
     def _reap(self) -> None:
-        """Wait for commands and for the orphans of commands, for ever."""
+        """Reap commands and their orphans until the process ends."""
         while True:
             self._started.wait()
             try:
@@ -155,16 +156,16 @@ class Daemon:
                     self._ended(found.si_pid)
 
     def _ended(self, pid: int) -> None:
-        """A process has ended. Of a command, the rest of its group ends too, and its status is told."""
+        """Handle the end of a process. For a command, end the rest of its group and report its status."""
         channel = self._commands.pop(pid, None)
         if channel is not None:
-            process.kill(pid, group=True)  # before its number can be another's
+            process.kill(pid, group=True)  # before its pid can be reused
         code = process.exit_status(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
         if channel is not None:
             answer(channel, {"code": code})
 
     def _put(self, channel: socket.socket, request: Mapping[str, Any]) -> None:
-        """Write a file beside its place and move it there: no link is followed, no reader sees half of it."""
+        """Write a temporary file and rename it, so that no link is followed and no reader sees half of it."""
         path = os.path.join(self._folder, request["path"])
         beside = f"{path}.{os.urandom(8).hex()}"
         try:
@@ -199,7 +200,7 @@ class Daemon:
 
 
 def bound(pid: int, limits: Mapping[str, int | None]) -> None:
-    """Limit a process that has just started; a hard limit of the container's stays where it is lower."""
+    """Limit a process that has just started. A lower hard limit of the container stays."""
     for name, most in limits.items():
         if most is not None:
             _, hard = resource.prlimit(pid, LIMITS[name])
@@ -208,10 +209,10 @@ def bound(pid: int, limits: Mapping[str, int | None]) -> None:
 
 
 def regular(path: str, most: int) -> bytes:
-    """What a regular file holds; nothing that a command has put in its place is waited for.
+    """The content of a regular file. It never waits for something else that a command put there, as a FIFO.
 
     Raises:
-        OSError: it is none, holds more than `most` bytes, or cannot be read.
+        OSError: it is not a regular file, has more than `most` bytes, or cannot be read.
     """
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -229,20 +230,20 @@ def close(files: list[int]) -> None:
 
 
 def answer(channel: socket.socket, document: Mapping[str, Any]) -> None:
-    """Send a message; a server that has let go of the request misses nothing."""
+    """Send a message, and ignore a server that has given up the request."""
     with contextlib.suppress(OSError):
         channel.send(json.dumps(document).encode())
 
 
 def said(error: OSError | ValueError) -> dict[str, Any]:
-    """An error as the server is told it."""
+    """An error in the form that the server receives."""
     if isinstance(error, OSError):
         return {"errno": error.errno or errno.EIO, "says": error.strerror or str(error)}
     return {"errno": errno.EINVAL, "says": str(error)}
 
 
 def connect(path: str) -> socket.socket | None:
-    """To the server, once it listens; None where it has ended before."""
+    """Connect to the server once it listens; None if it has ended before."""
     deadline = time.monotonic() + CONNECT_SECONDS
     control = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     while True:
@@ -258,10 +259,10 @@ def connect(path: str) -> socket.socket | None:
 
 
 def serve(control: socket.socket) -> None:
-    """Carry out what comes over `control`, until the server is gone."""
+    """Carry out the requests from `control` until the server is gone."""
     process.hide()
     process.adopt_orphans()
-    # Python's own handler would let a command interrupt the first process, which ignores the default.
+    # Python's own handler would let a command interrupt this process. The default does nothing to PID 1.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     Daemon().serve(control)
 

@@ -1,8 +1,8 @@
-"""The server's side of the runner: one connection, made before any code of the model's runs.
+"""The server's side of the runner: one connection, made before any of the model's code runs.
 
-Each request has a socket pair of its own, whose other end the control socket carries over. Messages are JSON
-(SOCK_SEQPACKET keeps them apart). A command is answered with its three pipes, which its own user has made,
-and later with its exit status.
+Each request has its own socket pair, whose other end goes over the control socket. Messages are JSON
+(SOCK_SEQPACKET separates them). The reply to a command has its three pipes, which its own user created. Its
+exit status follows later.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 MESSAGE = 64 * 1024
 """Bytes of a message: a request, an answer, or a piece of a file."""
 CONNECT_SECONDS = 50.0
-"""How long the server waits for its runner: less than the broker waits for the server."""
+"""How long the server waits for its runner, which is less than the broker waits for the server."""
 ANSWER_SECONDS = 30.0
-"""How long the runner may take for anything but a command's run."""
+"""How long the runner may take for any request except running a command."""
 CHILD_SECONDS = 3.0
-"""How long a runner that is the server's child, and that a command may have stopped, may take to sweep."""
+"""How long a runner that is the server's child may take to sweep. A command may have stopped it."""
 LEFT_OVER = 16
-"""Pieces that are read of what a command had said and nobody had read when it ended; a pipe holds one."""
+"""Most pieces of unread output that are read after a command has ended; a pipe holds one."""
 ENV_EPISODE_FILE = "HEADWAY_EPISODE_FILE"
 EPISODE_FILE = "/run/headway/episode.json"
 """Equal to `headway_api.names.EPISODE_FILE`."""
@@ -42,14 +42,14 @@ class Lost(Exception):
 
 
 class NotStarted(OSError):
-    """A command cannot be started: errno, and the system's words."""
+    """A command cannot be started: errno, and the system's message."""
 
 
 class Runner:
     """The runner at the other end of `control`."""
 
     walled = True
-    """It runs in a container of its own, as another user."""
+    """Whether it runs in its own container, as another user."""
 
     def __init__(self, control: socket.socket) -> None:
         self._control = control
@@ -64,11 +64,11 @@ class Runner:
         *,
         merged: bool = False,
     ) -> Running:
-        """Start a program. `merged`: it writes to stderr what it writes to stdout.
+        """Start a program. `merged`: stdout and stderr are one pipe.
 
         Raises:
-            NotStarted: no such program or folder, or a command that no message holds.
-            Lost: there is no runner any more.
+            NotStarted: there is no such program or folder, or the command is too long for a message.
+            Lost: the runner is gone.
         """
         request = {
             "do": "run",
@@ -91,13 +91,13 @@ class Runner:
     def put(self, path: str, content: bytes) -> None:
         """Write a file."""
         with self._ask({"do": "put", "path": path, "size": len(content)}) as channel:
-            with contextlib.suppress(OSError):  # it says below why it listens no longer
+            with contextlib.suppress(OSError):  # its reply below says why it stopped reading
                 for start in range(0, len(content), MESSAGE):
                     channel.sendall(content[start : start + MESSAGE])
             _raise_from(receive(channel))
 
     def get(self, path: str, most: int) -> bytes | None:
-        """Read a file; None where there is none."""
+        """Read a file; None if there is none."""
         with self._ask({"do": "get", "path": path, "most": most}) as channel:
             answer = receive(channel)
             if answer.get("missing"):
@@ -114,7 +114,7 @@ class Runner:
         """End everything that was run.
 
         Raises:
-            Lost: there is no runner any more, or something withstands it.
+            Lost: the runner is gone, or a process could not be ended.
         """
         self._sweep(ANSWER_SECONDS)
 
@@ -142,7 +142,7 @@ class Runner:
 
 
 class ChildRunner(Runner):
-    """A runner that is the server's own child, of its own user: for trying an environment without a pod."""
+    """A runner that is the server's child and has its user, for trying an environment without a pod."""
 
     walled = False
 
@@ -153,7 +153,7 @@ class ChildRunner(Runner):
             f"import sys; sys.path.insert(0, {root!r}); import socket; "
             "from headway_sandbox.runner.__main__ import serve; serve(socket.socket(fileno=0))"
         )
-        process.adopt_orphans()  # of a runner that one of its commands has killed
+        process.adopt_orphans()  # orphans of a runner that one of its commands killed
         with theirs:
             actions = [(os.POSIX_SPAWN_DUP2, theirs.fileno(), 0)]
             command = [sys.executable, "-I", "-S", "-c", program]
@@ -161,7 +161,7 @@ class ChildRunner(Runner):
         super().__init__(mine)
 
     def sweep(self) -> None:
-        """As a runner in a container does, or without it, where a command has turned on it."""
+        """End everything through the runner, or without it if a command has killed or stopped it."""
         try:
             self._sweep(CHILD_SECONDS)
         except Lost:
@@ -170,24 +170,24 @@ class ChildRunner(Runner):
                 raise Lost(f"{left} processes could not be ended") from None
 
     def close(self) -> None:
-        """End it, and all that it runs."""
+        """End the runner, and everything that it runs."""
         self.sweep()
         self._control.close()
         os.waitpid(self._pid, 0)
 
 
 class Running:
-    """A command that runs."""
+    """A running command."""
 
     def __init__(self, channel: socket.socket, pipes: list[int]) -> None:
         self._channel = channel
         self.stdin, self.stdout, self.stderr = pipes
 
     def wait(self) -> int:
-        """Its exit status, once it has ended.
+        """Wait for the end; returns the exit status.
 
         Raises:
-            Lost: nobody will ever know.
+            Lost: the exit status will never be known.
         """
         self._channel.settimeout(None)
         return int(receive(self._channel)["code"])
@@ -198,17 +198,17 @@ class Running:
             self._channel.send(b"{}")
 
     def close(self) -> None:
-        """Let go of it; if it still runs, it is killed."""
+        """Close its channel. If the command still runs, it is killed."""
         self._channel.close()
         for pipe in {self.stdin, self.stdout, self.stderr} - {-1}:
             os.close(pipe)
         self.stdin = self.stdout = self.stderr = -1
 
     def communicate(self, data: bytes, seconds: float, most: int) -> tuple[int, bytes, bytes, bool, bool]:
-        """Feed it, listen to it and wait for its end: (code, stdout, stderr, timed out, truncated).
+        """Write stdin, read output and wait for the end: (code, stdout, stderr, timed out, truncated).
 
         Raises:
-            Lost: nobody will ever know.
+            Lost: the exit status will never be known.
         """
         try:
             return self._communicate(memoryview(data), seconds, most)
@@ -252,7 +252,7 @@ class Running:
 
 
 class Heard:
-    """What a command has written to one of its pipes, as much of it as is kept."""
+    """The part of a command's output to one of its pipes that is kept."""
 
     __slots__ = ("kept", "most", "truncated")
 
@@ -260,7 +260,7 @@ class Heard:
         self.kept, self.most, self.truncated = bytearray(), most, False
 
     def take(self, pipe: int) -> bool:
-        """Read a piece; whether there may be more."""
+        """Read a piece; returns whether there may be more."""
         try:
             piece = os.read(pipe, MESSAGE)
         except BlockingIOError:
@@ -272,7 +272,7 @@ class Heard:
 
 
 def fed(pipe: int, data: memoryview) -> memoryview:
-    """What is left of `data` once the pipe has taken what it can; nothing where nobody reads it."""
+    """The rest of `data` after the pipe has taken what it can; empty if nobody reads the pipe."""
     if not data:
         return data
     try:
@@ -284,20 +284,20 @@ def fed(pipe: int, data: memoryview) -> memoryview:
 
 
 def listen(path: str) -> socket.socket:
-    """Where the runner is awaited; its container may only read the folder of this socket."""
+    """The socket on which the server waits for the runner, whose container may only read its folder."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind(f"{path}.new")
-    os.chmod(f"{path}.new", 0o666)  # the runner is another user; nothing else runs before it has connected
+    os.chmod(f"{path}.new", 0o666)  # the runner is another user; nothing else runs until it has connected
     listener.listen(1)
-    os.rename(f"{path}.new", path)  # who finds it is let in
+    os.rename(f"{path}.new", path)  # whoever finds it may connect
     return listener
 
 
 def accept(listener: socket.socket, path: str, seconds: float = CONNECT_SECONDS) -> Runner:
-    """The runner that has come. Nobody can connect after it.
+    """Accept the runner. Nobody can connect after it.
 
     Raises:
-        Lost: none came within `seconds`, or one that is the server's own user.
+        Lost: no runner connected within `seconds`, or it runs as the server's own user.
     """
     listener.settimeout(seconds)
     with listener:
@@ -334,7 +334,7 @@ def receive_with_files(channel: socket.socket) -> tuple[dict[str, Any], list[int
 
 
 def received(channel: socket.socket) -> bytes:
-    """One message as it is; nothing at the end."""
+    """One raw message; empty at the end."""
     try:
         return channel.recv(MESSAGE)
     except OSError as error:
@@ -350,7 +350,7 @@ def parsed(message: bytes) -> dict[str, Any]:
 
 
 def gone() -> Lost:
-    """What is said where the runner does not answer."""
+    """The error for a runner that does not answer."""
     remedy = "if it was out of memory, raise spec.environment.sandbox.resources or bound the commands"
     return Lost(f"the container `runner` has ended; {remedy}")
 

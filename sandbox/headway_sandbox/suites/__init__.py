@@ -1,1 +1,1 @@
-"""Samples of tasks of Inspect AI as episodes (`spec.suites` of an RLEvalJob)."""
+"""Runs samples of Inspect AI's tasks as episodes (`spec.suites` of an RLEvalJob)."""

@@ -1,7 +1,7 @@
-"""One sample of a task of Inspect AI as an episode.
+"""Runs one sample of an Inspect AI task as an episode.
 
-The server's process stays what it is for every environment: small, and the standard library alone. Inspect
-AI is imported by the program of the episode (`program.py`). It runs in the container `runner`, and leaves the
+The server's process stays as small as for every environment, and uses only the standard library. The
+episode's program (`program.py`) imports Inspect AI. It runs in the container `runner`, and leaves the
 sample's scores in a file there.
 """
 
@@ -23,25 +23,25 @@ if TYPE_CHECKING:
     from headway_sandbox.environment import Transcript
 
 CHECK_SECONDS = 300.0
-"""Longest that the preflight waits for a task to be loaded, by two processes."""
+"""How long the preflight waits for two processes to load a task."""
 TAIL = 1000
-"""Characters of a program's output that a message holds."""
+"""Most characters of a program's output in a message."""
 FOUND_BYTES = 1024 * 1024
-"""Of a document that the program leaves."""
+"""Most bytes of a document that the program leaves."""
 
 
 class InspectSample(Environment):
-    """A sample, by its index; reward and score are what the task's first scorer said."""
+    """A sample, by its index. Reward and score are the value of the task's first scorer."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__(config)
         self.task, self.args = str(config["task"]), dict(config.get("args") or {})
 
     def reset(self, row: Mapping[str, Any], seed: int) -> Observation:
-        """Say which sample is meant. A row that asks for a check has the task loaded, by another process.
+        """Choose the sample. If the row asks for a check, another process loads the task.
 
         Raises:
-            Refusal: the checked task cannot be run, or has no such sample.
+            HttpError: the checked task cannot be run, or has no such sample.
         """
         asked = {"task": self.task, "args": self.args, "sample": int(row["sample"])}
         runner.put(files.episode_file() + files.ASKED, json.dumps(asked))
@@ -53,7 +53,7 @@ class InspectSample(Environment):
         """The first scorer's value; every scorer's is a metric.
 
         Raises:
-            ValueError: Inspect AI ended without scores, and said why.
+            ValueError: Inspect AI ended without scores; the message says why.
         """
         found = left() or {"error": {"message": "it did not end"}}
         if "error" in found:
@@ -66,17 +66,17 @@ class InspectSample(Environment):
 
 
 def check() -> None:
-    """Load the task in a process of its own.
+    """Load the task in another process.
 
     Raises:
-        Refusal: permanent, with the suite's field.
+        HttpError: permanent, with the suite's field.
     """
-    import sys  # once a suite
+    import sys  # needed once a suite
 
     from headway_sandbox.suites import program
 
     command = [sys.executable, "-m", program.__name__, program.CHECK]
-    # Where the server itself stands: a task may be named by a path from there.
+    # The server's own working folder: a task's name may be a path relative to it.
     done = runner.run(command, timeout=CHECK_SECONDS, folder=os.getcwd())
     if done.timed_out:
         text = (
@@ -93,10 +93,10 @@ def check() -> None:
 
 
 def left() -> dict[str, Any] | None:
-    """What the program has left; None where it has left nothing.
+    """The document that the program left; None if it left nothing.
 
     Raises:
-        ValueError: it is no document, or a larger one than any program leaves.
+        ValueError: the file is not a document, or is larger than the program's documents.
     """
     try:
         content = runner.get(files.episode_file() + files.FOUND, FOUND_BYTES)
@@ -106,7 +106,7 @@ def left() -> dict[str, Any] | None:
 
 
 def document(content: bytes) -> dict[str, Any]:
-    """The program's words, in bounds: it ran beside what the model says."""
+    """Parse the program's document. The program ran next to the model's code, so its shape is checked."""
     found = json.loads(content)
     if not isinstance(found, dict):
         raise ValueError("the file that the program left holds no object")
@@ -114,5 +114,5 @@ def document(content: bytes) -> dict[str, Any]:
 
 
 def refusal(error: Mapping[str, Any]) -> HttpError:
-    """What the program says cannot be done."""
+    """The error for what the program reports as impossible."""
     return HttpError(500, "SuiteUnusable", error["message"], field=error["field"], permanent=True)

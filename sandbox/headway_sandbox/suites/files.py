@@ -1,4 +1,4 @@
-"""What the server and the program of a suite's sandbox leave for each other, beside the episode's file."""
+"""Files that the server and the program of a suite's sandbox exchange, next to the episode's file."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ ENV_EPISODE_FILE = "HEADWAY_EPISODE_FILE"
 EPISODE_FILE = "/run/headway/episode.json"
 """Equal to `headway_api.names.EPISODE_FILE`."""
 ASKED, FOUND, ORDER = ".sample", ".scores", ".order"
-"""Behind the episode file's name: what is to be run, what it came to, and a task's samples as digests."""
+"""Suffixes of the episode file's name: the sample to run, its scores, and digests of a task's samples."""
 
 
 def episode_file() -> str:
-    """Where the episode's own file lies or will lie."""
+    """Path of the episode's own file, which may not exist yet."""
     return os.environ.get(ENV_EPISODE_FILE, EPISODE_FILE)
 
 
 def write(ending: str, document: dict[str, Any]) -> None:
-    """Leave a document."""
+    """Write a document."""
     path = episode_file() + ending
     with open(f"{path}.new", "w") as file:
         json.dump(document, file)
@@ -30,7 +30,7 @@ def write(ending: str, document: dict[str, Any]) -> None:
 
 
 def read(ending: str) -> dict[str, Any] | None:
-    """What was left; None where nothing was."""
+    """Read a document; None if there is none."""
     try:
         with open(episode_file() + ending) as file:
             found: dict[str, Any] = json.load(file)

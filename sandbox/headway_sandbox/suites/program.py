@@ -1,8 +1,8 @@
 """The program that runs one sample in its pod: `python3 -m headway_sandbox.suites.program [--check]`.
 
-It asks the candidate for its turns by OPENAI_BASE_URL and OPENAI_API_KEY, like any agent in a sandbox, and
-runs the task's own solver and scorers. A sample that fails is not run again here: whoever started the program
-tries another sandbox. Written for inspect-ai 0.3.
+It requests the candidate's turns with OPENAI_BASE_URL and OPENAI_API_KEY, like any agent in a sandbox, and
+runs the task's own solver and scorers. It does not retry a failed sample: whoever started the program tries
+another sandbox. It is written for inspect-ai 0.3.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 CHECK, ORDER = "--check", "--order"
 HASH_SEED = "PYTHONHASHSEED"
 MODEL = "openai-api/openai/default"
-"""The provider reads OPENAI_BASE_URL and OPENAI_API_KEY. The gateway has one model, whatever its name."""
+"""This provider reads OPENAI_BASE_URL and OPENAI_API_KEY. The gateway has one model, under any name."""
 RETRIES = 5
-"""Of one request that the gateway asks to be sent again. A turn that the platform failed is told as such."""
+"""Retries of one request if the gateway asks for them. The gateway marks a turn that the platform failed."""
 MESSAGE = 2000
 """Characters of an error that are kept."""
 WORDS = ("yes", "true", "no", "false")
-"""Texts that Inspect's `value_to_float` reads, in capitals or not, besides C, I, P, N and numbers."""
+"""Texts in any case that Inspect's `value_to_float` reads, besides C, I, P, N and numbers."""
 HINT = "have it give a number, or one of C, I, P, N, yes, no, true and false"
 
 
 class Unusable(Exception):
-    """The suite cannot be run as it is written. `field` is below the suite's."""
+    """The suite cannot run as it is written. `field` is a field of the suite."""
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(message)
@@ -43,7 +43,7 @@ class Unusable(Exception):
 
 
 def main(arguments: list[str]) -> int:
-    """Run the sample, or only check that it could be; 1 where that failed."""
+    """Run the sample, or only check that it can run; returns 1 if that failed."""
     asked = files.read(files.ASKED)
     assert asked is not None, "the environment's reset comes first"
     work, ending = scored, files.FOUND
@@ -61,13 +61,13 @@ def main(arguments: list[str]) -> int:
 
 
 def check(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """How many samples the task has.
+    """The number of the task's samples.
 
     Raises:
-        Unusable: it cannot be loaded, has no such sample, or cannot be run in a pod.
+        Unusable: the task cannot be loaded, has no such sample, or cannot run in a pod.
     """
     try:
-        import openai  # noqa: F401  (of Inspect's provider)
+        import openai  # noqa: F401  (Inspect's provider needs it)
         from inspect_ai._eval.loader import resolve_task_args
     except ImportError as error:
         text = f"{error}: install inspect-ai and openai into the image; see examples/suites/Dockerfile"
@@ -91,25 +91,25 @@ def check(asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def order(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """What each sample of the task is, as this process loads it.
+    """The digests of the task's samples, in the order in which this process loads them.
 
     Raises:
-        Unusable: it cannot be loaded.
+        Unusable: the task cannot be loaded.
     """
     return {"digests": digests(one(asked).dataset)}
 
 
 def in_another_process() -> list[str]:
-    """The digests of the task's samples as another pod would have them.
+    """The digests of the task's samples in the order of another pod.
 
-    Each pod draws a hash seed of its own, and with it the order of a set, unless the image fixes the seed.
+    Each pod draws its own hash seed, which decides the order of a set, unless the image fixes the seed.
 
     Raises:
-        Unusable: that process ended without them.
+        Unusable: the other process ended without them.
     """
     variables = dict(os.environ)
     if variables.get(HASH_SEED, "random") in ("", "random"):
-        variables[HASH_SEED] = "1"  # this process has one of 2**32 others
+        variables[HASH_SEED] = "1"  # this process has another of 2**32 seeds
     command = [sys.executable, "-m", "headway_sandbox.suites.program", ORDER]
     done = subprocess.run(command, env=variables, capture_output=True, text=True, errors="replace")
     found = files.read(files.ORDER) or {}
@@ -121,12 +121,12 @@ def in_another_process() -> list[str]:
 
 
 def digests(samples: Iterable[Any]) -> list[str]:
-    """Of each sample's input, choices and target. Ids of messages are left out: they are always new."""
+    """Digests of each sample's input, choices and target. Message ids are omitted: they are always new."""
     return [hashlib.sha256(json.dumps(parts(sample)).encode()).hexdigest() for sample in samples]
 
 
 def parts(sample: Any) -> list[Any]:
-    """What a sample asks and what it expects, in JSON's types."""
+    """A sample's question and its expected answer, in JSON's types."""
     asked = sample.input
     if not isinstance(asked, str):
         asked = [message.model_dump(mode="json", exclude={"id"}) for message in asked]
@@ -134,10 +134,10 @@ def parts(sample: Any) -> list[Any]:
 
 
 def one(asked: Mapping[str, Any]) -> Any:
-    """The task that is named.
+    """The named task.
 
     Raises:
-        Unusable: there is none, or several.
+        Unusable: there is no such task, or there are several.
     """
     from inspect_ai._eval.loader import load_tasks
 
@@ -153,10 +153,10 @@ def one(asked: Mapping[str, Any]) -> Any:
 
 
 def scored(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """The sample's scores, once it has been run.
+    """Run the sample; returns its scores.
 
     Raises:
-        Unusable: it failed.
+        Unusable: the sample failed.
     """
     from inspect_ai import eval as run
 
@@ -186,10 +186,10 @@ def scored(asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def judged(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Scorers' values as numbers: the first is what the sample is worth, and each that can be read a metric.
+    """Scorers' values as numbers: the first is the sample's value, and every readable one is a metric.
 
     Raises:
-        Unusable: the first scorer gave none.
+        Unusable: the first scorer gave no number.
     """
     first, given = next(iter(values.items()))
     parts_of_first = list(flat({first: given}))
@@ -207,7 +207,7 @@ def judged(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def flat(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Each value by its scorer's name, and the parts of one that has several by name and key."""
+    """Each value by its scorer's name. If a value has several parts, each part by name and key."""
     for name, value in values.items():
         several = dict(enumerate(value)) if isinstance(value, list | tuple) else value
         if isinstance(several, dict):
@@ -217,7 +217,7 @@ def flat(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def number(value: Any) -> float:
-    """What Inspect's `value_to_float` reads; NaN where that would warn and give 0, as for a wrong answer."""
+    """The result of Inspect's `value_to_float`; NaN if that would warn and give 0, as for a wrong answer."""
     from inspect_ai.scorer import CORRECT, INCORRECT, NOANSWER, PARTIAL, value_to_float
 
     if isinstance(value, str):

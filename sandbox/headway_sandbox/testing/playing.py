@@ -1,4 +1,4 @@
-"""Plays episodes and scripts in sandboxes of this machine, several at once, and makes the baseline from them."""
+"""Plays episodes and scripts in sandboxes of this machine, several at once, and makes a baseline of them."""
 
 from __future__ import annotations
 

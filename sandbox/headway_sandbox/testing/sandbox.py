@@ -52,7 +52,7 @@ class Sandboxes:
     timeout: float = 60.0
     """Seconds that an episode may take, like `spec.rollout.timeoutSeconds`."""
     runs_code: bool = False
-    """Like `spec.environment.sandbox.runsCode`, but the runner is a child of the server, without isolation."""
+    """Like `spec.environment.sandbox.runsCode`, but the runner is a child of the server, not isolated."""
     packages: bool = True
     """Whether installed packages can be imported. An environment that needs only the standard library starts
     sooner without them."""
