@@ -134,7 +134,7 @@ class Transcript:
         """Whether the episode ran out of turns, tokens or context before the agent ended it."""
         self.reported = None if reported is None else tuple(reported)
         """The reward that an `http` agent reports, one value or one a turn; None if it reported nothing.
-        Only the agent's operator vouches for it: use it, check it against what happened, or ignore it."""
+        Whoever runs that agent claims it: use it, check it against what happened, or ignore it."""
         self.reported_metrics = dict(reported_metrics or {})
         """The metrics that the agent reported with its reward."""
         self.turns = turns
@@ -170,7 +170,7 @@ class Environment(ABC):
 
     @abstractmethod
     def reward(self, transcript: Transcript) -> Returned | Awaitable[Returned]:
-        """Compute an episode's reward for training. Unfinished episodes get one too: `transcript.truncated`.
+        """Compute an episode's reward for training, also if it is unfinished (see `transcript.truncated`).
 
         A class may instead set it to an object, `reward = FieldAccuracy()`, which is called with the
         transcript.

@@ -95,7 +95,7 @@ class Served:
         self._admit = admit
         self._open: set[socket.socket] = set()
         self._strangers: dict[socket.socket, None] = {}
-        """Connections that have not shown the token, oldest first."""
+        """Connections that have not shown the lease's token, oldest first."""
         self._asking: dict[int, socket.socket] = {}
         """Connections by the thread that handles their request. Whoever removes an entry has to answer."""
 

@@ -1,8 +1,8 @@
 """The plan: what must exist for a job, what must go, and what its status says. Pure.
 
 waiting     nothing, while the job needs weights that another job does not have yet
-preparing   identity, settings, policies, coordinator, broker; the coordinator checks the job
-            if it waits for a judge whose model the job serves, also the servers of such judges
+preparing   identity, settings, policies, coordinator, broker; the coordinator checks the job. Also the
+            servers of judges, once the coordinator waits for a judge whose model the job serves
 sampling    also one rollout server: it samples the untrained model of an RLTrainingJob without a learner
 running     also the workloads that need accelerators, but only after the preflight has passed. For an
             RLTrainingJob: learner and rollout servers; for an RLEvalJob: the server sets that are needed now
@@ -120,7 +120,7 @@ def _granted(made: Plan, subject: Subject, raw: Json, before: JobStatus, budget:
 def _counted(
     made: Plan, subject: Subject, before: JobStatus, platform: OperatorConfig, observed: Observed
 ) -> Plan:
-    """The plan with the accelerators that pods hold in its status."""
+    """The plan, with its status extended by the accelerators that pods hold."""
     pods = [*observed.pods(), *observed.leaving]
     accounts = held.look(before.accelerators, pods, observed.now, platform.accelerator)
     told = made.status

@@ -22,7 +22,7 @@ from headway_sandbox.broker.pool import Pod
 from headway_sandbox.broker.warm import WarmPool
 
 WAIT_SECONDS = 20.0
-"""Longest time that a request waits for a ready sandbox. Then the client is told to retry."""
+"""Longest time that a request waits for a ready sandbox. Then the answer asks the client to retry."""
 BIND_SECONDS = 5.0
 EXPIRE_EVERY_SECONDS = 1.0
 

@@ -41,7 +41,7 @@ ENDED: Final = "SandboxEnded"
 FRUITLESS: Final = 5
 """Pods in a row that may end before any has answered. The pauses between them take 15 s."""
 STOPPED: Final = (137, 143)
-"""Exit codes of a process that was told to end or was killed, usually by its node."""
+"""Exit codes of a process that was killed or terminated (SIGKILL, SIGTERM), usually by its node."""
 LAST_WORDS: Final = 500
 """Characters from the end of a log that a message repeats."""
 
