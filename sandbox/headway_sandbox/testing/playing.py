@@ -21,7 +21,7 @@ from headway_sandbox.testing.sandbox import Sandboxes
 
 CHARACTERS_A_TOKEN: Final = 4
 SOME: Final = 8
-"""Fewest episodes that are played first. If all fail, the others could each take an episode's full time too."""
+"""Fewest episodes that are played first. If all fail, each other one could take its full time too."""
 UNTRAINED: Final = PolicyVersion(incarnation=0, step=0)
 
 
