@@ -211,7 +211,7 @@ def checks_wait(context: Context) -> Issue | None:
 def _queued(workload: Json | None) -> Issue | None:
     """Why a Job has no pods although nothing is wrong: another controller suspended it, as queues do.
 
-    Deadlines pause meanwhile. The operator itself deletes Jobs, and never suspends one.
+    No deadline applies meanwhile. The operator itself deletes Jobs, and never suspends one.
     """
     if workload is None or workload["kind"] != "Job":
         return None
