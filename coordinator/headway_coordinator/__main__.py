@@ -31,7 +31,8 @@ _log = logging.getLogger(__name__)
 def main() -> None:
     """Entry point of the coordinator's pod."""
     logs.setup()
-    # Calls that a model writes as Python are parsed; what is odd about them is no line of this log.
+    # The parser of tool calls parses text of the model as Python. Its syntax warnings do not belong in this
+    # log.
     warnings.filterwarnings("ignore", category=SyntaxWarning)
     try:
         job = config.load_any(os.environ)
@@ -54,7 +55,7 @@ def main() -> None:
 
 
 def process_of(job: JobConfig | EvalConfig, held: keys.Keys) -> tuple[Process, Patience]:
-    """The process that the job's kind asks for, and what ends its waits for the store."""
+    """The process for the job's kind, and the patience that bounds its waits for the store."""
     cache = Path(os.environ.get(names.ENV_CACHE, names.CACHE_DIR))
     patience = Patience()
     port = int(os.environ.get(names.ENV_COORDINATOR_PORT, names.PORT_COORDINATOR))
@@ -72,8 +73,10 @@ def process_of(job: JobConfig | EvalConfig, held: keys.Keys) -> tuple[Process, P
 
 
 def stored_job(job: JobConfig | EvalConfig, environ: Mapping[str, str]) -> StoredJob | None:
-    """The job whose status this process writes: at the API server if it is a pod, or in a folder; None where
-    there is neither."""
+    """The job whose status this process writes: at the API server in a pod, or in a folder.
+
+    None if it has neither.
+    """
     if (folder := environ.get(names.ENV_JOB_FOLDER)) is not None:
         return FolderJob(JobFolder(Path(folder)))
     return KubernetesJob.in_cluster(job) if "KUBERNETES_SERVICE_HOST" in environ else None

@@ -1,10 +1,10 @@
 """A semaphore whose limit may change while it is held. It bounds the episodes and turns in flight.
 
-A holder keeps its place when the limit falls; nobody enters until enough have left. Callers get places in the
-order they asked. A place given to a caller that was cancelled meanwhile goes to the next.
+A holder keeps its place when the limit falls, and nobody enters until enough holders have left. Callers get
+places in the order in which they asked. If a caller was cancelled meanwhile, its place goes to the next.
 
-A semaphore may have several lanes. One lane alone may take every place. While several lanes wait, each free
-place goes to the lane that holds the fewest, so shares are equal and no lane starves.
+A semaphore may have several lanes. A lane without competitors may take every place. While several lanes wait,
+each free place goes to the lane that holds the fewest, so shares are equal and no lane starves.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Lane:
         self.used = 0
         """Places that its callers hold now."""
         self.last = 0
-        """Number of the last place that it got, counted over all lanes."""
+        """Number of the last place that it got. The semaphore counts places over all lanes."""
         self.queue: deque[asyncio.Future[None]] = deque()
 
     async def __aenter__(self) -> None:
@@ -47,11 +47,11 @@ class AdaptiveSemaphore:
         self.ceiling = ceiling
         """Upper bound of `limit`."""
         self.used = 0
-        """Places held now; above `limit` until enough holders have left after the limit fell."""
+        """Places held now. It exceeds `limit` after the limit fell, until enough holders have left."""
         self._limit = ceiling
         self._followers: list[AdaptiveSemaphore] = []
         self._lanes = [Lane(self)]
-        """The first is for callers that name no lane."""
+        """The first lane is for callers that name none."""
         self._given = 0
         """Places given since the start."""
         self._most = 0
@@ -59,7 +59,7 @@ class AdaptiveSemaphore:
 
     @property
     def limit(self) -> int:
-        """Places there are now: 1 to `ceiling`."""
+        """The current number of places: 1 to `ceiling`."""
         return self._limit
 
     @limit.setter
@@ -72,7 +72,7 @@ class AdaptiveSemaphore:
             follower.limit = places
 
     def follower(self) -> AdaptiveSemaphore:
-        """Another semaphore of the same ceiling, whose limit always equals this one's."""
+        """A second semaphore with the same ceiling, whose limit always equals this one's."""
         limiter = AdaptiveSemaphore(self.ceiling)
         limiter.limit = self._limit
         self._followers.append(limiter)
@@ -89,7 +89,10 @@ class AdaptiveSemaphore:
         return sum(lane.waiting for lane in self._lanes)
 
     def demand(self) -> tuple[int, bool]:
-        """Most places held at once since the last call, and whether any caller waited; followers count."""
+        """The most places held at once since the last call, and whether any caller waited.
+
+        Followers count too.
+        """
         most, wanted = max(self._most, self.used), self._queued or self.waiting > 0
         self._most, self._queued = self.used, False
         for follower in self._followers:
@@ -107,7 +110,7 @@ class AdaptiveSemaphore:
 
     async def enter(self, lane: Lane) -> None:
         """Wait until the caller has a place."""
-        if self.used < self._limit:  # then nobody waits
+        if self.used < self._limit:  # nobody waits then
             self._take(lane)
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -117,9 +120,9 @@ class AdaptiveSemaphore:
             await turn
         except asyncio.CancelledError:
             if turn.cancelled():
-                with suppress(ValueError):  # `_admit` may have passed over it
+                with suppress(ValueError):  # `_admit` may have skipped it already
                     lane.queue.remove(turn)
-            else:  # it already has the place, and cannot use it
+            else:  # it already has the place and cannot use it
                 self.leave(lane)
             raise
 
@@ -136,7 +139,7 @@ class AdaptiveSemaphore:
         self._most = max(self._most, self.used)
 
     def _admit(self) -> None:
-        """Give free places to the lane that holds the fewest, its longest waiting live caller first."""
+        """Give free places to the lane that holds the fewest. Its longest-waiting live caller comes first."""
         while self.used < self._limit:
             queued = [lane for lane in self._lanes if lane.queue]
             if not queued:

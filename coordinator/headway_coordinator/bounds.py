@@ -1,4 +1,4 @@
-"""What a job may do at most: steps, age of a token, failures in a row, going back. Pure."""
+"""A job's limits: steps, the age of a token, failures in a row, and rollbacks. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from headway_api.records import Abandoned, Batch, GroupRecord, PolicyVersion, St
 from headway_api.staleness import lag
 
 MIN_SCORED = 2
-"""A training group with fewer scored episodes has nothing to compare: it is abandoned."""
+"""A training group with fewer scored episodes is abandoned: there is nothing to compare."""
 NO_STEP_LEFT: Final = Abandoned(reason="NoStepLeft", message="too few groups are left to fill another batch")
 SUPERSEDED: Final = "Superseded"
 TOO_OLD: Final = Abandoned(
@@ -23,22 +23,25 @@ ROLLED_BACK: Final = Abandoned(
     reason="RolledBack", message="a remedy went back behind the weights that sampled it"
 )
 GIVEN_UP: Final = {"TooOld": TOO_OLD_NOW, "NoStepLeft": NO_STEP_LEFT, "RolledBack": ROLLED_BACK}
-"""What a group says that a remedy has no step for any more, by the reason."""
+"""By reason: why a group is abandoned when a remedy leaves no step that may train it."""
 LIKE_LIMIT: Final = 12
-"""Episodes that one cause may end before the first is scored, and twice as many as run at once: then the job
-gives up."""
+"""The job gives up once one cause has ended this many episodes, and twice as many as run at once, before any
+is scored.
+"""
 LOST_LIMIT = 8
-"""Groups that may be abandoned one after the other before the job gives up for now."""
+"""The job gives up for now after so many abandoned groups in a row."""
 
 
 def doomed(size: int, lost: int) -> bool:
-    """Whether a training group cannot get the scored episodes it needs, `lost` of its `size` having failed
-    for good."""
+    """Whether a training group can no longer get the scored episodes it needs:
+
+    `lost` of its `size` failed permanently.
+    """
     return size - lost < MIN_SCORED
 
 
 def lost(group: GroupRecord) -> JobError:
-    """Why a job whose episodes all fail cannot go on: in the words of the last failure."""
+    """Why a job whose episodes all fail cannot go on, in the words of the last failure."""
     errors = [episode.error for episode in group.episodes if episode.error]
     said = group.abandoned.message if group.abandoned else errors[-1] if errors else "unknown"
     return JobError(
@@ -49,12 +52,14 @@ def lost(group: GroupRecord) -> JobError:
 
 
 def rollback(report: StepReport, last: StepReport, latest: PolicyVersion | None) -> JobError | None:
-    """What to end with, to be started again, where the learner resumed at an older step; else None.
+    """The error of a coordinator whose learner resumed at an older step; None if it did not.
+
+    The coordinator ends with it and is started again.
 
     Args:
         report: what the learner announces.
         last: the report of the last step taken.
-        latest: the newest version on record: where a successor would begin.
+        latest: the newest recorded version, where a successor would begin.
     """
     newer = report.version.incarnation > last.version.incarnation
     if not newer or report.step >= last.step or report.version != latest:
@@ -70,9 +75,10 @@ def rollback(report: StepReport, last: StepReport, latest: PolicyVersion | None)
 
 
 def superseded(said: str) -> JobError:
-    """Why a coordinator ends whose job another one goes on with, of which `said` tells.
+    """Why a coordinator ends when another one runs its job. `said` describes the other one.
 
-    Nothing of the job is at fault: where this process's pod is still wanted, it starts again, uncounted.
+    The job has no fault: if this process's pod is still wanted, it starts again, and the restart is not
+    counted.
     """
     return JobError(
         SUPERSEDED,
@@ -83,20 +89,20 @@ def superseded(said: str) -> JobError:
 
 
 def oldest_step(group: GroupRecord) -> int | None:
-    """Step of the oldest version that sampled a token of the group; None where it has no token to train."""
+    """The step of the oldest version that sampled a token of the group. None if it has no token to train."""
     rows = [row for episode in group.scored for row in episode.rows]
     return min((span.version.step for row in rows for span in row.versions), default=None)
 
 
 def check_lag(batch: Batch, max_lag: int, went_back: int = 0) -> None:
-    """The staleness bound, held against the tokens themselves.
+    """Check the staleness bound on the tokens themselves.
 
     Args:
         went_back: the newest step that went back to older weights.
 
     Raises:
-        JobError: `StaleBatch`: a token is older than maxStepsOffPolicy allows, or of weights that the job has
-            gone back from.
+        JobError: `StaleBatch`: a token is older than maxStepsOffPolicy allows, or a rollback has discarded
+            its weights.
     """
     for group in batch.groups:
         oldest = oldest_step(group)

@@ -1,9 +1,8 @@
-"""Ends what runs for a group, once nothing can be trained on it: by cancelling it, and as a fault of its own.
+"""Cancels what runs for a group once nothing can be trained on it, and reports that as a separate fault.
 
-    async with stop.guard():      # raises Stopped as soon as, or if already, `stop.now(why)` was called
-        ...
+    async with stop.guard():      # raises Stopped as soon as, or if already, `stop.now(why)` was called ...
 
-A cancellation from outside, as when the process ends, passes through as what it is.
+A cancellation from outside, such as the end of the process, passes through unchanged.
 """
 
 from __future__ import annotations
@@ -17,21 +16,21 @@ from headway_coordinator.faults import InfraFault
 
 
 class Stopped(InfraFault):
-    """Nothing could be trained on it any more: an InfraError, which is never scored or billed."""
+    """Nothing can be trained on the episode any more: an InfraError, which is never scored or billed."""
 
     def __init__(self, why: Abandoned) -> None:
         super().__init__(f"cancelled with its group, {why.reason}: {why.message}")
 
 
 class CancelToken:
-    """One group's, and so that of each of its episodes. Used on the event loop only."""
+    """Belongs to one group and all of its episodes. Used on the event loop only."""
 
     def __init__(self) -> None:
         self.why: Abandoned | None = None
         self._guards: set[asyncio.Timeout] = set()
 
     def now(self, why: Abandoned) -> None:
-        """End everything under a guard; the first reason stands."""
+        """End everything under a guard. The first reason is kept."""
         if self.why is None:
             self.why = why
             for guard in self._guards:
@@ -39,10 +38,10 @@ class CancelToken:
 
     @asynccontextmanager
     async def guard(self) -> AsyncIterator[None]:
-        """Run the block until it ends or is stopped. Blocks of one task must not lie within one another.
+        """Run the block until it ends or is stopped. Guards of one task must not be nested.
 
         Raises:
-            Stopped: it was, or is not to begin.
+            Stopped: the block was stopped, or must not begin.
         """
         if self.why is not None:
             raise self._stopped()

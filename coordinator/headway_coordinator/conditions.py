@@ -1,4 +1,4 @@
-"""What the coordinator says in `.status.conditions`. The operator says the rest."""
+"""The coordinator's conditions in `.status.conditions`. The operator writes the others."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ OF_BUDGET = frozenset({ConditionType.BUDGET_LOW, ConditionType.BUDGET_EXHAUSTED}
 OWN = frozenset({ConditionType.WEIGHTS_IN_SYNC, ConditionType.HEALTHY, *OF_BUDGET})
 OWN_OF_EVALUATION = frozenset({ConditionType.GATE_PASSED, ConditionType.HEALTHY, *OF_BUDGET})
 TOLD_MOST = 3
-"""Servers whose words a message repeats."""
+"""A message repeats the words of so many servers."""
 PATIENCE_SECONDS = 30.0
-"""How long fewer servers than asked for may hold verified weights before "in sync" is taken back: a
-coordinator that has just started knows none yet, a name server may forget one, one may miss a look."""
+"""The condition "in sync" is withdrawn only after so many seconds with too few servers that hold verified weights. A new
+coordinator knows no server yet, a name server may forget one, and a look may miss one.
+"""
 GRAVEST_FIRST: Final = (
     Reason.VERIFICATION_FAILED,
     Reason.UPDATE_FAILED,
@@ -25,18 +26,20 @@ GRAVEST_FIRST: Final = (
 
 
 class Conditions:
-    """The coordinator's conditions, as they change with what it knows of its servers."""
+    """The coordinator's conditions, which follow what it knows of its servers."""
 
     def __init__(self, told: Sequence[Condition]) -> None:
         self._told = list(told)
         self._enough_at: float | None = None
-        """When enough servers held verified weights last, or nobody could yet; None before the first look."""
+        """When enough servers last held verified weights, or their number was not yet known. None before the
+        first look.
+        """
 
     def current(self, router: Router, now: float, held_out: Router | None = None) -> list[Condition]:
-        """What is to be said at `now` (monotonic); equal to what was said where nothing changed.
+        """The conditions at `now` (monotonic). They equal the previous ones if nothing changed.
 
-        `held_out` is of a server that samples held-out rows alone: it counts where it fails while weights are
-        wanted of it.
+        `held_out` is the router of a server that samples held-out rows alone. Its failures count while
+        weights are wanted on it.
         """
         if self._enough_at is None or not is_short(router):
             self._enough_at = now
@@ -53,11 +56,11 @@ def after(
     behind: Collection[Endpoint] = (),
     held_out: Mapping[str, Failure] | None = None,
 ) -> list[Condition]:
-    """The conditions that follow those told before: pure.
+    """The conditions that follow `before`: pure.
 
-    `short_seconds` is for how long fewer servers than asked for have held verified weights, `behind` are
-    those that have held none but overtaken ones for too long, `held_out` are the `failures` of a server that
-    samples held-out rows alone.
+    `short_seconds`: for how long too few servers have held verified weights.
+    `behind`: servers that have held only overtaken weights for too long.
+    `held_out`: the `failures` of a server that samples held-out rows alone.
     """
     said = find(before, ConditionType.WEIGHTS_IN_SYNC)
     if said is None:
@@ -68,12 +71,12 @@ def after(
 
 
 def is_short(router: Router) -> bool:
-    """Whether fewer servers than the job asks for hold verified weights, of whichever version."""
+    """Whether fewer servers than the job asks for hold verified weights of any version."""
     return router.wanted is not None and len(router.verified()) < router.replicas
 
 
 def failures(router: Router) -> dict[str, Failure]:
-    """What failed where, of servers that there are, and of those that went before they were mended."""
+    """What failed, by server: those that exist, and those that left before they recovered."""
     here = {server.endpoint: server.failure for server in router.servers.values()}
     found = {endpoint.engine: failure for endpoint, failure in here.items() if failure is not None}
     return found | {f"{endpoint.engine} (gone)": failure for endpoint, failure in router.gone.items()}
@@ -82,8 +85,11 @@ def failures(router: Router) -> dict[str, Failure]:
 def weights_in_sync(
     router: Router, behind: Collection[Endpoint] = (), held_out: Mapping[str, Failure] | None = None
 ) -> Condition | None:
-    """Whether as many servers as asked for hold the weights wanted; None while they merely take them, or are
-    too few. One that is `behind` takes them for ever and never has them in time."""
+    """Whether as many servers as asked for hold the wanted weights.
+
+    None while they are still loading them, or while there are too few servers. A server in `behind` loads
+    weights again and again and never has them in time.
+    """
     failed = {endpoint.engine: ALWAYS_BEHIND for endpoint in behind} | failures(router)
     failed |= {f"{where}, for held-out rows": failure for where, failure in (held_out or {}).items()}
     if failed:
@@ -93,7 +99,8 @@ def weights_in_sync(
         )
         return condition(ConditionType.WEIGHTS_IN_SYNC, False, min(reasons, key=GRAVEST_FIRST.index), text)
     if router.met and not is_short(router):
-        # Neither version nor number: the condition would be another at every step, and every change of scale.
+        # The text names no version and no number. Otherwise the condition would change at every step and
+        # every change of scale.
         text = "every rollout server asked for holds the weights wanted, verified"
         return condition(ConditionType.WEIGHTS_IN_SYNC, True, Reason.SYNCED, text)
     return None

@@ -65,9 +65,11 @@ from headway_coordinator.validations import Beside
 from headway_wire.listening import listening
 
 FAREWELL_SECONDS = 60.0
-"""Longest a finished coordinator waits for the learner to hear of it."""
+"""A finished coordinator waits at most so long for the learner to hear of the end."""
 LAST_CHECKPOINT_SECONDS = 3600.0
-"""Longest it waits for the last step to become durable; then it ends as it is, and status says what is."""
+"""It waits at most so long for a checkpoint of the last step. Then it ends anyway, and the status shows what
+is durable.
+"""
 EXPORT_POLL_SECONDS = 1.0
 NOT_VALIDATING = "no validation is under way"
 
@@ -75,7 +77,7 @@ _log = logging.getLogger(__name__)
 
 
 class Coordinator(Process):
-    """Trains: one process of one RLTrainingJob."""
+    """The process that runs one RLTrainingJob."""
 
     def __init__(
         self,
@@ -97,7 +99,7 @@ class Coordinator(Process):
         self.job = job
         self.spec = job.spec
         self._told = told or st.RLTrainingJobStatus()
-        """What a predecessor said: it stands until this process knows as much."""
+        """The predecessor's status, shown until this process knows as much."""
         super().__init__(
             job,
             job.spec.output,
@@ -121,16 +123,16 @@ class Coordinator(Process):
         self._api = LearnerApi(keys[Key.LEARNER_TO_COORDINATOR], self._exporter.text)
         self._replicas = job.spec.rollout.replicas
         self._order: str | None = None
-        """What a person has ordered, as it was heard last."""
+        """A person's latest order for a remedy."""
         self._tagged = Course()
-        """What the run in MLflow says was changed."""
+        """The changes that the run in MLflow shows already."""
         self._conditions = conditions.Conditions(self._told.conditions)
         self._signals = Signals(job.spec, self._told.conditions)
         self._faults = Recurring()
         self._figures = StepFigures(job.spec, self._signals)
         self._pauses = Pauses(job, job.spec.collapse, self._told)
         self._unkept: asyncio.Queue[BatchFigures] = asyncio.Queue()
-        """What batches came to, to be kept for a successor."""
+        """Figures of batches, still to be stored for a successor."""
         self._training: Training | None = None
         self._watch: Watch | None = None
         self._fleet: Fleet | None = None
@@ -141,9 +143,11 @@ class Coordinator(Process):
             self.spec, self.layout, store, self._ledger, self._tariff, self._told.estimate
         )
         self._decode: Decode | None = None
-        """Text of the model's token ids, once its tokenizer is there."""
+        """Decodes the model's token ids, once its tokenizer is loaded."""
         self._restoring = True
-        """What a predecessor saw is shown again, and tracked where it could not be any more."""
+        """While this is true, figures that a predecessor saw are shown again, and are tracked if it could not
+        track them.
+        """
 
     def _app(self) -> web.Application:
         return self._api.app()
@@ -210,7 +214,7 @@ class Coordinator(Process):
         ready: Ready,
         judges: Judges,
     ) -> Players:
-        """What lives episodes; from now on agents outside this process may call."""
+        """Make what runs episodes. From now on agents outside this process may call."""
         server = GatewayServer()
         if not self.spec.agent.is_builtin:
             agents = listening(server.app(), self._gateway_port, leave_with_client=True)
@@ -249,7 +253,7 @@ class Coordinator(Process):
         fleet = self._fleet = Fleet(http, key, self._discover, on_load, self._synced)
         fleet.router.replicas = self._replicas
         limiter = AdaptiveSemaphore(rollout.max_concurrency)
-        players.places.clear()  # those of the preflight, which is over
+        players.places.clear()  # those of the preflight, which has ended
         episode = players.on(fleet, limiter)
         if spec.has_validation_server:
             own = Fleet(http, key, self._discover_validation, unannounced=NOT_VALIDATING)
@@ -290,13 +294,18 @@ class Coordinator(Process):
         return training
 
     async def _keep_figures(self) -> None:
-        """Keep what each batch came to, until cancelled. What is lost with this process is read again."""
+        """Store the figures of each batch, until cancelled.
+
+        A successor computes lost figures again from the groups.
+        """
         while True:
             await self._blocking(self._spool.keep_figures, await self._unkept.get())
             self._unkept.task_done()
 
     async def _finish(self, training: Training) -> None:
-        """The learner's last checkpoint, report, final status, and a word to the learner."""
+        """Wait for the learner's last checkpoint, write the report and the final status, and tell the
+        learner.
+        """
         with suppress(TimeoutError):
             async with asyncio.timeout(LAST_CHECKPOINT_SECONDS):
                 await training.until_durable()
@@ -327,12 +336,15 @@ class Coordinator(Process):
         logs.event(_log, "finished", reason=training.state.finished, told=self._api.told_finished)
 
     async def _until_whole(self, newest: WeightsManifest) -> None:
-        """Return once the folder of the newest weights holds all of them: it is completed at the end."""
+        """Return once the folder of the newest weights holds all of them.
+
+        The learner completes it at the end.
+        """
         while not newest.whole and not await self._blocking(self._is_exported, newest):
             await asyncio.sleep(EXPORT_POLL_SECONDS)
 
     def _is_exported(self, weights: WeightsManifest) -> bool:
-        # Any other file there may be one of a learner that was undone, or the first of many.
+        # Another file there may come from a learner whose step was undone, or be the first of many.
         try:
             return read(self._store, f"{weights.uri}/{EXPORT_FILE}", PolicyVersion) == weights.version
         except NotFound:
@@ -351,8 +363,8 @@ class Coordinator(Process):
                 "algorithm": self._told.algorithm or view.algorithm(self.spec),
                 "artifacts": view.artifacts(self.layout, finished=finished, paged=self._paged),
                 "pause": self._pauses.last,
-                "resumed_pause": None,  # the operator's to say
-                "accelerators": None,  # its too
+                "resumed_pause": None,  # the operator writes it
+                "accelerators": None,  # the operator writes it too
                 "estimate": self._estimate,
                 "budget": self._shown_budget(),
             }
@@ -378,16 +390,16 @@ class Coordinator(Process):
         return found
 
     def _tariff(self) -> prices.Tariff:
-        """What the book in force says for this job's model."""
+        """The price book's tariff for this job's model."""
         return prices.Tariff(self._book)
 
     @property
     def _estimate(self) -> st.Estimate | None:
-        """Of the whole job; what a predecessor said, until this process knows as much."""
+        """The estimate for the whole job. It is the predecessor's until this process has its own."""
         return self._estimates.status(None if self._restoring else self._training) or self._told.estimate
 
     def _said(self, router: Router) -> list[Condition]:
-        """The conditions that are this process's. What a predecessor said of health stands meanwhile."""
+        """The conditions of this process. The predecessor's view of health is shown until then."""
         synced = self._conditions.current(router, time.monotonic(), self._dedicated())
         synced += self._conditions_of_budget()
         told = find(self._told.conditions, ConditionType.HEALTHY)
@@ -396,10 +408,10 @@ class Coordinator(Process):
         return [*synced, self._signals.condition(self._faults.standing)]
 
     def _fits(self, limits: Limits) -> str:
-        """Say that a group of training fits the budget, whatever follows.
+        """Say that a training group fits the budget, whatever follows.
 
         Raises:
-            JobError: `BudgetTooSmall`, with the least that would do.
+            JobError: `BudgetTooSmall`, with the smallest budget that fits.
         """
         sampling, size = self.spec.rollout.sampling, self.spec.algorithm.group_size
         most = limits.sampled(sampling.max_tokens, self.spec.rollout.episode_token_limit)
@@ -409,7 +421,7 @@ class Coordinator(Process):
         return f"a group of {size} episodes fits every limit"
 
     def _hear(self, heard: status_writer.Heard) -> None:
-        """The job may ask for another number of rollout servers, or a person for a change."""
+        """Apply changes to the job: another number of rollout servers, or a person's order for a remedy."""
         self._order = heard.remedy
         if self._training is not None:
             self._training.remedies.order = heard.remedy
@@ -422,11 +434,11 @@ class Coordinator(Process):
             self._beside.fleet.router.replicas = heard.replicas
 
     def _dedicated(self) -> Router | None:
-        """What is known of the server for held-out rows; None where there is none."""
+        """The router of the server for held-out rows; None if there is none."""
         return self._beside.dedicated if self._beside is not None else None
 
     def _moved(self) -> None:
-        """The job went forward: new figures, a new status."""
+        """Update figures and status after progress of the job."""
         if self._training is not None:
             found = self._figures.batch(
                 self._training.state, again=self._restoring, cost=lambda: self._usage().cost
@@ -439,7 +451,7 @@ class Coordinator(Process):
         self._status.changed()
 
     def _tag(self, remedies: Remedies) -> None:
-        """Have the run in MLflow say what was changed."""
+        """Write the remedies that were taken into the run in MLflow."""
         if self._figures.tracker is None or remedies.course == self._tagged:
             return
         self._tagged = remedies.course
@@ -452,31 +464,31 @@ class Coordinator(Process):
         self._judge()
 
     def _judge(self) -> None:
-        """Pause the job where signals say so, once all is known that a predecessor knew."""
+        """Pause the job if signals ask for it, once this process knows all that its predecessor knew."""
         if self._training is None or self._restoring:
             return
         step, done = max(0, self._training.state.step), self._training.scheduler.done
         self._pauses.look(step, self._signals.raised, done=done)
 
     def _tested(self, step: int, found: Figures) -> None:
-        """The test split was judged."""
+        """The test split has a result."""
         self._figures.test(step, found, again=True)
 
     def _trace_step(self, state: State) -> None:
-        """Send the trace of the step that was taken last."""
+        """Send the trace of the last step."""
         if self._otlp is not None and state.trained is not None:
             episodes = [each.episode_id for group in state.last_batch for each in group.episodes]
             self._otlp.give(otel.of_step(self.job, state.trained, episodes))
 
     def _synced(self, step: int, seconds: float) -> None:
-        """The first server is in rotation with the weights of a step."""
+        """The first server serves the weights of a step."""
         self._figures.sync(step, seconds, again=self._restoring)
         if self._otlp is not None:
             self._otlp.give([otel.of_update(self.job, step, time.time(), seconds)])
 
     def _samples(self) -> Iterator[Sample]:
         cost = float(self._usage().cost or 0)
-        # Counters that began at 0 again would have Prometheus count a predecessor's bill twice.
+        # If counters began at 0 again, Prometheus would count a predecessor's bill twice.
         days = None if self._restoring else self._ledger.days
         fleets = {} if self._fleet is None else {Purpose.TRAIN: self._fleet}
         if self._beside is not None and self._beside.limiter is not None:
@@ -490,12 +502,12 @@ class Coordinator(Process):
             yield from self._dynamic.samples()
         yield from self._signals.samples()
         yield from self._estimates.samples(None if self._restoring else self._training)
-        # Changes that a predecessor made would seem to be made now, were they to follow a count of 0.
+        # If a predecessor's changes followed a count of 0, they would look as if they were made now.
         if self._training is not None and not self._restoring:
             yield from shown.samples(self._training.remedies.course)
 
     def _track(self, stack: AsyncExitStack) -> None:
-        """Log to MLflow, where the spec asks for it."""
+        """Log to MLflow if the spec asks for it."""
         tracker = self._figures.tracker = tracker_of(self.job, self._store, self.layout)
         if tracker is not None:
             tracker.start()
@@ -503,5 +515,5 @@ class Coordinator(Process):
 
 
 def begun(told: st.RLTrainingJobStatus) -> bool:
-    """Whether a predecessor got past the preflight: what it could use was right, and may be again."""
+    """Whether a predecessor got past the preflight. If so, what it used was right, and may be again."""
     return told.progress is not None

@@ -1,7 +1,7 @@
 """The seeded order in which the rows of a dataset become groups.
 
-The order is a pure function of (seed, position): a restarted coordinator that knows nothing but a position
-finds the same row, and two epochs visit the same rows in different orders.
+The order is a pure function of (seed, position): a restarted coordinator finds the same row from the position
+alone. Two epochs visit the same rows in different orders.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Data:
     validation: Sequence[Row]
     test: Sequence[Row] = ()
     tasks: dict[str, list[str]] = field(default_factory=dict)
-    """By split: the task of each row as figures name it, where a column names tasks."""
+    """By split: the task of each row, as figures name it, if a column names tasks."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,10 @@ class Slot:
     """Index in the dataset."""
 
     def group_id(self, purpose: Purpose, step: int = 0, candidate: str | None = None) -> str:
-        """The group's id: the same whenever and however often it is run. An evaluation has a candidate."""
+        """The group's id.
+
+        It is the same whenever and however often the group runs. Only an evaluation has a candidate.
+        """
         if purpose is Purpose.EVALUATION:
             return f"e-{candidate}-{self.position:06d}"
         if purpose is Purpose.TRAIN:
@@ -60,7 +63,7 @@ class Order:
     shuffle: bool = True
 
     def slot(self, position: int) -> Slot:
-        """Where `position` lies."""
+        """The slot at `position`."""
         epoch, offset = divmod(position, self.rows)
         row = permutation(self.rows, self.seed, epoch)[offset] if self.shuffle else offset
         return Slot(position=position, epoch=epoch, row=row)
@@ -68,20 +71,22 @@ class Order:
 
 @lru_cache(maxsize=4)
 def permutation(rows: int, seed: int | str, epoch: int) -> tuple[int, ...]:
-    """The order of so many rows in an epoch."""
+    """The order of `rows` rows in an epoch."""
     order = list(range(rows))
     random.Random(f"headway/{seed}/{epoch}").shuffle(order)
     return tuple(order)
 
 
 def position_of(group_id: str) -> int:
-    """Inverse of `Slot.group_id`, as far as the position goes."""
+    """Inverse of `Slot.group_id`, for the position only."""
     return int(group_id.rpartition("-")[2])
 
 
 def digest(rows: Sequence[Row]) -> str:
-    """SHA-256, in hex, of the rows as they travel to the environment. The order of columns counts: the first
-    may be the prompt."""
+    """SHA-256, in hex, of the rows as the environment receives them.
+
+    The order of columns counts, because the first may be the prompt.
+    """
     found = hashlib.sha256()
     for row in rows:
         found.update(json.dumps(to_jsonable_python(row)).encode() + b"\n")

@@ -1,4 +1,4 @@
-"""Writes of a training job's coordinator: in order, off the event loop, by the newest coordinator alone.
+"""Writes of a training job's coordinator: in order, off the event loop, and only by the newest coordinator.
 
 A successor claims the job under a higher number. From then on the spool refuses what an older coordinator
 writes, and the older one ends with `Superseded`.
@@ -22,10 +22,10 @@ _log = logging.getLogger(__name__)
 
 
 class Durable:
-    """Spool and ledger, as the event loop uses them. A call returns once its write is durable."""
+    """Spool and ledger for the event loop. A call returns once its write is durable."""
 
     def __init__(self, spool: Spool, ledger: Ledger, incarnation: int) -> None:
-        """`incarnation`: number of this coordinator's start."""
+        """`incarnation`: the number of this coordinator's start."""
         self._spool = spool
         self._ledger = ledger
         self._incarnation = incarnation
@@ -41,7 +41,7 @@ class Durable:
         await self._call(lambda: None)
 
     async def put(self, group: GroupRecord) -> GroupRecord:
-        """Spool a group. Where a predecessor has spooled one of this name, that one is returned.
+        """Spool a group. If a predecessor has spooled one of this name, return that one.
 
         Raises:
             JobError: `Superseded`.
@@ -49,7 +49,7 @@ class Durable:
         return await self._call(self._claimed_put, group)
 
     async def give_up(self, group: GroupRecord, why: Abandoned) -> GroupRecord:
-        """Mark a spooled group as abandoned; the group as it is now.
+        """Mark a spooled group as abandoned, and return the marked group.
 
         Raises:
             JobError: `Superseded`.
@@ -57,7 +57,7 @@ class Durable:
         return await self._call(self._claimed_give_up, group, why)
 
     async def decide(self, record: Record) -> Record:
-        """Record a decision about a remedy; the first one written for its number.
+        """Record a decision about a remedy. Return the first one that was written for its number.
 
         Raises:
             JobError: `Superseded`.
@@ -65,7 +65,7 @@ class Durable:
         return await self._call(self._claimed_decide, record)
 
     async def conclude(self, summary: Summary) -> None:
-        """Record what a validation came to.
+        """Record a validation's summary.
 
         Raises:
             JobError: `Superseded`.
@@ -86,7 +86,7 @@ class Durable:
         await self._call(self._ledger.step, report, time.time())
 
     async def bill_lost(self, trained: Collection[str]) -> None:
-        """Count the usage of trained groups again, from their episodes, where a segment is missing."""
+        """Write missing usage of trained groups again, from their episodes."""
         for key in self._ledger.lost(trained):
             group = await self._call(self._spool.taken, key)
             logs.event(
@@ -114,7 +114,7 @@ class Durable:
         return await self._call(self._spool.published, weights)
 
     async def latest(self) -> PolicyVersion | None:
-        """Version of the newest whole checkpoint."""
+        """The version of the newest complete checkpoint."""
         return await self._call(self._spool.latest)
 
     def _claimed_put(self, group: GroupRecord) -> GroupRecord:

@@ -1,9 +1,9 @@
 """One episode's life: lease, reset, turns, finish, release; sealed as an `EpisodeRecord`.
 
-Two deadlines of `rollout.timeoutSeconds` bound it: one to get a sandbox, one for everything after. Where the
-second comes while the policy acts at the pace at which it has acted so far, the episode is Truncated and
-judged: to leave out what is slow would hide it. Whatever fails becomes an outcome here and nowhere else;
-nothing escapes `run` but cancellation and the process's end.
+Two deadlines of `rollout.timeoutSeconds` bound it: one to get a sandbox, one for everything after. If the
+second passes while the policy still acts at its usual pace, the episode is Truncated and judged. Leaving it
+out would hide that the policy is slow. A failure becomes an outcome here and nowhere else. Only cancellation
+and the errors that `run` names escape it.
 """
 
 from __future__ import annotations
@@ -37,36 +37,38 @@ from headway_coordinator.sandboxes import ENTRYPOINT, Broker, Sandbox
 from headway_coordinator.trajectory.linearize import linearize
 
 ERROR_LENGTH = 2000
-"""Characters of an error that are kept."""
+"""Errors are cut to so many characters."""
 
 JUDGEMENT_SECONDS = 60.0
-"""Longest that the environment may take to judge an episode whose time is up; its sandbox may end earlier."""
+"""The environment may take at most so long to judge an episode whose time is up. Its sandbox may end earlier.
+"""
 PACE = 2.0
-"""A wait is like those before it up to so many times the longest of them. One that is longer is taken for a
-part of the platform that hangs."""
+"""A wait keeps the pace if it takes at most this many times the longest wait before it. A longer one means
+that a part of the platform hangs.
+"""
 AGENT = "the agent"
 
 _log = logging.getLogger(__name__)
 
 
 class Sessions(Protocol):
-    """Whatever remembers episodes between their turns (the router)."""
+    """Remembers episodes between their turns (the router)."""
 
     def forget(self, session: str) -> None: ...
 
 
 @dataclass(frozen=True)
 class Rules:
-    """What the spec says of every episode."""
+    """The spec's rules for every episode."""
 
     timeout_seconds: float
     sandbox_seconds: float
-    """Longest life of a sandbox in use."""
+    """A sandbox in use lives at most so long."""
     reward_range: tuple[float, float]
     agent_field: str | None = None
-    """Field of the spec that names the agent, where it is one of the user's own."""
+    """The spec's field that names the agent, if the agent is the user's own."""
     tokens: Callable[[], int | None] = lambda: None
-    """Most tokens of all prompts and answers of an episode; None: no limit."""
+    """The most tokens of all prompts and answers of an episode. None: no limit."""
 
 
 @dataclass(frozen=True)
@@ -79,13 +81,13 @@ class Task:
     attempt: int
     row: dict[str, Any]
     environment_seed: int
-    """The same for every episode of a group: they differ only in what the model does."""
+    """The same for every episode of a group: the episodes differ only by what the model does."""
     sampling_seed: int
     sampling: Sampling
     stop: CancelToken = field(default_factory=CancelToken, compare=False)
-    """Its group's."""
+    """The group's token."""
     spending: Spending = field(default=UNBOUNDED, compare=False)
-    """Reserves what its questions may cost."""
+    """Reserves what the episode's questions to judges may cost."""
     suite: str | None = None
     """As `GroupRecord.suite`."""
 
@@ -96,17 +98,17 @@ class Task:
 
 @dataclass
 class _Progress:
-    """What is known of a running episode, whatever becomes of it."""
+    """What is known of a running episode, however it ends."""
 
     session: Session
     started_at: float
     stage: str = "a sandbox"
-    """What it waits for, for the error message."""
+    """What the episode waits for. The error message names it."""
     why: str | None = None
     """What cut the agent short."""
     messages: list[dict[str, Any]] = field(default_factory=list)
     acting_since: float = 0.0
-    """When the agent began, monotonic."""
+    """When the agent began, in monotonic seconds."""
     sandbox_seconds: float = 0.0
     sandbox: Sandbox | None = None
     judge: str | None = None
@@ -124,16 +126,16 @@ class _Ending:
     outcome: Outcome
     error: str | None = None
     cause: Cause | None = None
-    """What of the job's own parts is to blame for it."""
+    """The part of the job that caused the ending, if one did."""
     reply: FinishReply | None = None
     timed_out: bool = False
 
 
 @asynccontextmanager
 async def _within(seconds: float) -> AsyncIterator[None]:
-    """Raise TimeoutError after `seconds`, also where a call of the episode gives up at that very moment.
+    """Raise TimeoutError after `seconds`, even if a call of the episode times out at the same moment.
 
-    A call may last as long as its episode, so both timers can fire at once; either may come first.
+    A call may last as long as its episode, so both timers can fire at once, in either order.
     """
     async with asyncio.timeout(seconds) as limit:
         try:
@@ -158,8 +160,13 @@ class Episodes:
         judges: Judges | None = None,
         on_first: Callable[[ResetReply], None] = lambda first: None,
     ) -> None:
-        """`on_cause`: what of the job's own parts failed in an episode, told before it is returned.
-        `on_first`: how the environment begins each."""
+        """Prepare to run episodes.
+
+        Args:
+            on_cause: called with the part of the job that failed in an episode, before the episode is
+                returned.
+            on_first: called with how the environment begins each episode.
+        """
         self._judges = judges or Judges()
         self._on_first = on_first
         self._rules = rules
@@ -169,7 +176,7 @@ class Episodes:
         self._sessions = sessions
 
     async def run(self, task: Task) -> EpisodeRecord:
-        """Live one episode through and seal it.
+        """Run one episode to its end and seal it.
 
         Raises:
             JobError: `Superseded`: another coordinator has claimed the sandboxes.
@@ -197,7 +204,7 @@ class Episodes:
         except ValidationError as error:
             text = f"{progress.stage} answered what it must not: {explained(error)}"
             ending = _Ending(Outcome.INFRA_ERROR, text)
-        except (JobError, CandidateFault):  # of the whole process, or of the whole candidate
+        except (JobError, CandidateFault):  # ends the whole process, or the whole candidate
             raise
         except Exception as error:  # a bug costs its group a retry, not the job
             _log.exception("an episode failed while it waited for %s", progress.stage)
@@ -214,7 +221,7 @@ class Episodes:
         return record
 
     def _out_of_time(self, progress: _Progress) -> _Ending:
-        """Of an episode whose time is up: what it waited for."""
+        """The ending of an episode whose time is up, with what it waited for."""
         rules, tool = self._rules, progress.tool
         waited = progress.stage if tool is None else f"tool {tool}"
         text = f"no end within {rules.timeout_seconds:g} s; it was waiting for {waited}"
@@ -230,7 +237,7 @@ class Episodes:
         return _Ending(Outcome.INFRA_ERROR, text, cause, timed_out=True)
 
     def _agents(self, why: str) -> Cause | None:
-        """The agent's own failure, where it is one of the user's own."""
+        """The agent's own failure, if the agent is the user's own."""
         field = self._rules.agent_field
         return None if field is None else Cause(AGENT_FAILED, f"the agent failed: {why}", field)
 
@@ -273,7 +280,7 @@ class Episodes:
     async def _judged(
         self, sandbox: Sandbox, progress: _Progress, outcome: Outcome, played: AgentResult
     ) -> _Ending:
-        """What the environment makes of an episode whose agent has ended."""
+        """The ending of an episode whose agent has ended, as the environment judges it."""
         progress.stage, progress.why = "the environment's judgement", played.why
         unfinished, taken = outcome is not Outcome.COMPLETED, progress.session.taken
 
@@ -302,7 +309,7 @@ class Episodes:
 
     @asynccontextmanager
     async def _sandbox(self, task: Task, progress: _Progress) -> AsyncIterator[Sandbox]:
-        """A leased sandbox, and how long it was in use."""
+        """A leased sandbox. Notes how long it was in use."""
         waiting = asyncio.timeout(self._rules.timeout_seconds)
         leased = self._broker.lease(task.episode_id, self._rules.sandbox_seconds, self._rules.timeout_seconds)
         clock = progress.session.clock
@@ -316,7 +323,7 @@ class Episodes:
                 try:
                     yield sandbox
                 finally:
-                    # Beyond its longest life there is none: what is waited for then is its end.
+                    # Nothing is used beyond the sandbox's longest life: the rest is a wait for its end.
                     used = time.monotonic() - start
                     progress.sandbox_seconds = min(used, self._rules.sandbox_seconds)
         finally:
@@ -353,15 +360,14 @@ class Episodes:
 
 
 def _slow_by_itself(context: EpisodeContext, progress: _Progress) -> bool:
-    """Whether an episode whose time is up was slow of its own accord, and did not wait for something that
-    hangs."""
+    """Whether an episode whose time is up was slow by itself, and did not wait for a part that hangs."""
     if progress.stage != AGENT or not context.session.taken or context.fault() is not None:
         return False
     return keeps_pace(progress.acting_since, context.session.answered_at, time.monotonic())
 
 
 def keeps_pace(began: float, answered: Sequence[float], now: float) -> bool:
-    """Whether what an agent waits for now has taken no more than `PACE` times the longest wait before it.
+    """Whether the agent's current wait has taken at most `PACE` times its longest wait before.
 
     Args:
         began: when it began, in seconds.
@@ -372,13 +378,15 @@ def keeps_pace(began: float, answered: Sequence[float], now: float) -> bool:
 
 
 def _storable(text: str | None) -> str | None:
-    """Text as UTF-8 can hold it, and not too much of it: errors quote what others wrote."""
+    """Text that UTF-8 can encode, cut to `ERROR_LENGTH`: errors quote what others wrote."""
     return None if text is None else text[:ERROR_LENGTH].encode(errors="replace").decode()
 
 
 def by_index(rewards: Sequence[float], turns: Sequence[Turn]) -> list[float]:
-    """Rewards of the delivered turns, in their order -> of all turns, by index; what was not delivered earned
-    nothing."""
+    """Rewards of the delivered turns, in their order -> rewards of all turns, by index.
+
+    An undelivered turn earns nothing.
+    """
     earned = iter(rewards)
     return [next(earned) if turn.delivered else 0.0 for turn in turns]
 
@@ -387,7 +395,7 @@ def check_reward(reply: FinishReply, within: tuple[float, float], turns: int) ->
     """Refuse a judgement that must not reach the learner.
 
     Raises:
-        InfraFault: the reward is out of range, or rewards of turns are not those of `turns` turns.
+        InfraFault: the reward is out of range, or the rewards of turns do not match `turns` turns.
     """
     given = reply.turn_rewards
     if given is not None and len(given) != turns:
@@ -404,7 +412,7 @@ def check_reward(reply: FinishReply, within: tuple[float, float], turns: int) ->
 
 
 def check_sizes(reply: FinishReply) -> None:
-    """Refuse a judgement whose numbers no figure could be made of.
+    """Refuse a judgement whose numbers are too large for any figure.
 
     Raises:
         InfraFault: the reward, one of a turn, the score or a metric is too large.

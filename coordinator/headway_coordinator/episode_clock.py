@@ -13,11 +13,11 @@ NAME_LENGTH: Final = 128
 
 
 class EpisodeClock:
-    """The clock of one episode: seconds since its start, by a clock that is never set."""
+    """The clock of one episode: seconds since its start, from a monotonic clock."""
 
     def __init__(self) -> None:
         self.spans: list[EpisodeSpan] = []
-        """What was waited for, in the order in which the waits ended."""
+        """The waits so far, in the order in which they ended."""
         self._start = time.monotonic()
 
     def restart(self) -> None:
@@ -25,8 +25,7 @@ class EpisodeClock:
         self._start = time.monotonic()
 
     def begin(self, kind: SpanKind, name: str = "") -> Callable[[], None]:
-        """Something is waited for from now on. What is returned is to be called when that is over; called
-        again, it does nothing."""
+        """Begin a wait. Call what this returns when the wait is over; calling it again does nothing."""
         began, over = time.monotonic(), False
 
         def end() -> None:
@@ -40,7 +39,7 @@ class EpisodeClock:
 
     @contextmanager
     def timed(self, kind: SpanKind, name: str = "") -> Iterator[None]:
-        """Note how long what is inside takes, however it ends."""
+        """Note how long the block takes, however it ends."""
         end = self.begin(kind, name)
         try:
             yield

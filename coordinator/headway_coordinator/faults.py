@@ -1,7 +1,7 @@
-"""Why an episode did not go through, as exceptions: they become outcomes in `episode.py` and nowhere else.
+"""Why an episode failed, as exceptions. They become outcomes in `episode.py` and nowhere else.
 
-A `CandidateFault` alone is no episode's: it passes through `episode.py` and `group.py` to whoever runs the
-candidate.
+Only a `CandidateFault` belongs to no episode: it passes through `episode.py` and `group.py` to whoever runs
+the candidate.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Cause:
-    """What of the job's own parts failed: its environment, or its agent."""
+    """The part of the job that failed: its environment or its agent."""
 
     reason: str
     """One word, such as ToolFailed."""
     message: str
-    """What failed, where the part said it: method or tool, exception, file and line."""
+    """What failed, if the part said it: method or tool, exception, file and line."""
     field: str | None
     """Field of the spec that names the part."""
 
 
 class InfraFault(Exception):
-    """An episode that nothing can be said of: it is tried again and never scored.
+    """The episode proves nothing about the model: it is tried again and never scored.
 
-    `cause`: what of the job's own failed; None where a part of the platform did.
+    `cause`: the part of the job that failed; None if a part of the platform failed.
     """
 
     def __init__(self, message: str = "", cause: Cause | None = None) -> None:
@@ -48,16 +48,19 @@ class CandidateFault(Exception):
 
     @property
     def sentence(self) -> str:
-        """As a status shows it."""
+        """The fault as a status shows it."""
         return f"{self.field}: {self}"
 
 
 class AnswerFault(InfraFault):
-    """A part of the platform answered, and with what it must not: the environment's own words, most often."""
+    """A part of the platform gave an answer that it must not give.
+
+    Usually the environment's own code caused it.
+    """
 
 
 class PermanentFault(InfraFault):
-    """The failing part says that asking again cannot help; `reason` and `field` are in its own words."""
+    """The failing part says that another call cannot help. `reason` and `field` are its own words."""
 
     def __init__(self, message: str, reason: str, field: str | None) -> None:
         super().__init__(message, None if field is None else Cause(reason, message, field))

@@ -1,7 +1,8 @@
 """The judgement on spec.data.test: once, after training, the best step's weights against the untrained ones.
 
-Both are sampled on the same rows with the same seeds, one after the other in one slot of the servers. Groups
-are durable like any other, under the names of their steps, so a restart samples only what lacks.
+Both are sampled on the same rows with the same seeds, one after the other, in one weight slot of the servers.
+Their groups are durable like any other, under the names of their steps. So a restart samples only what is
+missing.
 """
 
 from __future__ import annotations
@@ -37,43 +38,43 @@ _log = logging.getLogger(__name__)
 
 
 def name_of(step: int) -> str:
-    """Under which a step's groups are kept."""
+    """The name under which a step's groups are stored."""
     return f"step-{step}"
 
 
 class OverBudget(Exception):
-    """It does not fit the budget of a job that ends by that."""
+    """The test does not fit the budget, and the job ends for that reason."""
 
 
 @dataclass(frozen=True)
 class Judged:
-    """The steps that are judged."""
+    """The steps whose weights are judged."""
 
     tuned: int
     base: int | None
-    """Step 0; None where its weights are not kept."""
+    """Step 0; None if its weights are not stored any more."""
 
 
 def chosen(state: State, kept: Sequence[int]) -> Judged:
-    """The best validated step whose weights are kept, else the last one; and step 0. Pure."""
+    """The best validated step whose weights are stored, else the last one; and step 0. Pure."""
     steps = [evaluation.step for evaluation in ranked(state.evaluations.values())]
     tuned = next((step for step in steps if step in kept), state.step)
     return Judged(tuned, 0 if 0 in kept else None)
 
 
 class FinalTest:
-    """Judges one job. All of its state is changed on the event loop only.
+    """Judges one job. All of its state changes on the event loop only.
 
     Args:
         rows: those of spec.data.test.
-        named: the task of each of them; None where no column names it.
+        named: the task of each of them; None if no column names it.
         state: the job's; the result is put there.
-        fleet: what samples; nobody else wants weights of it meanwhile.
+        fleet: samples the episodes; nobody else asks it for weights meanwhile.
         play: runs a group and makes it durable.
         answered: the groups of a name that a predecessor left.
         published: whether the store still has weights.
-        moved: told of every change.
-        on_test: told what metrics show, with the step.
+        moved: called at every change.
+        on_test: called with the step and the figures for metrics.
     """
 
     def __init__(
@@ -101,10 +102,10 @@ class FinalTest:
         self._moved = moved
         self._on_test = on_test
         self.runs = False
-        """The fleet's weights are the test's to choose."""
+        """Whether the test decides which weights the fleet holds."""
 
     async def run(self) -> None:
-        """Judge, unless there is nothing to judge on. To be called once training and validations are over.
+        """Judge, unless there is nothing to judge on. Call it once training and validations are over.
 
         Raises:
             JobError: `EpisodesFailing`: no row was answered.
@@ -128,7 +129,7 @@ class FinalTest:
         await self._conclude(judged, tuned, base)
 
     async def _kept(self) -> list[int]:
-        """Steps whose weights can be sampled with: whole, and still in the store."""
+        """Steps whose weights can be sampled with: complete, and still in the store."""
         last, at = self._state.step, {*self._state.evaluations, 0}
         asked = [report for report in self._state.reports if report.step in at]
         return [report.step for report in asked if report.step == last or await self._is_kept(report)]
@@ -182,7 +183,7 @@ class FinalTest:
         tries = {TUNED: self._tries(TUNED, tuned)}
         if base is not None:
             tries[BASE] = self._tries(BASE, base)
-        # Intervals of many tries take a while: not on the event loop.
+        # Intervals of many tries take a while, so a thread computes them.
         compared = await asyncio.to_thread(compare_all, tries, self._spec.evaluation.pass_k, BASE, None)
         self._state.tested = Tested(judged.tuned, len(self._rows), compared)
         self._on_test(judged.tuned, self._figures(tuned) | shown(compared))
@@ -212,7 +213,7 @@ class FinalTest:
 
 
 def shown(found: Comparison) -> Figures:
-    """The base's figures, and how far the tuned weights are ahead, as metrics name them."""
+    """The base's figures, and the lead of the tuned weights, as metrics name them."""
     told: Figures = {}
     for measure in ("reward", "external_score"):
         if (base := found.estimate(BASE, measure)) is not None:

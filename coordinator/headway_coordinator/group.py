@@ -18,7 +18,7 @@ from headway_coordinator.episode import Task
 from headway_coordinator.gateway.asks import Sampling
 
 ATTEMPTS_PER_INCARNATION = 100
-"""A restarted coordinator counts attempts from the next hundred, so that no episode id is ever used twice."""
+"""A restarted coordinator counts attempts from the next hundred, so no episode id is used twice."""
 
 Run = Callable[[Task], Awaitable[EpisodeRecord]]
 
@@ -30,13 +30,13 @@ class Plan:
     slot: Slot
     purpose: Purpose
     step: int
-    """Training: learner step now. Validation: the step that is evaluated. Evaluation: 0."""
+    """Training: the learner's step now. Validation: the step that is evaluated. Evaluation: 0."""
     row: dict[str, Any]
     size: int
     sampling: Sampling
     job_seed: int
     stop: CancelToken = field(default_factory=CancelToken, compare=False)
-    """Ends its episodes, whatever they wait for, once nothing can be trained on them."""
+    """Ends the group's episodes, whatever they wait for, once nothing can be trained on them."""
     candidate: str | None = None
     """Evaluation: name of the candidate."""
     sampled_by: Literal["servers", "endpoint", "nobody"] = "servers"
@@ -46,7 +46,7 @@ class Plan:
     suite: str | None = None
     """As `GroupRecord.suite`."""
     spending: Spending = field(default=UNBOUNDED, compare=False)
-    """Reserves what its episodes' questions may cost."""
+    """Reserves what its episodes' questions to judges may cost."""
 
     @property
     def group_id(self) -> str:
@@ -54,17 +54,17 @@ class Plan:
 
     @property
     def _drawn_for(self) -> tuple[object, ...]:
-        """What its episodes sample for: in an evaluation the same for every candidate."""
+        """Seeds the sampling of its episodes. In an evaluation it is the same for every candidate."""
         if self.purpose is Purpose.EVALUATION:
             return (self.purpose, self.slot.position)
         return (self.group_id,)
 
     def task(self, index: int, attempt: int) -> Task:
-        """One attempt at one of its episodes.
+        """One attempt at one of the group's episodes.
 
-        The environment's seed does not depend on the attempt. Nor does what a first attempt samples, in
-        whichever incarnation; a retry samples anew, so that an episode which breaks its sandbox by what the
-        model says there is not replayed until its retries are used up.
+        The environment's seed does not depend on the attempt. A first attempt samples the same in every
+        incarnation. A retry samples with a new seed. Otherwise an episode that breaks its sandbox by what the
+        model says would repeat itself until its retries are used up.
         """
         retry = (attempt,) if is_retry(attempt) else ()
         return Task(
@@ -83,16 +83,17 @@ class Plan:
 
 
 def is_retry(attempt: int) -> bool:
-    """Whether it is not the first attempt of its coordinator."""
+    """Whether this is not the first attempt of its coordinator."""
     return attempt % ATTEMPTS_PER_INCARNATION > 0
 
 
 class Relative(Protocol):
-    """Whatever rewards the episodes of a group against each other."""
+    """Rewards the episodes of a group against each other."""
 
     async def judged(self, plan: Plan, group: GroupRecord, attempts: range) -> GroupRecord:
-        """The group with its episodes' rewards for good, or abandoned; as it is, where there is no such
-        reward.
+        """The group with its episodes' final rewards, or abandoned.
+
+        It is unchanged if there are no such rewards.
 
         Args:
             attempts: their numbers.
@@ -100,7 +101,7 @@ class Relative(Protocol):
 
 
 Limiter = AbstractAsyncContextManager[None]
-"""Bounds episodes: an `AdaptiveSemaphore` or one of its lanes. It is entered once an episode."""
+"""Bounds episodes: an `AdaptiveSemaphore` or one of its lanes. Each episode enters it once."""
 
 
 async def run(
@@ -115,8 +116,8 @@ async def run(
 ) -> GroupRecord:
     """Run every episode of a group, `limiter` at a time over all groups, and seal it.
 
-    A training group that is doomed by what it has lost stops there and then, as it does by `plan.stop`. An
-    episode whose id is in `settled` when it has ended is not retried: another attempt would end alike.
+    A training group stops as soon as its losses doom it, just as it does at `plan.stop`. An episode whose id
+    is in `settled` when it has ended is not retried, because another attempt would end alike.
 
     Raises:
         ExceptionGroup: with a CandidateFault: the group's candidate cannot go on; nothing is sealed.

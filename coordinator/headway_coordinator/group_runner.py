@@ -32,13 +32,13 @@ class GroupRunner:
 
     spec: RLTrainingJobSpec
     state: State
-    """Counts what runs, ended and was given up."""
+    """Counts what runs, ended and was abandoned."""
     scheduler: BatchScheduler
     durable: Durable
     episode: groups.Run
     """Plays an episode on the servers of training."""
     beside: Beside | None
-    """Plays the episodes of validations; None where the servers of training do."""
+    """Plays the episodes of validations; None if the training servers play them."""
     limiter: groups.Limiter
     """Bounds training episodes."""
     validation_limiter: groups.Limiter
@@ -92,25 +92,25 @@ class GroupRunner:
         self.state.abandoned[why.reason] += 1
 
     def _untrainable(self, group: GroupRecord) -> Abandoned | None:
-        """Why a predecessor's group, spooled in place of this one, is abandoned; None if it may be trained.
+        """Why a predecessor's group, spooled instead of this one, is abandoned; None if it may be trained.
 
-        A group with tokens older than its slot allows is abandoned even where it could still be trained:
-        the staleness bound counts from when groups begin. Age alone would let through a group sampled before
-        a rollback, since a step that trains nothing ages no group.
+        A group with tokens older than its slot allows is abandoned even if it could still be trained, because
+        the staleness bound counts from a group's start. Age alone would admit a group sampled before a
+        rollback: a step that trains nothing ages no group.
         """
         oldest, position = oldest_step(group), position_of(group.group_id)
         if group.purpose is not Purpose.TRAIN or group.abandoned is not None or oldest is None:
             return None
         if oldest < self.state.went_back:
             return ROLLED_BACK
-        slot = self.scheduler.active.get(position)  # none if the group was given up meanwhile
+        slot = self.scheduler.active.get(position)  # none if the group was abandoned meanwhile
         return TOO_OLD if slot is not None and as_of(oldest, self.state.idle) < slot.since else None
 
     async def _counted(self, task: Task) -> EpisodeRecord:
         """Play an episode, and count it.
 
         Raises:
-            JobError: one fault ends every episode, and goes on to.
+            JobError: one fault ends every episode, and would end the next ones too.
         """
         counts = self.state
         counts.in_flight[task.purpose] += 1

@@ -19,15 +19,16 @@ from headway_wire.contents import content
 
 CONNECT_SECONDS = 5.0
 KEPT_SECONDS = 2.0
-"""An idle connection is used again for so long. The engine closes it after 5 s (uvicorn's
-timeout_keep_alive), and a request that meets the close looks like a lost server: its turn would be computed
-again elsewhere."""
+"""How long an idle connection may be used again. The engine closes it after 5 s (uvicorn's
+timeout_keep_alive). A request that meets the close looks like a lost server, and its turn would be computed
+again elsewhere.
+"""
 SHOWN: Final = 2000
-"""Characters of another process's words in an error."""
+"""An error quotes at most so many characters of another process."""
 UNEXPECTED: Final = "UnexpectedAnswer"
 REDIRECTED: Final = "Redirected"
 INLINE_BYTES: Final = 256 * bounds.KIB
-"""Longer answers are read in a thread: episodes go on meanwhile."""
+"""A thread parses longer answers, so that episodes go on meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,10 @@ ANSWER: Final = Within()
 
 
 def connector() -> aiohttp.TCPConnector:
-    """For as many connections as are asked for: episodes bound the calls in flight. Needs a running loop."""
+    """A connector without a limit, because the number of episodes bounds the calls in flight.
+
+    Needs a running loop.
+    """
     file = hosts_file()
     resolver = None if file is None else HostsResolver(file)
     return aiohttp.TCPConnector(
@@ -63,7 +67,7 @@ class UpstreamError(Exception):
         """Seconds, `bounds.WAIT_SECONDS` at most."""
 
     def fault(self) -> InfraFault:
-        """As the fault of an episode, in the other process's own words."""
+        """The fault of an episode, in the other process's own words."""
         found = self.problem
         if found.reason in (UNEXPECTED, REDIRECTED):
             return InfraFault(str(self))
@@ -75,12 +79,12 @@ class UpstreamError(Exception):
 
 
 class Unreachable(Exception):
-    """No answer: the connection failed, broke, took longer than allowed, or brought none that is taken."""
+    """No usable answer: the connection failed, broke or took too long, or the answer was refused."""
 
     def __init__(self, message: str, *, answered: bool = False) -> None:
         super().__init__(message)
         self.answered = answered
-        """The request was taken: only the answer is no JSON, or beyond its bounds."""
+        """The server took the request; only its answer is not JSON, or exceeds its bounds."""
 
 
 async def call(
@@ -93,9 +97,9 @@ async def call(
     body: Any = None,
     within: Within = ANSWER,
 ) -> Any:
-    """Send `body` as JSON and return the answer's JSON, or None where it has no content.
+    """Send `body` as JSON and return the answer's JSON, or None if the answer has no content.
 
-    The answer must come as it is: what is compressed is refused, since it may be a thousand times larger.
+    A compressed answer is refused, because it may expand to a thousand times its size.
 
     Raises:
         Refused: an answer outside 2xx.
@@ -103,7 +107,7 @@ async def call(
     """
     headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {token}"} if token else {})
     limit = aiohttp.ClientTimeout(total=timeout, sock_connect=min(CONNECT_SECONDS, timeout))
-    # A redirect would carry what is sent to another host, or leave the body behind.
+    # A redirect would send the request to another host, or drop its body.
     asked = http.request(
         method,
         url,
@@ -131,7 +135,7 @@ async def call(
 
 
 async def _json(response: aiohttp.ClientResponse, within: Within) -> Any:
-    """The answer, all of which can be written down again."""
+    """The answer's JSON. All of it can be written again as JSON."""
     encoding = response.headers.get("Content-Encoding", "identity")
     if encoding.lower() != "identity":
         raise OutOfBounds(f"compressed ({shortened(encoding, 40)}), which was not asked for")
@@ -144,7 +148,7 @@ async def _json(response: aiohttp.ClientResponse, within: Within) -> Any:
 
 
 async def _refusal(response: aiohttp.ClientResponse) -> Problem:
-    """What another process says no with, cut to what a message shows."""
+    """The problem in another process's refusal, cut to what a message shows."""
     where = response.headers.get("Location")
     if response.status < 400 and where is not None:
         message = f"it answers with a redirect to {shortened(where, 200)}; name that address"
@@ -157,7 +161,7 @@ async def _refusal(response: aiohttp.ClientResponse) -> Problem:
 
 
 def problem_in(data: bytes) -> Problem:
-    """The problem that an answer's content is, cut to what a message shows."""
+    """The problem in an answer's content, cut to what a message shows."""
     try:
         found = Problem.model_validate(json_within(data, bounds.CALL))
     except (OutOfBounds, ValidationError):
@@ -167,7 +171,7 @@ def problem_in(data: bytes) -> Problem:
 
 
 def _lines(text: str) -> str:
-    """A message of several lines, each without control characters."""
+    """A message of several lines, without control characters in any line."""
     return "\n".join(shortened(line, SHOWN) for line in text[:SHOWN].split("\n"))
 
 

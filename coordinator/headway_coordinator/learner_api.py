@@ -39,7 +39,7 @@ class Probes:
     def __init__(self, metrics: Callable[[], bytes]) -> None:
         self._metrics = metrics
         self.ready = False
-        """Whether it samples episodes, or the preflight is over and what a predecessor left was read."""
+        """Whether episodes are sampled, or the preflight is over and the predecessor's state is restored."""
 
     def app(self) -> web.Application:
         """The application to serve."""
@@ -66,18 +66,18 @@ class Probes:
 
 
 class LearnerApi:
-    """Routes over a `Training`; until there is one, the learner is told to come back."""
+    """Routes over a `Training`. Until there is one, the learner is asked to come back."""
 
     def __init__(self, key: str, metrics: Callable[[], bytes]) -> None:
         self._key = key
         self._probes = Probes(metrics)
         self._training: Training | None = None
         self.told_finished = False
-        """The learner has heard that there is nothing more to train."""
+        """Whether the learner has heard that there is nothing more to train."""
 
     @property
     def training(self) -> Training | None:
-        """What answers the learner; None while there is none yet."""
+        """Answers the learner; None until it exists."""
         return self._training
 
     @training.setter
@@ -86,7 +86,7 @@ class LearnerApi:
         self._probes.ready = True
 
     def opened(self) -> None:
-        """The process does its work before there is a learner: the preflight samples."""
+        """The process works already, though there is no learner yet: the preflight samples."""
         self._probes.ready = True
 
     def app(self) -> web.Application:
@@ -126,7 +126,7 @@ class LearnerApi:
         if isinstance(found, Finished):
             self.told_finished = True
             return web.json_response(text=found.model_dump_json(), status=410)
-        # Megabytes of tokens: episodes go on meanwhile.
+        # The tokens take megabytes, so a thread packs them while episodes go on.
         packed = await asyncio.to_thread(_packed, found)
         headers = {"Content-Encoding": "gzip"}
         return web.Response(body=packed, content_type="application/json", headers=headers)
@@ -164,7 +164,7 @@ def _packed(batch: Batch) -> bytes:
 
 
 def problem(status: int, reason: str, message: str) -> web.Response:
-    """An answer that is not a success."""
+    """An answer with an error status."""
     said = Problem(reason=reason, message=message, permanent=status in (400, 401, 409, 413))
     headers = {"Retry-After": "1"} if status == 503 else {}
     return web.json_response(text=said.model_dump_json(), status=status, headers=headers)

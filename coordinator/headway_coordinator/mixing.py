@@ -1,7 +1,7 @@
-"""The order of training rows where their tasks have weights.
+"""The order of training rows if their tasks have weights.
 
-An epoch has as many positions as there are rows. Each task has the share of them that its weight says. Its
-rows come in an order of their own, go on where the last epoch ended, and begin anew when all have come.
+An epoch has as many positions as there are rows. Each task gets its weight's share of them. A task's rows
+have their own order. They go on where the last epoch ended, and start again after the last row.
 Like `dataset.Order`, this is a pure function of (seed, position).
 """
 
@@ -18,17 +18,17 @@ from headway_coordinator.dataset import Order, Slot, permutation
 
 @dataclass(frozen=True, eq=False)
 class Mixture:
-    """position -> (epoch, row), rows of a task in proportion to its weight."""
+    """position -> (epoch, row): each task's rows appear in proportion to its weight."""
 
     tasks: tuple[tuple[int, ...], ...]
     """Rows of each task with a weight above 0."""
     places: tuple[int, ...]
-    """Positions of an epoch that each of these tasks has."""
+    """How many positions of an epoch each of these tasks has."""
     seed: int
     shuffle: bool = True
 
     def slot(self, position: int) -> Slot:
-        """Where `position` lies."""
+        """The slot at `position`."""
         epoch, offset = divmod(position, sum(self.places))
         return Slot(position=position, epoch=epoch, row=_rows(self, epoch)[offset])
 
@@ -39,8 +39,8 @@ def order_of(
     """The order of a job's training rows.
 
     Args:
-        tasks: the task of each row; None where no column names it.
-        weights: by task. A task without one has the weight 1; with 0 its rows are left out. Without any
+        tasks: the task of each row; None if no column names it.
+        weights: by task. A task without one has the weight 1. The weight 0 leaves its rows out. Without any
             weights every row comes once an epoch.
     """
     if not weights or tasks is None:
@@ -54,7 +54,7 @@ def order_of(
 
 
 def places(total: int, weights: Sequence[float]) -> list[int]:
-    """`total` places in proportion to weights above 0, by largest remainders; at least one for each.
+    """Divide `total` places in proportion to weights above 0, by largest remainders; each gets at least one.
 
     Raises:
         ValueError: there are more weights than places.
@@ -80,7 +80,7 @@ def _rows(mixture: Mixture, epoch: int) -> tuple[int, ...]:
 
 
 def _coming(mixture: Mixture, task: int, epoch: int) -> Iterator[int]:
-    """The rows of a task from an epoch's first place on."""
+    """The rows of a task, from its first place in an epoch on."""
     rows = mixture.tasks[task]
     first, place = divmod(epoch * mixture.places[task], len(rows))
     for cycle in itertools.count(first):

@@ -1,4 +1,4 @@
-"""Writes `report.html` beside what a job has left. No fault of it fails a job: it shows other files."""
+"""Writes `report.html` beside a job's files. A fault in it fails no job: the page only shows other files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _log = logging.getLogger(__name__)
 
 
 def write(store: Store, layout: Layout, kind: str, decode: Decode | None) -> bool:
-    """Write the page of a job as its files are now; whether it could be. Blocking.
+    """Write the page of a job from its current files. Returns whether it was written. Blocking.
 
     Args:
         kind: `RLTrainingJob` or `RLEvalJob`.
@@ -26,7 +26,7 @@ def write(store: Store, layout: Layout, kind: str, decode: Decode | None) -> boo
         if html is None:
             return False
         store.put(layout.page, html.encode())
-    except Exception as error:  # whatever it is, the job's results stand without it
+    except Exception as error:  # whatever it is, the job's results are valid without the page
         text = f"{type(error).__name__}: {error}"
         logs.event(_log, "page-not-written", level=logging.WARNING, error=text)
         return False
@@ -34,7 +34,7 @@ def write(store: Store, layout: Layout, kind: str, decode: Decode | None) -> boo
 
 
 def page(files: RunFiles, kind: str, decode: Decode | None) -> str | None:
-    """The page; None of an evaluation that has no report yet."""
+    """The page; None for an evaluation that has no report yet."""
     if kind == names.EVAL_KIND:
         found = reading.evaluation(files, decode)
         return None if found is None else evaluation.page(found)

@@ -1,9 +1,9 @@
-"""Stops a job's training at a sign of collapse, until a person has it go on.
+"""Pauses a job's training at a sign of collapse, until a person resumes it.
 
-The coordinator decides, and says so in `status.pause`. From then on the learner gets no batch and no group
-begins; what runs may end. The operator stops the pods. It also says, in `status.resumedPause`, which pause a
-person has ended, and it does so while the job has no pods: a coordinator learns of it when it starts, and one
-that has paused a job stays so for as long as it lives.
+The coordinator decides, and writes `status.pause`. From then on the learner gets no batch and no group
+begins; what runs may end. The operator stops the pods. It writes into `status.resumedPause` which pause a
+person has ended, and does so while the job has no pods. So a coordinator learns of it at its start, and one
+that has paused a job keeps it paused as long as it lives.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ _log = logging.getLogger(__name__)
 
 
 def acting(collapse: CollapseSpec, raised: Sequence[Verdict]) -> list[Verdict]:
-    """Those of the signals that are raised which the job stops for, the gravest first."""
+    """The raised signals that pause the job, the most severe first."""
     if collapse.policy != "Pause":
         return []
     return [verdict for verdict in raised if verdict.signal.name in collapse.acted_upon]
 
 
 def unseen(found: Sequence[Verdict], last: st.Pause | None) -> list[Verdict]:
-    """Those of the signals that whoever resumed the last pause has not seen: raised since, or raised anew.
+    """The signals that the person who resumed the last pause has not seen: raised since, or raised again.
 
-    A signal that was raised then and still is has been seen. By its step alone it could not be told: a
-    validation may end, and raise its signal, long after the step that it is of.
+    A signal that was raised then and still is has been seen. Its step alone does not show that: a validation
+    may end, and raise its signal, long after its step.
     """
     if last is None:
         return [*found]
@@ -43,7 +43,7 @@ def unseen(found: Sequence[Verdict], last: st.Pause | None) -> list[Verdict]:
 def pause_of(
     job: Identity, step: int, new: Sequence[Verdict], found: Sequence[Verdict], now: datetime
 ) -> st.Pause:
-    """The pause at `step` for the `new` ones of the signals `found`."""
+    """The pause at `step`, because of the `new` signals among those `found`."""
     time = now.astimezone(UTC).replace(microsecond=0)
     return st.Pause(
         signal=new[0].signal.name.value,
@@ -61,26 +61,29 @@ def _named(found: Sequence[Verdict]) -> list[str]:
 
 
 class Pauses:
-    """Those of one job. `told` is what its status said when this process started."""
+    """The pauses of one job. `told` is its status at the start of this process."""
 
     def __init__(self, job: Identity, collapse: CollapseSpec, told: st.RLTrainingJobStatus) -> None:
         self._job = job
         self._collapse = collapse
         self.last = told.pause
-        """The last one, over or not."""
+        """The last pause, over or not."""
         self._seen = told.pause
-        """What a signal is to be held against; None also where the job has gone back to before it."""
+        """The pause that signals are compared with. None also if the job has gone back to before it."""
         self.holds = told.pause is not None and told.pause.time != told.resumed_pause
-        """Whether the job is paused. A predecessor may have paused it, and the operator be away."""
+        """Whether the job is paused. A predecessor may have paused it while the operator was away."""
 
     def begin(self, step: int) -> None:
-        """The job goes on from `step`. Where that is before the last pause, a person has gone back to an
-        older checkpoint, or steps were lost: they are taken anew, and a signal that they raise is new."""
+        """The job goes on from `step`.
+
+        If that is before the last pause, a person chose an older checkpoint, or steps were lost. Those steps
+        are taken again, and a signal that they raise is new.
+        """
         if self.last is not None and step < self.last.step:
             self._seen = None
 
     def look(self, step: int, raised: Sequence[Verdict], *, done: bool) -> None:
-        """Pause the job if it has to be. `done`: all of its steps are taken, and there is nothing to stop."""
+        """Pause the job if signals require it. `done`: all steps are taken, so there is nothing to pause."""
         found = acting(self._collapse, raised)
         if self.holds:
             self._add(found)
@@ -101,7 +104,7 @@ class Pauses:
         )
 
     def _add(self, found: Sequence[Verdict]) -> None:
-        """What is raised while the job is paused will have been seen by whoever resumes it."""
+        """Whoever resumes the job has seen the signals that were raised during the pause."""
         assert self.last is not None
         also = [name for name in _named(found) if name not in self.last.signals]
         if also:

@@ -1,4 +1,4 @@
-"""What lives the episodes of a training job: its agent, over servers that are chosen later."""
+"""Runs the episodes of a training job: its agent, over servers that are chosen later."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from headway_coordinator.sandboxes import Broker, Witness
 
 
 def episode_limits(spec: RLTrainingJobSpec, context_length: int) -> Limits:
-    """What bounds an episode of a job whose conversations may have so many tokens."""
+    """The bounds of an episode, in a job whose conversations may have `context_length` tokens."""
     return Limits(
         context_length=context_length,
         turns=spec.agent.turn_limit,
@@ -39,25 +39,25 @@ def episode_limits(spec: RLTrainingJobSpec, context_length: int) -> Limits:
 
 @dataclass
 class Players:
-    """Makes what lives episodes, for each set of servers that samples them."""
+    """Makes what runs episodes, for each set of servers that samples them."""
 
     job: JobConfig
     ready: Ready
     broker: Broker
     http: aiohttp.ClientSession
     server: GatewayServer
-    """Where agents outside this process call."""
+    """The gateway that agents outside this process call."""
     where: Where
     faults: Recurring
-    """Hears why episodes failed."""
+    """Collects why episodes failed."""
     budget: Budget
     """What the job may use."""
     judges: Judges = field(default_factory=Judges)
-    """Whom the environment may ask."""
+    """The judges that the environment may ask."""
     places: list[TurnLimiter] = field(default_factory=list)
-    """Of each set of servers."""
+    """The turn limiter of each set of servers."""
     relative: Relative = field(init=False)
-    """Rewards the episodes of a group against each other, where the environment does."""
+    """Rewards the episodes of a group against each other, if the environment does so."""
 
     def __post_init__(self) -> None:
         self.relative = Relative(self._rules, self.broker, self.judges, self.faults)
@@ -65,16 +65,16 @@ class Players:
     def on(
         self, fleet: Fleet, limiter: AdaptiveSemaphore, witness: Callable[[str], Witness] | None = None
     ) -> Run:
-        """What lives episodes that `fleet` samples, whose turns find place as `limiter` has it.
+        """A function that runs episodes sampled by `fleet`. `limiter` bounds their turns.
 
         Args:
-            witness: who notes what the sandbox of an episode answers, by the episode's id.
+            witness: given an episode's id, returns who notes what its sandbox answers.
         """
         self.places.append(TurnLimiter(limiter.follower()))
         return self.sharing(fleet, witness)
 
     def sharing(self, fleet: Fleet, witness: Callable[[str], Witness] | None = None) -> Run:
-        """The same, in another slot of the servers that are known last: turns share their places."""
+        """The same, in another weight slot of the servers added last. Their turns share the places."""
         places = self.places[-1]
         seconds = self.job.spec.rollout.timeout_seconds
         gateway = Gateway(self.ready.renderer, fleet, self.ready.context_length, seconds)
@@ -97,10 +97,13 @@ class Players:
 
     @property
     def limits(self) -> Limits:
-        """What bounds an episode."""
+        """The bounds of an episode."""
         return episode_limits(self.job.spec, self.ready.context_length)
 
     def _most_tokens(self) -> int | None:
-        """Most tokens of an episode: under a budget, of an agent whose own loop decides."""
+        """The most tokens of an episode.
+
+        Only an agent with its own loop has such a limit, and only under a budget.
+        """
         bounded = self.budget.bounded and self.job.spec.agent.turn_limit is None
         return self.limits.tokens if bounded else None

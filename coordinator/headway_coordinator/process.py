@@ -56,16 +56,16 @@ from headway_coordinator.spool import Spool
 from headway_wire.listening import listening
 
 LAST_WORD_SECONDS: Final = 600.0
-"""Longest it tries to write its last status: an API server that is upgraded is away for minutes."""
+"""How long it tries to write its last status: an API server may be away for minutes during an upgrade."""
 CLAIM_SECONDS: Final = 600.0
 HELD_SECONDS: Final = 60.0
-"""How often accelerator seconds go to the ledger: as often as the operator tells them."""
+"""How often accelerator seconds go to the ledger: as often as the operator reports them."""
 BUDGET_SECONDS: Final = 10.0
-"""How often what time costs is held against the budget."""
+"""How often the cost of time is checked against the budget."""
 HEARD_SECONDS: Final = 1.0
-"""How often it is looked whether there are any."""
+"""How often it looks for new accelerator seconds."""
 STORE_SECONDS: Final = 3600.0
-"""Longest a blocking step of the start may take: a model's files, or the spool of a long run."""
+"""A blocking step of the start may take so long: it loads a model's files, or the spool of a long run."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -73,7 +73,7 @@ _log = logging.getLogger(__name__)
 
 
 class Process(ABC):
-    """One process of one job."""
+    """The process that runs one job."""
 
     def __init__(
         self,
@@ -95,12 +95,12 @@ class Process(ABC):
     ) -> None:
         """
         Args:
-            begun: a predecessor got past the preflight, so what it could use was right, and may be again.
-            price_book: name of the ConfigMap that `spec.priceBook` asks for.
+            begun: a predecessor got past the preflight. So what it used was right, and may be again.
+            price_book: name of the ConfigMap in `spec.priceBook`.
             model: the job's base model; empty where there are several.
-            book: the price book where there is no ConfigMap.
+            book: the price book if there is no ConfigMap.
             budget: what the spec lets the job use.
-            before: what was said of the job when this process began.
+            before: the job's status when this process began.
         """
         self.layout = Layout(output.uri, job.namespace, job.name, job.uid)
         self._identity = job
@@ -120,35 +120,35 @@ class Process(ABC):
         )
         self._status = status_writer.Writer(sink, self.status, self._heard, self._written)
         self._stands = False
-        """A status of this process was written."""
+        """Whether a status of this process was written."""
         self._grant_read = True
-        """What the namespace grants could be read, or was not asked for."""
+        """Whether the namespace's grant could be read, or none was asked for."""
         self._budget_before = before.budget
         self._accelerators = before.accelerators
-        """Pods with accelerators, as they were heard of last."""
+        """Pods with accelerators, as last reported."""
         self._budget_said = [each for each in before.conditions if each.type in OF_BUDGET]
         self._enforcing = asyncio.Event()
-        """The budget is exhausted, or is so no more."""
+        """Set when the budget becomes exhausted, and when it no longer is."""
         self._held: Mapping[Holder, int] = {}
-        """Accelerator seconds, as they were heard last."""
+        """Accelerator seconds, as last reported."""
         self._counting_held = asyncio.Lock()
         self._preflight = st.Preflight(state="Running")
         self._model = model
         self._otlp: Otlp | None = None
         self._paged = False
-        """The report that people open was written."""
+        """Whether the report that people open was written."""
         self.fault: BaseException | None = None
-        """What ended a background task, and with it the process."""
+        """The error that ended a background task, and with it the process."""
 
     async def run(self) -> None:
-        """Live the whole job, from preflight to report.
+        """Run the whole job, from preflight to report.
 
         Raises:
-            JobError: something a person must mend.
+            JobError: something that a person must correct.
         """
         self._loop = asyncio.get_running_loop()
         async with AsyncExitStack() as stack:
-            # No server that is called may leave something that is sent to another.
+            # No server may set a cookie that is sent to another.
             jar = aiohttp.DummyCookieJar()
             session = aiohttp.ClientSession(connector=connector(), cookie_jar=jar)
             http = await stack.enter_async_context(session)
@@ -171,19 +171,19 @@ class Process(ABC):
 
     @abstractmethod
     def _app(self) -> web.Application:
-        """Probes, metrics, and whatever other processes of the job call."""
+        """Probes, metrics, and the routes for other processes of the job."""
 
     @abstractmethod
     async def _work(self, stack: AsyncExitStack, http: aiohttp.ClientSession) -> None:
-        """What the job is there for."""
+        """The job's work."""
 
     @abstractmethod
     def _samples(self) -> Iterator[Sample]:
-        """Everything `/metrics` shows but histograms."""
+        """Everything that `/metrics` shows except histograms."""
 
     @abstractmethod
     def _hear(self, heard: status_writer.Heard) -> None:
-        """Take up what others have written to the job."""
+        """Apply what others have written to the job."""
 
     def _heard(self, heard: status_writer.Heard) -> None:
         self._held = heard.held or self._held
@@ -195,8 +195,10 @@ class Process(ABC):
         self._hear(heard)
 
     def _take_grant(self, grant: Grant | Literal["unread"] | None) -> None:
-        """Take up what the namespace grants; where an operator of another version wrote it, what was granted
-        before stands."""
+        """Apply what the namespace grants.
+
+        If an operator of another version wrote it, the earlier grant remains.
+        """
         try:
             self._grant_read = grant != "unread"
             if grant != "unread":
@@ -210,17 +212,20 @@ class Process(ABC):
         self._open_budget()
 
     def _open_budget(self) -> None:
-        """Let groups begin, once it is known what was used before and what the namespace grants, and what a
-        predecessor said last is no longer in the status."""
+        """Let groups begin, once everything that bounds the budget is known.
+
+        The earlier usage and the namespace's grant must be read. The predecessor's budget must no longer be
+        in the status.
+        """
         if self._stands and self._ledger.loaded and self._grant_read:
             self._budget.open()
 
     def stop(self) -> None:
-        """Begin nothing more: the process is about to be cancelled."""
+        """Begin nothing more, because the process is about to be cancelled."""
         self._budget.close()
 
     async def _count_held(self) -> None:
-        """Write down now and then what accelerators were held, until cancelled."""
+        """Write the seconds of held accelerators to the ledger at intervals, until cancelled."""
         while True:
             if not (self._ledger.loaded and self._held):
                 await asyncio.sleep(HEARD_SECONDS)
@@ -236,11 +241,12 @@ class Process(ABC):
         self._status.changed()
 
     async def _enforce_budget(self) -> None:
-        """Reserve what time will cost, and fail the job where its budget is exhausted and says so, until
-        cancelled.
+        """Reserve what time will cost, until cancelled.
+
+        If the budget is exhausted and the spec says so, fail the job.
 
         Raises:
-            JobError: `BudgetExhausted`, where the job is to fail by that.
+            JobError: `BudgetExhausted`, if an exhausted budget fails the job.
         """
         while True:
             self._enforcing.clear()
@@ -254,7 +260,7 @@ class Process(ABC):
                     await self._enforcing.wait()
 
     async def _load_ledger(self) -> None:
-        """Read what was used before. From then on groups may begin, so what time will cost is reserved."""
+        """Read the earlier usage. Groups may begin from then on, so the cost of time is reserved."""
         await self._blocking(self._ledger.load)
         self._reserve_time()
         self._open_budget()
@@ -264,14 +270,14 @@ class Process(ABC):
         self._budget.reserve_time(worst_case(self._accelerators, counted, now))
 
     def _shown_budget(self) -> st.Budget | None:
-        """The budget as status shows it. What a predecessor said stands until the ledger is read."""
+        """The budget as the status shows it. It is the predecessor's until the ledger is read."""
         if self._ledger.loaded:
             return shown.status(self._budget)
         before = self._budget_before
         return None if before is None else before.model_copy(update={"closed": None})
 
     def _conditions_of_budget(self) -> list[Condition]:
-        """What is so of the budget, as old as it is."""
+        """The conditions of the budget, from what is known by now."""
         if not self._ledger.loaded:
             return self._budget_said
         fresh = shown.conditions(self._budget)
@@ -280,24 +286,24 @@ class Process(ABC):
         return self._budget_said
 
     async def _count_last(self) -> None:
-        """Write down what has been held by the end, as far as it is known, and export the bill."""
-        await self._status.flush()  # the answer tells what the operator has counted meanwhile
+        """Write the accelerator seconds that are known at the end, and export the bill."""
+        await self._status.flush()  # the answer has what the operator has counted meanwhile
         async with self._counting_held:
             await self._blocking(self._ledger.accelerators, self._held, time.time(), last=True)
         await self._export()
 
     async def _export(self) -> None:
-        """Write the bill in the forms that other tools read."""
+        """Write the bill in the formats that other tools read."""
         wanted = self._identity, self._store, self.layout, self._ledger, self._book
         try:
             days = await self._blocking(export.write, *wanted)
-        except JobError as error:  # the job need not fail for it: the segments are there
+        except JobError as error:  # the job need not fail, because the segments exist
             logs.event(_log, "not-exported", level=logging.WARNING, error=str(error))
         else:
             logs.event(_log, "exported", days=days)
 
     async def _export_daily(self) -> None:
-        """Do so when a day is over, until cancelled."""
+        """Export the bill at the end of each day, until cancelled."""
         day = datetime.now(UTC).date()
         while True:
             await asyncio.sleep(HELD_SECONDS)
@@ -317,19 +323,22 @@ class Process(ABC):
         self._paged = await self._blocking(page.write, self._store, self.layout, self._identity.kind, decode)
 
     async def _claimed(self, http: aiohttp.ClientSession, incarnation: int, url: str | None = None) -> Broker:
-        """A broker, which hands out sandboxes to this process and to none before it; without `url` the job's
-        own."""
+        """A broker that hands out sandboxes to this process, and no longer to its predecessors.
+
+        Without `url` it is the job's own.
+        """
         owner = f"{self._identity.name}-{incarnation}"
         on_tool = partial(self._exporter.observe, "sandbox/tool_call_seconds")
         broker = Broker(http, url or self._broker_url, self._keys[Key.COORDINATOR_TO_BROKER], owner, on_tool)
-        # The model took minutes to load: to claim what a successor holds would end that one.
+        # Loading the model took minutes. If a successor has begun meanwhile, a claim by this process would
+        # end the successor.
         await self._blocking(self._spool.refuse_superseded, incarnation)
         await broker.claim(CLAIM_SECONDS)
         return broker
 
     @property
     def _book(self) -> prices.PriceBook:
-        """The price book in force, for the job's model."""
+        """The current price book, for the job's model."""
         return self._books.now
 
     def _usage(self) -> st.Usage:
@@ -339,7 +348,7 @@ class Process(ABC):
         )
 
     async def _follow_prices(self) -> None:
-        """Take up each change of the price book; call it once the ledger is loaded."""
+        """Apply each change of the price book. Call it once the ledger is loaded."""
         await self._blocking(self._books.begin, self._ledger.used())
         while True:
             await asyncio.sleep(LOOK_SECONDS)
@@ -347,7 +356,7 @@ class Process(ABC):
                 self._status.changed()
 
     async def _last_word(self) -> None:
-        """The final status stands.
+        """Write the final status.
 
         Raises:
             JobError: `StatusNotWritten`, retriable.
@@ -357,7 +366,7 @@ class Process(ABC):
             raise JobError("StatusNotWritten", "the API server takes no status", permanent=False)
 
     def _checked(self, preflight: st.Preflight) -> None:
-        """A check is over. May be called from another thread."""
+        """A check has ended. May be called from another thread."""
         self._preflight = preflight
         self._loop.call_soon_threadsafe(self._status.changed)
 
@@ -371,7 +380,7 @@ class Process(ABC):
     def _send_traces(
         self, stack: AsyncExitStack, http: aiohttp.ClientSession, wanted: OtlpTracking | None
     ) -> None:
-        """Send traces of episodes from now on, where the spec asks for it."""
+        """Send traces of episodes from now on, if the spec asks for it."""
         if wanted is not None:
             self._otlp = Otlp(
                 http, wanted.endpoint, self._identity, {each.name: each.value for each in wanted.headers}
@@ -380,7 +389,7 @@ class Process(ABC):
             self._background(stack, self._otlp.run())
 
     def _background(self, stack: AsyncExitStack, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run `work` until the end; if it fails before, the whole process fails."""
+        """Run `work` until the end. If it fails earlier, the whole process fails."""
         main = asyncio.current_task()
         task = asyncio.create_task(work)
 
@@ -404,9 +413,9 @@ class Process(ABC):
 
 
 async def serve(process: Process, ended: Callable[[], None] = lambda: None) -> None:
-    """Run until the job is over, or until SIGTERM: what is durable is enough for a successor.
+    """Run until the job is over, or until SIGTERM: the durable state is enough for a successor.
 
-    `ended` is called then, before what still runs in threads is waited for.
+    `ended` is called then. Afterwards the process waits for what still runs in threads.
     """
     task = asyncio.ensure_future(process.run())
     loop = asyncio.get_running_loop()
@@ -429,6 +438,6 @@ async def serve(process: Process, ended: Callable[[], None] = lambda: None) -> N
 
 
 def is_superseded(error: BaseException | None) -> bool:
-    """Whether a process ends since another has taken its place: the status is that one's to write."""
+    """Whether a process ends because another has replaced it. The status then belongs to the other one."""
     found = job_error(error)
     return found is not None and found.termination.reason == SUPERSEDED

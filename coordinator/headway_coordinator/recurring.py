@@ -1,8 +1,10 @@
-"""What of a job's own parts fails again and again: its environment's methods and tools, and its agent. Pure.
+"""Finds the parts of a job that fail again and again: its environment's methods and tools, and its agent.
 
-Faults are alike when they are of the same method or tool, at the same line, whatever values their words hold.
-A cause stands once it has ended `RAISED` of the last `WINDOW` episodes, and until it has ended none of the
-last `CLEAR_AFTER`. One that has ended every episode so far, and enough of them, is hopeless.
+Pure.
+
+Two faults are alike if the same method or tool failed at the same line, whatever values their messages
+contain. A cause is standing from when it has ended `RAISED` of the last `WINDOW` episodes, until it has ended
+none of the last `CLEAR_AFTER`. A cause is hopeless if it has ended every episode so far, and enough of them.
 """
 
 from __future__ import annotations
@@ -21,13 +23,14 @@ WINDOW: Final = 64
 RAISED: Final = 3
 CLEAR_AFTER: Final = 32
 SHOWN: Final = 3
-"""Causes that a message tells of."""
+"""A message names so many causes."""
 ROUND: Final = (1, 2, 5)
 AGENT_FAILED: Final = "AgentFailed"
 HANGS: Final = "EnvironmentHangs"
 MENDED_APART: Final = ("spec.agent.http", "spec.suites[", "spec.environment.sandbox.resources")
-"""Fields of what ends no job: an agent's service is mended while it runs, a suite fails alone, and sandboxes
-may go with their nodes."""
+"""Causes with these fields end no job. An agent's service can be repaired while it runs, a suite fails alone,
+and sandboxes may be lost with their nodes.
+"""
 PLACE: Final = re.compile(r"\S+:\d+ in \S+")
 WHERE: Final = re.compile(r"(?P<where>.+?) (raised|returned|has not returned) ")
 DIGITS: Final = re.compile(r"\d+")
@@ -39,19 +42,22 @@ class Standing:
     """A cause that ends episodes."""
 
     cause: Cause
-    """As it was told last."""
+    """The latest report of it."""
     count: int
-    """Episodes that it has ended since it began to."""
+    """Episodes that it has ended since its first."""
 
     @property
     def words(self) -> str:
-        """For people. The count is a round one: a condition is not to be another at each episode."""
+        """A sentence for people.
+
+        The count is rounded, because the condition must not change at each episode.
+        """
         field = f"{self.cause.field}: " if self.cause.field else ""
         return f"{field}{self.cause.message}. It has ended {rounded(self.count)} episodes or more"
 
 
 def alike(cause: Cause) -> str:
-    """The same for every cause that is mended by the same change."""
+    """A key that is the same for every cause that the same change repairs."""
     if (found := WHERE.match(cause.message)) is None:
         return f"{cause.reason} {DIGITS.sub('#', cause.message)[:ALIKE_CHARACTERS]}"
     places = PLACE.findall(cause.message)
@@ -60,13 +66,13 @@ def alike(cause: Cause) -> str:
 
 
 def rounded(count: int) -> int:
-    """1, 2, 5, 10, 20, 50 and so on: the largest of them that is not above `count`."""
+    """1, 2, 5, 10, 20, 50 and so on: the largest of these that is not above `count`."""
     size = int(10 ** (len(str(count)) - 1))
     return max(step * size for step in ROUND if step * size <= count)
 
 
 class Recurring:
-    """The causes of one process's episodes, as these end."""
+    """The causes that ended one process's episodes."""
 
     def __init__(self) -> None:
         self._recent: deque[str | None] = deque(maxlen=WINDOW)
@@ -79,11 +85,11 @@ class Recurring:
         self._at_once = 1
 
     def hear(self, episode: str, cause: Cause) -> None:
-        """What of the job's own failed in an episode, by its id; `ended` follows."""
+        """Note what part of the job failed in an episode, by its id. A call of `ended` follows."""
         self._heard[episode] = cause
 
     def ended(self, episode: str, *, scored: bool, at_once: int = 1) -> bool:
-        """An episode ended; says whether what stands is another now.
+        """An episode ended. Returns whether the standing causes changed.
 
         Args:
             episode: its id.
@@ -109,18 +115,20 @@ class Recurring:
 
     @property
     def standing(self) -> list[Standing]:
-        """Causes that stand, those first that ended most."""
+        """The standing causes, those first that ended the most episodes."""
         known = (Standing(self._last[key], self._counts[key]) for key in self._standing)
         return sorted(known, key=lambda each: (-each.count, each.cause.message))
 
     @property
     def hopeless(self) -> Standing | None:
-        """What to give up by: enough episodes have ended that another one would not come through either."""
+        """The cause for which the job gives up: so many episodes have ended that another would fail too."""
         return self.of_most(max(LIKE_LIMIT, 2 * self._at_once))
 
     def of_most(self, least: int = RAISED) -> Standing | None:
-        """The worst cause, where such causes ended half of all episodes and `least` of them, and no episode
-        has come through yet."""
+        """The worst cause, if causes that end a job have stopped enough episodes.
+
+        They must have ended at least `least` episodes, and half of all. No episode may have succeeded yet.
+        """
         known = [each for each in self.standing if not (each.cause.field or "").startswith(MENDED_APART)]
         ended = sum(each.count for each in known)
         enough = ended >= least and 2 * ended >= self._ended
@@ -128,11 +136,11 @@ class Recurring:
 
 
 def told(standing: Iterable[Standing]) -> str:
-    """What a condition says of them."""
+    """What a condition says about the causes."""
     return "; ".join(each.words for each in [*standing][:SHOWN])
 
 
 def given_up(found: Standing, *, begun: bool) -> JobError:
-    """Why the job ends: nothing comes through. Of one that has `begun`, a restart may be better."""
+    """Why the job ends: every episode fails. If the job has `begun`, a restart may help."""
     text = f"{found.cause.message}. It ended the first {found.count} episodes, and none was scored"
     return JobError(found.cause.reason, text, field=found.cause.field, permanent=not begun)

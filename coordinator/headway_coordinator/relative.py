@@ -1,10 +1,10 @@
 """Rewards that the environment gives to the episodes of a group against each other (`group_reward`).
 
-One call a group, in a sandbox of its own. Groups of training rows alone, the preflight's among them: of
-held-out rows a reward that is relative to other tries says nothing, so these keep what `reward` said. A group
-that cannot be judged is tried again in a fresh sandbox, and then abandoned (`NotJudged`): no episode of it
-gets another reward, least of all a zero. The preflight judges a job by the reward that it trains on: the
-episodes of such a group are lost there.
+Each group takes one call, in a sandbox of its own. Only groups of training rows are rewarded so, including
+those of the preflight. Held-out rows keep what `reward` said, because a reward relative to other tries says
+nothing about them. A group that cannot be judged is tried again in a fresh sandbox, and then abandoned
+(`NotJudged`). No episode of it gets another reward, and never a zero. The preflight judges a job by the
+reward that it trains on, so there the episodes of such a group are lost.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from headway_coordinator.recurring import Recurring
 from headway_coordinator.sandboxes import ENTRYPOINT, Broker, Witness
 
 ATTEMPTS_SAID = 1500
-"""Characters of the last failure in the record of a group."""
+"""A group's record quotes so many characters of the last failure."""
 TOO_FEW = f"group_reward: fewer than {MIN_SCORED} episodes of the group are scored"
 
 
@@ -47,20 +47,20 @@ class Relative:
     judges: Judges
     faults: Recurring
     grouped: bool = False
-    """The environment rewards whole groups."""
+    """Whether the environment rewards whole groups."""
 
     def hear(self, first: ResetReply) -> None:
-        """A sandbox of the job says how it begins an episode, and whether it rewards groups."""
+        """Learn from a sandbox of the job whether its environment rewards groups."""
         self.grouped |= first.grouped
 
     def witnessed(self, by: Callable[[str], Witness]) -> groups.Relative:
-        """The same, with somebody who notes what is asked of judges, by the lease's name."""
+        """The same, with a witness that notes the questions to judges. `by` finds it by the lease's name."""
         return _Witnessed(self, self.broker.witnessed(by))
 
     async def judged(
         self, plan: groups.Plan, group: GroupRecord, attempts: range, broker: Broker | None = None
     ) -> GroupRecord:
-        """As `group.Relative` says. `broker`: leases the sandboxes, where it is another."""
+        """As in `group.Relative`. `broker` leases the sandboxes instead of the usual one."""
         scored = group.scored
         if plan.purpose not in (Purpose.TRAIN, Purpose.PREFLIGHT) or not self.grouped:
             return group
@@ -98,7 +98,7 @@ class Relative:
             async with plan.stop.guard():
                 await self.judges.ready()
                 async with (
-                    asyncio.timeout(2 * limit),  # for a sandbox, and for the judgement
+                    asyncio.timeout(2 * limit),  # one `limit` for a sandbox, and one for the judgement
                     broker.lease(lease, self.rules.sandbox_seconds, limit) as sandbox,
                 ):
 
@@ -118,7 +118,7 @@ class Relative:
         return reply.rewards
 
     def _check(self, reply: GroupReply, scored: list[EpisodeRecord]) -> None:
-        """Hold the rewards to what holds of any: raises InfraFault."""
+        """Check the rewards against the rules for any reward. Raises InfraFault."""
         if len(reply.rewards) != len(scored):
             said = f"the environment gave {len(reply.rewards)} rewards for {len(scored)} episodes of a group"
             raise InfraFault(said, Cause("GroupRewardsWrong", said, ENTRYPOINT))
@@ -134,17 +134,20 @@ class _Witnessed:
     broker: Broker
 
     async def judged(self, plan: groups.Plan, group: GroupRecord, attempts: range) -> GroupRecord:
-        """As `group.Relative` says."""
+        """As in `group.Relative`."""
         return await self.relative.judged(plan, group, attempts, self.broker)
 
 
 def leases_of(group_id: str) -> str:
-    """What the names of leases begin with in which a group is judged."""
+    """The prefix of the names of the leases in which a group is judged."""
     return f"{group_id}-group-"
 
 
 def lost(group: GroupRecord, said: str, cause: Cause | None = None) -> GroupRecord:
-    """A group of the preflight that was not judged, none of its episodes scored; any other as it is."""
+    """A preflight's group that was not judged, with none of its episodes scored.
+
+    Any other group is unchanged.
+    """
     if group.purpose is not Purpose.PREFLIGHT:
         return group
     reason = None if cause is None else cause.reason
@@ -157,7 +160,7 @@ def lost(group: GroupRecord, said: str, cause: Cause | None = None) -> GroupReco
 
 
 def told_of(episode: EpisodeRecord) -> GroupEpisode:
-    """An episode as the environment is shown it."""
+    """An episode as the environment sees it."""
     assert episode.reward is not None
     return GroupEpisode(
         messages=episode.messages,
@@ -176,7 +179,7 @@ def delivered(episode: EpisodeRecord) -> int:
 def rewarded(
     group: GroupRecord, rewards: list[GroupReward], told: list[Judgement], seconds: float
 ) -> GroupRecord:
-    """A group with its rewards for good. Each episode has an equal part of the sandbox's time."""
+    """A group with its final rewards. Each episode gets an equal part of the sandbox's time."""
     left = iter(rewards)
     share = seconds / len(rewards)
     episodes = [

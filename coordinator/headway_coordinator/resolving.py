@@ -18,16 +18,16 @@ NO_NAME: Final = "no line of the hosts file has this name"
 
 
 def hosts_file(environ: Mapping[str, str] = os.environ) -> Path | None:
-    """The file that stands for the DNS, where there is one."""
+    """The file that replaces the DNS, if there is one."""
     found = environ.get(names.ENV_HOSTS)
     return None if found is None else Path(found)
 
 
 async def addresses(host: str, file: Path | None) -> list[str]:
-    """Addresses behind a name.
+    """The addresses of a name.
 
     Raises:
-        socket.gaierror: EAI_NONAME where it has none, EAI_AGAIN where nobody can say.
+        socket.gaierror: EAI_NONAME if it has none, EAI_AGAIN if nobody can say.
     """
     if file is None:
         found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
@@ -46,7 +46,7 @@ def _listed(host: str, file: Path) -> list[str]:
 
 
 class HostsResolver(AbstractResolver):
-    """Resolves by the file, and what is not in it as ever."""
+    """Resolves names from the file, and all others by the DNS."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -55,13 +55,13 @@ class HostsResolver(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
-        """Read anew each time: a process that starts again may have another address."""
+        """Reads the file each time, because a process that starts again may have another address."""
         if not (found := _listed(host, self._file)):
             return await self._others.resolve(host, port, family)
         return [_result(host, address, port) for address in found]
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Does nothing, because it holds nothing."""
         await self._others.close()
 
 

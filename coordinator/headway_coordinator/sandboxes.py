@@ -57,23 +57,23 @@ PAUSE_SECONDS = 1.0
 
 Reply = TypeVar("Reply", bound=Record)
 Timed = Callable[[float], None]
-"""Told how many seconds something took."""
+"""Called with the seconds that something took."""
 
 _log = logging.getLogger(__name__)
 
 
 class Nothing(Record):
-    """An answer that says no more than that it is one."""
+    """An answer that only confirms."""
 
 
 class Tools(Protocol):
-    """Whatever carries out tool calls: the episode's sandbox."""
+    """Carries out tool calls: the episode's sandbox."""
 
     async def tool(self, name: str, arguments: dict[str, Any]) -> ToolReply: ...
 
 
 class Witness(Protocol):
-    """Whoever notes what a sandbox answered."""
+    """Notes what a sandbox answered."""
 
     def began(self, reply: ResetReply) -> None: ...
 
@@ -101,7 +101,7 @@ class Sandbox:
         self.calling: str | None = None
         """The tool that is being called."""
         self.clock = EpisodeClock()
-        """Notes how long tools take; the episode's takes its place."""
+        """Notes how long tools take. The episode's clock replaces it."""
 
     async def reset(self, row: dict[str, Any], seed: int) -> ResetReply:
         """Put the environment in its first state."""
@@ -131,7 +131,7 @@ class Sandbox:
         return await self._post("agent", body, AgentState)
 
     async def agent_wait(self, seconds: float) -> AgentState:
-        """How the agent fares, once it has ended or after so many seconds."""
+        """The agent's state, once it has ended or after so many seconds."""
         body = AgentWait(seconds=seconds)
         return await self._post("agent/wait", body, AgentState)
 
@@ -146,7 +146,7 @@ class Sandbox:
     ) -> FinishReply:
         """Have the environment judge the episode, and what its agent reported of it.
 
-        With `judges` it may ask them: `questions` and `answer` are to be called meanwhile.
+        With `judges` the environment may ask them. Call `questions` and `answer` meanwhile.
         """
         body = FinishRequest(
             messages=messages,
@@ -159,7 +159,7 @@ class Sandbox:
         return await self._post("finish", body, FinishReply)
 
     async def probe(self, destinations: Sequence[Destination]) -> ProbeReply:
-        """What the sandbox reaches."""
+        """What the sandbox can reach."""
         places = [each.model_dump(include={"address", "port", "protocol"}) for each in destinations]
         return await self._post("probe", ProbeRequest(destinations=places), ProbeReply)
 
@@ -168,7 +168,7 @@ class Sandbox:
         return await self._post("group", body, GroupReply)
 
     async def questions(self, seconds: float) -> list[Question]:
-        """What the environment asks of judges: new questions, or none within so many seconds."""
+        """What the environment asks of judges: new questions, or none after so many seconds."""
         try:
             found = await self._post("judge/questions", QuestionWait(seconds=seconds), Questions)
         except InfraFault as fault:
@@ -181,7 +181,7 @@ class Sandbox:
         return found.questions
 
     async def answer(self, question: int, answer: Any) -> None:
-        """Bring it an answer."""
+        """Send the environment the answer to a question."""
         await self._post("judge/answer", Answer(id=question, answer=answer), Nothing)
 
     async def _post(self, path: str, body: Record, kind: type[Reply]) -> Reply:
@@ -206,7 +206,7 @@ class Sandbox:
             raise fault(f"sandbox {self.lease.pod}: {error}", self._lost(path, error)) from error
 
     def _lost(self, path: str, error: Unreachable) -> Cause | None:
-        """What a sandbox may have gone by that broke off while a tool ran: the tool, or its node."""
+        """Why a sandbox may have been lost while a tool ran: the tool's memory use, or its node."""
         if path != "tool" or error.answered or isinstance(error.__cause__, TimeoutError):
             return None
         said = f"the sandbox ended while tool {self.calling} ran: it may have used up its memory"
@@ -214,7 +214,7 @@ class Sandbox:
 
 
 async def pool_of(brokers: Sequence[Broker]) -> PoolState:
-    """The pools of several brokers as one, with the first problem that one of them has."""
+    """The pools of several brokers as one, with the first problem that any of them has."""
     pools = [await broker.pool() for broker in brokers]
     return PoolState(
         ready=sum(pool.ready for pool in pools),
@@ -225,7 +225,10 @@ async def pool_of(brokers: Sequence[Broker]) -> PoolState:
 
 
 class Broker:
-    """Leases of sandboxes, in the name of one coordinator process. `on_tool`: a tool call was answered."""
+    """Leases of sandboxes, in the name of one coordinator process.
+
+    `on_tool` is called at each answered tool call.
+    """
 
     def __init__(
         self,
@@ -243,13 +246,13 @@ class Broker:
         self._witness: Callable[[str], Witness | None] = lambda episode_id: None
 
     def witnessed(self, by: Callable[[str], Witness]) -> Broker:
-        """The same leases, with somebody who notes what the sandbox of each episode answers."""
+        """The same leases, with a witness that notes what the sandbox of each episode answers."""
         seen = copy.copy(self)
         seen._witness = by
         return seen
 
     async def claim(self, deadline: float) -> None:
-        """Announce this process, and so free what its predecessor held. Asks again for `deadline` seconds.
+        """Announce this process, which frees what its predecessor held. Asks again for `deadline` seconds.
 
         Raises:
             JobError: `BrokerUnavailable`, retriable.
@@ -273,8 +276,8 @@ class Broker:
         """The pool as the broker sees it.
 
         Raises:
-            Refused: the broker says no.
-            Unreachable: it says nothing, or nothing that is a pool.
+            Refused: the broker refuses.
+            Unreachable: it does not answer, or its answer is not a pool.
         """
         return self._understood(await self._call("GET", "pool"), PoolState)
 
@@ -285,7 +288,7 @@ class Broker:
         `timeout` bounds each later call to the sandbox; the caller bounds the wait for the lease.
 
         Raises:
-            InfraFault: the broker refuses for good, or cannot be reached.
+            InfraFault: the broker refuses permanently, or cannot be reached.
             JobError: `Superseded`: another coordinator has claimed the sandboxes.
         """
         request = LeaseRequest(lease=episode_id, owner=self._owner, deadline_seconds=deadline_seconds)

@@ -14,10 +14,10 @@ T = TypeVar("T")
 
 
 class SerialExecutor:
-    """Runs calls in one thread, in the order they were made, each for as long as it takes.
+    """Runs calls in one thread, in the order in which they were made, each to its end.
 
-    A caller that is cancelled does not end its call: the thread goes on, and what comes after waits for it.
-    A call that had not begun by then is never made.
+    Cancelling a caller does not end its call: the thread goes on, and later calls wait for it. A call that
+    had not begun by then is never made.
     """
 
     def __init__(self) -> None:
@@ -26,12 +26,12 @@ class SerialExecutor:
 
     @property
     def busy(self) -> float:
-        """Seconds for which the call that runs has run; 0 where none does."""
+        """Seconds that the current call has taken; 0 if none runs."""
         since = self._since
         return 0.0 if since is None else time.monotonic() - since
 
     async def __call__(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """What `call` returns or raises. It must end by itself, as one to the artifact store does."""
+        """What `call` returns or raises. The call must end by itself, as calls to the artifact store do."""
         return await asyncio.get_running_loop().run_in_executor(
             self._thread, self._timed, partial(call, *args, **kwargs)
         )

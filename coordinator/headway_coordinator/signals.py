@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 class Signals:
-    """Those of one job. `told`: what a predecessor said, which stands until as much is known here."""
+    """The signals of one job. `told`: a predecessor's conditions, shown until this process knows as much."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Signals:
         self._states = self._by_name()
 
     def recall(self, step: int, figures: Figures) -> None:
-        """A step that a predecessor has told of already."""
+        """Add a step that a predecessor has reported already."""
         self._watch.step(step, figures)
         self._states = self._by_name()
 
@@ -55,12 +55,12 @@ class Signals:
         self._say(step)
 
     def changed(self, step: int, spec: RLTrainingJobSpec) -> None:
-        """From a step on the job is another one, since a remedy was taken."""
+        """A remedy changed the job from a step on."""
         self._watch.changed(step, job_of(spec))
         self._states = self._by_name()
 
     def history(self, name: str) -> dict[int, float]:
-        """A figure of steps, as far as it is known and kept."""
+        """A figure by step, for the steps that are known and kept."""
         return self._watch.figures(name)
 
     @property
@@ -70,21 +70,24 @@ class Signals:
 
     @property
     def raised(self) -> list[Verdict]:
-        """Signals that are raised, the gravest first."""
+        """The raised signals, the most severe first."""
         return [verdict for verdict in self._watch.verdicts() if verdict.standing.state == "Raised"]
 
     def status(self) -> list[st.Signal]:
-        """`status.signals`: the worst first; those of which nothing is known last, where there is room."""
+        """`status.signals`: the worst first. Signals without data come last, if there is room."""
         return [shown(verdict) for verdict in self._watch.verdicts()[:SHOWN_MOST]]
 
     def condition(self, failing: Sequence[Standing] = ()) -> Condition:
-        """Healthy; `failing` is what ends episodes. Equal to what was said before where nothing changed."""
+        """The condition Healthy; `failing` is what ends episodes.
+
+        It equals the previous one if nothing changed.
+        """
         merged = merge(self._told, [healthy(self._watch.verdicts(), failing)])
         self._told = merged
         return merged[-1]
 
     def samples(self) -> Iterator[Sample]:
-        """State, number and threshold of each signal of which something is known."""
+        """State, number and threshold of each signal that has data."""
         for verdict in self._watch.verdicts():
             which, standing = {"signal": verdict.signal.name.value}, verdict.standing
             if standing.state == "Unknown" or standing.reading is None:
@@ -94,9 +97,10 @@ class Signals:
             yield Sample("signal/threshold", standing.reading.threshold, which)
 
     def figures(self, clock: Literal["step", "validation"]) -> Figures:
-        """The states as MLflow gets them, by `signal/state/<name>`, of signals that are judged by `clock`.
+        """The states for MLflow, as `signal/state/<name>`, of the signals that `clock` judges.
 
-        What a validation says is logged with it, for no step may follow. So MLflow has every last state.
+        A validation's states are logged with the validation, because no step may follow. So MLflow has every
+        last state.
         """
         return {
             f"signal/state/{verdict.signal.name.value}": STATE_VALUES[verdict.standing.state]
@@ -112,7 +116,7 @@ class Signals:
         }
 
     def _say(self, step: int) -> None:
-        """Log each change that somebody may want to find again."""
+        """Log each change that somebody may want to find later."""
         now = self._by_name()
         for verdict in self._watch.verdicts():
             name, state = verdict.signal.name.value, verdict.standing.state
@@ -140,7 +144,7 @@ def shown(verdict: Verdict) -> st.Signal:
 
 
 def number(reading: Reading) -> str:
-    """A signal's number with its interval, where it has one."""
+    """A signal's number, with its interval if it has one."""
     value = st.decimal(reading.value, DIGITS)
     if reading.low is None or reading.high is None:
         return value
@@ -148,7 +152,7 @@ def number(reading: Reading) -> str:
 
 
 def message(verdict: Verdict) -> str:
-    """What was seen, and, where that is bad, the first thing to change."""
+    """What was seen. If it is bad, also the first thing to change."""
     reading = verdict.standing.reading
     if reading is None:
         return ""
@@ -158,7 +162,7 @@ def message(verdict: Verdict) -> str:
 
 
 def healthy(verdicts: Sequence[Verdict], failing: Sequence[Standing] = ()) -> Condition:
-    """The condition Healthy: its reason is that episodes fail, or the gravest signal that is raised."""
+    """The condition Healthy. Its reason is that episodes fail, or the most severe raised signal."""
     raised = [verdict for verdict in verdicts if verdict.standing.state == "Raised"]
     said = [told(failing)] if failing else []
     said += [f"{each.signal.name.value}: {message(each)}" for each in raised]
@@ -168,5 +172,5 @@ def healthy(verdicts: Sequence[Verdict], failing: Sequence[Standing] = ()) -> Co
     known = sum(verdict.standing.state != "Unknown" for verdict in verdicts)
     if not known:
         return condition(ConditionType.HEALTHY, None, Reason.PENDING, "no step says enough yet")
-    # No numbers: the condition would be another at every step.
+    # The message has no numbers. Otherwise the condition would change at every step.
     return condition(ConditionType.HEALTHY, True, Reason.NO_SIGNAL_RAISED, "no sign of collapse is raised")

@@ -1,9 +1,9 @@
-"""Finished groups in the artifact store: durable before the learner may see them, until it has acknowledged.
+"""Finished groups in the artifact store: durable before the learner may see them, and kept after that.
 
-Nothing is deleted: the spool is also the record of every trajectory. What was taken is read from the
-learner's own step reports. A learner that resumed at an older step has written that step's report anew, in a
-newer incarnation: the steps beyond it are undone. A finished validation is read back from its summary, which
-stands as long as the groups in the store are the ones that it was made of.
+Nothing is deleted: the spool is also the record of every trajectory. The learner's own step reports show
+which groups were taken. A learner that resumed at an older step has written that step's report again, in a
+newer incarnation. The steps beyond it are undone. A finished validation is read back from its summary. The
+summary is valid as long as the store has exactly the groups that it was made of.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ MOST_DIGEST: Final = 64
 
 
 def encode(group: GroupRecord) -> bytes:
-    """As it is stored; equal groups are equal bytes."""
+    """The stored form. Equal groups have equal bytes."""
     return gzip.compress(group.model_dump_json().encode(), compresslevel=5, mtime=0)
 
 
@@ -56,24 +56,25 @@ class Replay:
     """What a coordinator finds when it starts."""
 
     reports: list[StepReport] = field(default_factory=list)
-    """Step reports that stand, oldest first."""
+    """Step reports that are still valid, oldest first."""
     waiting: list[GroupRecord] = field(default_factory=list)
     """Spooled training groups that no step has taken, in data order."""
     undone: list[StepReport] = field(default_factory=list)
-    """Reports of steps beyond the newest that stands, oldest first: a rollback undid them."""
+    """Reports of steps beyond the newest valid one, oldest first: a rollback undid them."""
     last: list[GroupRecord] = field(default_factory=list)
-    """Groups of the newest step that has any."""
+    """The groups of the newest step that has any."""
     validations: dict[int, list[GroupRecord]] = field(default_factory=dict)
-    """Validation groups by step; of one id there may be several, of which at most one is answered. Of a step
-    with a summary, only those of which nothing was scored."""
+    """Validation groups by step. An id may have several, of which at most one is answered. A step with a
+    summary has only groups without a scored episode.
+    """
     summaries: dict[int, Summary] = field(default_factory=dict)
     """Finished validations by step."""
     known: Known = field(default_factory=Known)
-    """What was decided about the running job."""
+    """The decisions about the running job."""
 
     @property
     def taken(self) -> set[str]:
-        """Ids of the groups the learner has taken."""
+        """Ids of the groups that the learner has taken."""
         return {group for report in self.reports for group in report.groups}
 
 
@@ -86,22 +87,25 @@ class Spool:
 
     @property
     def decided(self) -> Journal:
-        """What was decided about the running job."""
+        """The decisions about the running job."""
         return Journal(self._store, self._layout)
 
     def put(self, group: GroupRecord) -> GroupRecord:
-        """Make a group durable; returns what stands, which is an earlier writing where there is one."""
+        """Make a group durable.
+
+        Returns the stored group, which is an earlier one of that name if there is one.
+        """
         uri = self._uri(group)
         return group if self._store.put_new(uri, encode(group)) else next(self._groups([uri]))
 
     def give_up(self, group: GroupRecord, why: Abandoned) -> GroupRecord:
-        """Have a group that stands stand as abandoned, with all that it holds; returns it so."""
+        """Mark a stored group as abandoned, keep its content, and return it."""
         group = group.model_copy(update={"abandoned": why})
         self._store.put(self._uri(group), encode(group))
         return group
 
     def replay(self) -> Replay:
-        """Read everything back, but for the groups that a summary stands for."""
+        """Read everything back, except the groups that a summary covers."""
         reports, undone = standing(self._reports())
         listed = self._validation_groups()
         summaries = self._summaries(listed, reports[-1].step if reports else -1)
@@ -126,8 +130,10 @@ class Spool:
         )
 
     def baseline(self) -> list[GroupRecord]:
-        """The groups of baseline episodes that the preflight has sampled, those of which nothing was scored
-        included; of one id there may be several, of which at most one is answered."""
+        """The preflight's groups of baseline episodes, including those without a scored episode.
+
+        An id may have several, of which at most one is answered.
+        """
         failed = self._groups(self._written(self._layout.failed_groups))
         answered = self._groups(self._written(self._layout.preflight_groups))
         return [*answered, *(group for group in failed if group.purpose is Purpose.PREFLIGHT)]
@@ -137,50 +143,51 @@ class Spool:
         return [*self._groups(self._written(self._layout.evaluation_groups(candidate)))]
 
     def tested(self) -> list[GroupRecord]:
-        """The groups of a training job's test split, those of which nothing was scored included."""
+        """The groups of a training job's test split, including those without a scored episode."""
         answered = self._groups(self._written(self._layout.all_evaluation_groups))
         return [*answered, *self.unanswered()]
 
     def unanswered(self) -> list[GroupRecord]:
-        """The groups of all candidates of which nothing was scored; of one id there may be several."""
+        """The groups of all candidates without a scored episode. An id may have several."""
         failed = self._groups(self._written(self._layout.failed_groups))
         return [group for group in failed if group.purpose is Purpose.EVALUATION]
 
     def rows_digest(self, digest: str) -> str:
-        """The digest of the rows that the job began with: of the first start that says one."""
+        """The digest of the rows that the job began with, as the first start wrote it."""
         uri = self._layout.rows_digest
         if self._store.put_new(uri, digest.encode()):
             return digest
         return self._store.get(uri)[:MOST_DIGEST].decode(errors="replace")
 
     def conclude(self, summary: Summary) -> None:
-        """Keep what a validation came to. Its groups, and their usage, are in the store already.
+        """Store a validation's summary. Its groups, and their usage, are in the store already.
 
-        A validation of a step that a rollback takes anew may come to more: the later summary stands.
+        If a rollback takes the step again, its validation may differ: the later summary replaces the earlier
+        one.
         """
         self._store.put(self._layout.validation(summary.step), summary.model_dump_json().encode())
 
     def keep(self, report: StepReport) -> None:
-        """Keep a step's report for as long as the job's folder, whoever has written it first."""
+        """Keep a step's report as long as the job's folder. The first writer wins."""
         self._store.put_new(self._layout.step_history(report.step), report.model_dump_json().encode())
 
     def keep_figures(self, found: BatchFigures) -> None:
-        """Keep what a step's batch came to, so that a restart need not read its groups."""
+        """Store the figures of a step's batch, so that a restart need not read its groups."""
         uri = self._layout.batch_figures(found.step)
         self._store.put(uri, found.model_dump_json().encode())
 
     def figures(self) -> dict[int, BatchFigures]:
-        """What batches came to, as far as it was kept, by the step that they made."""
+        """The stored figures of batches, by the step that they made."""
         uris = self._written(self._layout.all_batch_figures, NUMBERED)
         found = read_each(self._store, uris, partial(parsed, BatchFigures))
         return {each.step: each for each in found}
 
     def batch_of(self, report: StepReport) -> list[GroupRecord]:
-        """The groups that a step was made of, in the order of its report."""
+        """The groups of a step, in the order of its report."""
         return [*self._groups([*map(self._layout.train_group, report.groups)])]
 
     def taken(self, group: str) -> GroupRecord | None:
-        """A group that a step has taken; None where it is not there any more."""
+        """A group that a step has taken; None if it is not there any more."""
         try:
             return next(self._groups([self._layout.train_group(group)]))
         except NotFound:
@@ -191,15 +198,15 @@ class Spool:
         return bool(self._store.list(weights.uri))
 
     def latest(self) -> PolicyVersion | None:
-        """Version of the newest step that stands; None before the learner has taken any."""
+        """Version of the newest valid step; None before the learner has taken any."""
         reports, _ = standing(self._reports())
         return reports[-1].version if reports else None
 
     def incarnation(self) -> int:
-        """Number of this coordinator process: one more than any before it, whichever of them still live.
+        """The number of this coordinator process: one more than any before it, alive or not.
 
         Raises:
-            JobError: `BucketUnavailable`: this is the first that a coordinator writes.
+            JobError: `BucketUnavailable`: this is a coordinator's first write.
         """
         try:
             number = len(self._store.list(self._layout.incarnations))
@@ -210,17 +217,20 @@ class Spool:
         return number
 
     def describe(self, job: Identity) -> None:
-        """Keep which job it is, with its spec as it is now: whoever reads the run later has no API server.
+        """Store the job's identity and its current spec, because later readers of the run have no API server.
 
-        What may hold a secret is left out: more people read a bucket than a custom resource.
+        Fields that may hold a secret are left out: more people read a bucket than a custom resource.
         """
         found = public(job.model_dump(mode="json", by_alias=True, exclude_none=True))
         self._store.put(self._layout.job, json.dumps(found).encode())
 
     def refuse_superseded(self, incarnation: int) -> None:
-        """To be called before anything is written that a successor would take for its own.
+        """Refuse to go on if a successor exists.
 
-        A successor has its number before it claims the sandboxes, so whatever it brings on here comes after.
+        Call it before each write that a successor would mistake for its own.
+
+        A successor takes its number before it claims the sandboxes. So everything that it starts comes after
+        that.
 
         Raises:
             JobError: `Superseded`: there is a coordinator newer than `incarnation`.
@@ -248,7 +258,7 @@ class Spool:
         return by_number(self._written(folder), folder)
 
     def _summaries(self, groups: Mapping[int, Sequence[str]], newest: int) -> dict[int, Summary]:
-        """Those that stand for these groups, up to the newest step: a later one is validated again."""
+        """The summaries that cover these groups, up to the newest step. A later step is validated again."""
         uris = self._written(self._layout.validations, NUMBERED)
         found = [*filter(None, map(_summary, get_each(self._store, uris)))]
         return {
@@ -264,11 +274,11 @@ class Spool:
         return written(self._store.list(folder), folder, names)
 
     def _durable(self, last: StepReport) -> int:
-        """The newest durable step: what the learner has made so since it took the last one counts."""
+        """The newest durable step. Steps that became durable after the last report count too."""
         try:
             pointed_to = pointed(self._store.get(self._layout.latest))
         except (NotFound, OutOfBounds):
-            # NotFound, or nothing that can be read: the learner, which resumes there, says so.
+            # It is missing or unreadable. The learner resumes there and reports the error.
             return last.durable
         return min(pointed_to, last.step)
 
@@ -278,7 +288,7 @@ class Spool:
 
 
 def _summary(data: bytes) -> Summary | None:
-    """A summary as it was stored; None where another version of this program wrote it otherwise."""
+    """A stored summary; None if another version of this program wrote it in another form."""
     try:
         return parsed(Summary, data)
     except OutOfBounds:

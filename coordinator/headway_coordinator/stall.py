@@ -1,4 +1,4 @@
-"""Why a job that does not go forward does not: names the part it waits for."""
+"""Why a job makes no progress: names the part that it waits for."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from headway_coordinator.recurring import Recurring, told
 from headway_coordinator.training import Training
 
 AFTER_SECONDS = 120.0
-"""Patience with what answers soon or not at all."""
+"""Patience with a part that answers soon or not at all."""
 LEARNER_SECONDS = 1800.0
 """Patience with a learner that trains: as long as one of its ranks may keep the others waiting."""
 STORE_SECONDS = 60.0
-"""A write to the artifact store that takes longer is one that waits for it."""
+"""A write to the artifact store that takes longer counts as a wait for the store."""
 CHECK_SECONDS = 5.0
 
 
@@ -27,7 +27,7 @@ class Culprit(NamedTuple):
 
     words: str
     patience: float
-    """Seconds for which it may keep the job waiting before anything is wrong."""
+    """The part may keep the job waiting for so many seconds before anything is wrong."""
 
 
 def blocker(training: Training, router: Router, pool: PoolState | str, episode_seconds: float) -> Culprit:
@@ -60,7 +60,7 @@ def blocker(training: Training, router: Router, pool: PoolState | str, episode_s
 def of_episodes(
     router: Router, pool: PoolState | str, faults: Recurring, running: int, episode_seconds: float
 ) -> Culprit:
-    """What has to move where episodes run and none ends; arguments as of `blocker`.
+    """The part that has to move if episodes run and none ends. Arguments as for `blocker`.
 
     Args:
         faults: why episodes failed.
@@ -79,13 +79,13 @@ def of_episodes(
 
 
 class Watch:
-    """Looks every few seconds whether the job moves.
+    """Checks every few seconds whether the job makes progress.
 
     Args:
-        idle: seconds for which nothing has gone forward; None of a job that is over.
+        idle: seconds without progress; None if the job is over.
         blame: who has to move next, given the broker's answer or why there is none.
         pool: asks the broker.
-        changed: told when `stalled` has changed.
+        changed: called when `stalled` has changed.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Watch:
         self.stalled: str | None = None
 
     async def run(self) -> None:
-        """Keep `stalled` true, until cancelled."""
+        """Keep `stalled` up to date, until cancelled."""
         while True:
             found = await self._look()
             if found != self.stalled:

@@ -1,4 +1,4 @@
-"""Where a job stands: what `training` changes, and status, metrics and the learner's API show."""
+"""The state of a job: `training` changes it; status, metrics and the learner's API show it."""
 
 from __future__ import annotations
 
@@ -16,47 +16,49 @@ from headway_api.records import GroupRecord, StepReport, WeightsManifest
 from headway_api.staleness import idle_steps, newest_return
 
 FinishedWhy = Literal["MaxSteps", "MaxEpochs", "BudgetExhausted"]
-"""Why a job that has ended well has no further step."""
+"""Why a job that succeeded has no further step."""
 
 
 @dataclass(frozen=True)
 class Tested:
-    """What the test split said at the end."""
+    """The result on the test split."""
 
     step: int
-    """Whose weights were judged."""
+    """The step whose weights were judged."""
     rows: int
     compared: Comparison
-    """Of `tuned` with `base`, the untrained weights, where those were kept."""
+    """`tuned` compared with `base`, the untrained weights, if those are stored."""
 
 
 @dataclass
 class State:
-    """Changed on the event loop only."""
+    """Changes on the event loop only."""
 
     reports: list[StepReport] = field(default_factory=list)
     evaluations: dict[int, Evaluation] = field(default_factory=dict)
-    """Validations that are complete, by step."""
+    """Complete validations, by step."""
     scores: dict[int, Mapping[int, Sequence[float]]] = field(default_factory=dict)
-    """Of each of them, what every try on every row scored."""
+    """By validated step and by row: the score of every try."""
     score: tuple[int, str] | None = None
-    """Step of a validation, and its mean external score with half the width of the interval, in words."""
+    """The step of a validation, and its mean external score with half the interval's width, as text."""
     last_batch: list[GroupRecord] = field(default_factory=list)
-    """What the last step with groups was made from; empty before any."""
+    """The groups of the last step that had any; empty before that."""
     tested: Tested | None = None
     """The judgement on the test split, once there is one."""
     finished: FinishedWhy | None = None
     exported: bool = False
-    """The folder of the newest step's weights holds all of them, though they were not published whole."""
+    """Whether the folder of the newest step's weights holds all of them, though they were not published
+    whole.
+    """
     evaluating: int | None = None
-    """Step whose validation runs now."""
+    """The step whose validation runs now."""
     updated_at: datetime = field(default_factory=lambda: datetime.now(UTC))
-    """When anything last went forward: a start of this process, a scored episode, a group, a step."""
+    """When there was progress last: a start of this process, a scored episode, a group or a step."""
     moved_at: float = field(default_factory=time.monotonic)
-    """The same moment, monotonic."""
+    """The same moment, in monotonic seconds."""
 
     def moved(self) -> None:
-        """Something went forward."""
+        """Note progress."""
         self.updated_at, self.moved_at = datetime.now(UTC), time.monotonic()
 
     in_flight: Counter[str] = field(default_factory=Counter)
@@ -64,15 +66,15 @@ class State:
     ended: Counter[tuple[str, str]] = field(default_factory=Counter)
     """Episodes of this process that ended, by outcome and purpose."""
     retried: Counter[str] = field(default_factory=Counter)
-    """Those of them that were started again after an InfraError, by purpose."""
+    """Ended episodes that were started again after an InfraError, by purpose."""
     abandoned: Counter[str] = field(default_factory=Counter)
-    """Groups that this process gave up, by reason."""
+    """Groups that this process abandoned, by reason."""
     discarded: Counter[str] = field(default_factory=Counter)
-    """Tokens of this process's groups that were used for nothing, by why."""
+    """Tokens of this process's groups that nothing was trained on, by reason."""
 
     @property
     def durable(self) -> bool:
-        """Whether the newest step has a whole checkpoint."""
+        """Whether the newest step has a complete checkpoint."""
         return bool(self.reports) and self.reports[-1].durable == self.step
 
     @property
@@ -81,12 +83,12 @@ class State:
         return [evaluation.step for evaluation in ranked(self.evaluations.values())]
 
     def weights(self, step: int) -> WeightsManifest:
-        """What the learner published of a step that was taken."""
+        """The weights that the learner published for a step that was taken."""
         return next(report.weights for report in reversed(self.reports) if report.step == step)
 
     @property
     def in_force(self) -> InForce:
-        """What the next step is trained under, if nothing is changed."""
+        """The settings of the next step, if nothing changes."""
         return self.reports[-1].in_force if self.reports else InForce()
 
     @property
@@ -101,11 +103,13 @@ class State:
 
     @property
     def went_back(self) -> int:
-        """The newest step that went back to older weights: what was sampled before is of a policy that is
-        gone. 0 before any."""
+        """The newest step that went back to older weights.
+
+        The policy that sampled earlier groups is gone. 0 before any.
+        """
         return newest_return(self.reports)
 
     @property
     def step(self) -> int:
-        """Steps taken; -1 before the learner has announced its untrained weights."""
+        """The last step taken; -1 before the learner has announced its untrained weights."""
         return self.reports[-1].step if self.reports else -1

@@ -26,7 +26,7 @@ from headway_coordinator.stored_job import WRITE_SECONDS, StoredJob
 
 LEAST_SECONDS = 2.0
 HEAR_SECONDS = 30.0
-"""A status that does not change is written again after so long, for the answer says what others wrote."""
+"""An unchanged status is written again after so long, because the answer shows what others wrote."""
 Status = RLTrainingJobStatus | RLEvalJobStatus
 
 _log = logging.getLogger(__name__)
@@ -39,28 +39,30 @@ class Heard:
     replicas: int | None = None
     """spec.rollout.replicas; it may change while the job runs."""
     remedy: str | None = None
-    """A person's order to change the job."""
+    """A person's order for a remedy."""
     lost: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    """Candidates whose servers the operator has given up: name -> reason and message."""
+    """Candidates whose servers the operator has abandoned: name -> reason and message."""
     held: Mapping[Holder, int] = field(default_factory=dict)
     """Accelerator seconds so far, as the operator counts them."""
     accelerators: Accelerators | None = None
-    """The same pod by pod."""
+    """The same by pod."""
     budget: BudgetSpec | Literal["unheard"] | None = "unheard"
     """spec.budget; it may change while the job runs."""
     grant: Grant | Literal["unheard", "unread"] | None = "unheard"
-    """What the namespace's RLBudget lets the job use; `unread`: something that this version cannot read."""
+    """The namespace's RLBudget grant for the job. `unread`: this version cannot read it."""
 
 
 class Sink(Protocol):
-    """Where a status goes. Blocking. Returns what the job says by now, where that is known."""
+    """Where a status goes. Blocking. Returns the job as it is then, if that is known."""
 
     def __call__(self, status: dict[str, Any]) -> Heard | None: ...
 
 
 def told(stored: StoredJob) -> RLTrainingJobStatus:
-    """The coordinator's part of a training job's status as a predecessor left it; also which pause is over,
-    and what accelerators the job holds."""
+    """The coordinator's part of a training job's status as a predecessor left it.
+
+    It includes which pause is over, and which accelerators the job holds.
+    """
     try:
         known = RLTrainingJobStatus.model_validate(_read(stored))
     except ValidationError as error:
@@ -88,8 +90,10 @@ def told(stored: StoredJob) -> RLTrainingJobStatus:
 
 
 def told_of_evaluation(stored: StoredJob) -> RLEvalJobStatus:
-    """The coordinator's part of an evaluation's status, as far as a successor goes on from it; also what
-    accelerators the job holds."""
+    """The coordinator's part of an evaluation's status that a successor needs.
+
+    It includes which accelerators the job holds.
+    """
     try:
         known = RLEvalJobStatus.model_validate(_read(stored))
     except ValidationError as error:
@@ -108,7 +112,7 @@ def told_of_evaluation(stored: StoredJob) -> RLEvalJobStatus:
 
 
 def _read(stored: StoredJob) -> dict[str, Any]:
-    """The status as it is; empty where it cannot be had."""
+    """The current status; empty if it cannot be read."""
     try:
         return stored.read_status()
     except Exception as error:  # the client's errors have no common base; the status starts afresh
@@ -117,12 +121,12 @@ def _read(stored: StoredJob) -> dict[str, Any]:
 
 
 def sink_of(stored: StoredJob) -> Sink:
-    """The status of the job as it is stored; it hears what others have written to it."""
+    """A sink for the stored job's status. It returns what others have written to the job."""
     return lambda status: _heard(stored.write_status(status))
 
 
 def _heard(job: Mapping[str, Any]) -> Heard:
-    """What a job, as the API server holds it, says to its coordinator."""
+    """What a job at the API server tells its coordinator."""
     candidates = job.get("status", {}).get("candidates", [])
     lost = {
         each["name"]: (each["lostReason"], each.get("lostMessage", ""))
@@ -163,15 +167,17 @@ def _grant(job: Mapping[str, Any]) -> Grant | Literal["unread"] | None:
 
 
 def log_sink(status: dict[str, Any]) -> None:
-    """For a coordinator outside a cluster: the status as a log line."""
+    """Log the status, for a coordinator outside a cluster."""
     logs.event(_log, "status", status=status)
 
 
 class Writer:
-    """Keeps the status in step with `current`, as often as allowed; twice the same only to hear the answer.
+    """Keeps the stored status equal to `current`, as often as allowed.
 
-    A write that fails is tried again with newer content; the job does not wait for it. `on_heard` is told
-    what the sink returns, and `on_written` that a write stands.
+    It writes an unchanged status only to read the answer.
+
+    A failed write is tried again with newer content; the job does not wait for it. `on_heard` gets what the
+    sink returns. `on_written` is called after a successful write.
     """
 
     def __init__(
@@ -186,18 +192,18 @@ class Writer:
         self._on_heard = on_heard
         self._on_written = on_written
         self.waits = False
-        """Whether somebody waits for an answer: then it is written as often as allowed, to hear it."""
+        """Whether somebody waits for an answer. If so, the status is written as often as allowed."""
         self._changed = asyncio.Event()
         self._written: dict[str, Any] | None = None
         self._heard_at = -math.inf
         self.failures = 0
 
     def changed(self) -> None:
-        """Something worth telling has happened."""
+        """The status has changed."""
         self._changed.set()
 
     async def run(self) -> None:
-        """Write after each change, and now and then without one, until cancelled."""
+        """Write after each change, and at intervals without one, until cancelled."""
         while True:
             await self.flush()
             await asyncio.sleep(LEAST_SECONDS)
@@ -208,7 +214,7 @@ class Writer:
                 continue
 
     async def settle(self, seconds: float) -> bool:
-        """Write what is to be the last word, again and again for `seconds`; says whether it stands."""
+        """Write the last status, again and again for up to `seconds`. Returns whether it was written."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while not await self.flush():
@@ -217,7 +223,7 @@ class Writer:
         return False
 
     async def flush(self) -> bool:
-        """Write now, unless nothing is new; says whether the status is as it should be."""
+        """Write now, unless nothing is new. Returns whether the stored status is current."""
         self._changed.clear()
         status = self._current().as_object()
         stale = self.waits or time.monotonic() - self._heard_at >= HEAR_SECONDS

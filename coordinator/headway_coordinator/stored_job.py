@@ -1,7 +1,7 @@
 """The job as it is stored, at the API server or in a folder: this process writes its part of the status.
 
-Parts are merged by owner. A field that this process does not send is not touched if another owns it, and is
-removed if this process did. Calls block.
+Parts are merged by owner. A field that this process does not send stays if another process owns it. It is
+removed if this process owned it. Calls block.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from headway_api.document import Json
 from headway_api.job_folder import JobFolder
 
 WRITE_SECONDS: Final = 15.0
-"""Longest that one write takes."""
+"""One write takes at most so long."""
 
 
 class StoredJob(Protocol):
     """One job."""
 
     def read_status(self) -> Json:
-        """The whole status, as all have written it."""
+        """The whole status, from all writers."""
         ...
 
     def write_status(self, status: Json) -> Json:
-        """Put this in place of the coordinator's part; returns the whole job as it is then."""
+        """Replace the coordinator's part of the status. Returns the whole job after that."""
         ...
 
 
@@ -39,21 +39,23 @@ class KubernetesJob:
 
     @classmethod
     def in_cluster(cls, job: Identity) -> KubernetesJob:
-        """With the service account that the pod runs as."""
+        """A job at the API server, with the service account of the pod."""
         from kubernetes import client, config
 
         config.load_incluster_config()
         return cls(job, client.CustomObjectsApi())
 
     def read_status(self) -> Json:
-        """By a patch that changes nothing, which is answered with the object: the coordinator may patch its
-        job's status and read nothing else."""
+        """Read by an empty patch, which is answered with the object.
+
+        The coordinator may patch its job's status and read nothing else.
+        """
         found = self._patch({"status": {}}, "application/merge-patch+json")
         status: Json = found.get("status", {})
         return status
 
     def write_status(self, status: Json) -> Json:
-        """It names the uid: a coordinator left over cannot write into a new job of its name."""
+        """The patch names the uid, so a leftover coordinator cannot write into a new job of the same name."""
         job = self._job
         body = {
             "apiVersion": names.API_VERSION,
@@ -87,11 +89,11 @@ class FolderJob:
         self._folder = folder
 
     def read_status(self) -> Json:
-        """Of every manager."""
+        """The status of every manager."""
         status: Json = self._folder.whole()["status"]
         return status
 
     def write_status(self, status: Json) -> Json:
-        """In a file of its own."""
+        """Write the status into the coordinator's own file."""
         self._folder.write_status(names.FIELD_MANAGER_COORDINATOR, status)
         return self._folder.whole()

@@ -70,7 +70,7 @@ class Conflict(Exception):
 
 
 class Training:
-    """Drives one job. All of its state is changed on the event loop only."""
+    """Drives one job. All of its state changes on the event loop only."""
 
     def __init__(
         self,
@@ -94,11 +94,17 @@ class Training:
         budget: Budget | None = None,
         limits: Limits = NO_LIMITS,
     ) -> None:
-        """`paused` says whether nothing more is to be trained or begun, of which `on_change` may decide.
-        `beside`: what samples validations while training goes on; None where training waits for them.
-        `signals`: what may call for a remedy. `faults`: hears why episodes failed. `relative`: rewards
-        the episodes of a group against each other. `budget`: lets groups begin. `limits`: bound an
-        episode."""
+        """Connect the job's parts.
+
+        Args:
+            paused: whether nothing more may be trained or begun. `on_change` may decide it.
+            beside: samples validations while training goes on; None if training waits for them.
+            signals: may call for a remedy.
+            faults: collects why episodes failed.
+            relative: rewards the episodes of a group against each other.
+            budget: lets groups begin.
+            limits: the bounds of an episode.
+        """
         algorithm, schedule = spec.algorithm, spec.schedule
         self._spec = spec
         self._data = data
@@ -107,7 +113,7 @@ class Training:
         self.faults = faults or Recurring()
         self._budget = budget or unbounded()
         self.drains = False
-        """Nothing more is begun: the budget is exhausted, and what is finished is trained."""
+        """Whether no group begins any more: the budget is exhausted, and only finished groups are trained."""
         self._beside = beside
         self.paused = paused
         self._order = order_of(
@@ -124,10 +130,10 @@ class Training:
         self._running: dict[int, CancelToken] = {}
         self._waiting: dict[int, GroupRecord] = {}
         self._leaving: dict[int, Abandoned] = {}
-        """Why running groups were given up; each leaves once it has ended."""
+        """Why running groups were abandoned. Each leaves once it has ended."""
         self._lost_in_a_row = 0
         self._fault: JobError | None = None
-        """What `run` ends with: it came up in a call of the learner's."""
+        """The error that `run` ends with. It occurred in a call of the learner."""
         self.state = State()
         self.scheduler = BatchScheduler(
             batch_size=algorithm.batch_size,
@@ -189,15 +195,15 @@ class Training:
 
     @property
     def steps(self) -> int:
-        """Steps in all, as things stand: a batch is always whole, so a rest of the data may be left."""
+        """The expected number of steps. A batch is always complete, so a rest of the data may be left."""
         return self.scheduler.total
 
     @property
     def done(self) -> bool:
-        """Whether no step follows: no batch can be cut, and no remedy stands for the next step.
+        """Whether no step follows: no batch can be cut, and no remedy is due at the next step.
 
-        The learner may be in the middle of one while the last groups are given up, or may have to take it
-        anew once it has used the data up.
+        The learner may still be in a step while the last groups are abandoned. It may also have to repeat
+        that step after it has used up the data.
         """
         left = self.remedies.due(self.state.step + 1) is not None
         return self.scheduler.done and not (left and self.state.step < self._spec.schedule.max_steps)
@@ -208,10 +214,10 @@ class Training:
         return len(self.scheduler.settled) // len(self._data.train)
 
     async def until_durable(self) -> None:
-        """Return once the newest step has a whole checkpoint. The caller sets the deadline.
+        """Return once the newest step has a complete checkpoint. The caller sets the deadline.
 
         Raises:
-            JobError: `LearnerRolledBack`: it will not become so, it is taken anew.
+            JobError: `LearnerRolledBack`: the step never becomes durable; it is taken again.
         """
         await self._until(lambda: self.state.durable or self._fault is not None)
         if self._fault is not None:
@@ -224,18 +230,18 @@ class Training:
 
     @property
     def store_busy(self) -> float:
-        """Seconds for which the write to the artifact store that is under way has been."""
+        """Seconds that the current write to the artifact store has taken so far."""
         return self._durable.busy
 
     @property
     def batch_ready(self) -> bool:
-        """Whether the learner could take a batch now, or has a remedy to do."""
+        """Whether the learner could take a batch or a remedy now."""
         if self.state.step < 0 or self._held():
             return False
         return self.remedies.due(self.state.step + 1) is not None or self.scheduler.batch() is not None
 
     async def restore(self, replay: Replay) -> None:
-        """Take up what a predecessor left: nothing spooled is sampled again."""
+        """Restore what a predecessor left: no spooled group is sampled again."""
         self.state.reports = list(replay.reports)
         self.remedies.restore(replay.known, replay.undone)
         self.scheduler.batch_size = self.remedies.now.algorithm.batch_size
@@ -245,9 +251,9 @@ class Training:
         settled = {position_of(group) for group in replay.taken} | {position_of(g.group_id) for g in gone}
         at, idle, back = max(0, self.state.step), self.state.idle, self.state.went_back
         sampled = {position: oldest_step(group) for position, group in kept.items()}
-        # A predecessor that went back may have ended before all of these were given up.
+        # A predecessor that went back may have ended before it abandoned all of these.
         left = {p: ROLLED_BACK for p, step in sampled.items() if step is not None and step < back}
-        # One without a token is as old as it may be in the step that is made of it again.
+        # A group without a token counts as old as the step that is made of it again allows.
         anew = {position_of(group): report.step - 1 for report in replay.undone for group in report.groups}
         late = self.scheduler.restore(
             at,
@@ -283,7 +289,7 @@ class Training:
         logs.event(_log, "restored", step=self.state.step, waiting=len(kept), settled=len(settled))
 
     async def run(self) -> None:
-        """Until the last step is taken and validated.
+        """Run until the last step is taken and validated.
 
         Raises:
             ExceptionGroup: with a JobError: `EpisodesFailing`, `LearnerRolledBack`, `StaleBatch`,
@@ -319,15 +325,15 @@ class Training:
         return "BudgetExhausted" if self.drains else "MaxEpochs"
 
     def learner_may_step(self) -> bool:
-        """Whether the learner may take a step, which frees what was reserved for it."""
+        """Whether the learner may take a step, which would free what is reserved for it."""
         return self.scheduler.cut is not None or self.batch_ready
 
     async def batch(self, step: int) -> Batch | Finished | None:
-        """The batch that makes `step`, once it can be cut; None while it cannot.
+        """The batch of `step`, once it can be cut; None until then.
 
         Raises:
-            Conflict: the learner is not at the step it should be at.
-            JobError: `StaleBatch`, if the staleness bound was ever broken.
+            Conflict: the learner is not at the expected step.
+            JobError: `StaleBatch`, if a batch breaks the staleness bound.
         """
         if self.state.finished is not None:
             return Finished(reason=self.state.finished, validated=self.state.validated)
@@ -356,8 +362,10 @@ class Training:
         return batch
 
     async def wait_for_batch(self, step: int, timeout: float) -> Batch | Finished | None:
-        """`batch`, but waits up to `timeout` seconds for it, and has it decided first whether the step is a
-        remedy. A JobError ends `run` too."""
+        """Like `batch`, but waits up to `timeout` seconds.
+
+        First it decides whether the step is a remedy. A JobError ends `run` too.
+        """
         try:
             async with asyncio.timeout(timeout):
                 while True:
@@ -373,7 +381,7 @@ class Training:
             raise
 
     async def _consult(self, step: int) -> None:
-        """Have it decided whether `step` is a remedy, unless it is settled what it is made of."""
+        """Decide whether `step` is a remedy, unless its content is settled already."""
         free = step == self.state.step + 1 > 0 and self.state.finished is None and not self.scheduler.done
         if not free or self._held() or self.scheduler.cut is not None or step in self.scheduler.undone:
             return
@@ -383,11 +391,11 @@ class Training:
             await self._notify()
 
     async def report(self, report: StepReport) -> None:
-        """Take the learner's word that a step was taken. Saying it again changes nothing.
+        """Take the learner's report of a step. Repeating it changes nothing.
 
         Raises:
-            Conflict: the step does not follow, names other groups than its batch, or is of a learner that
-                another one has taken the place of.
+            Conflict: the step does not follow, names other groups than its batch, or its learner was
+                replaced.
             JobError: `LearnerRolledBack`: the learner goes on from an older step. It ends `run` too.
         """
         async with self._reporting:
@@ -403,7 +411,7 @@ class Training:
             await self._take(report)
 
     async def _refuse_rollback(self, report: StepReport) -> None:
-        """End this process where the learner was rolled back: everything it knows was read from the store."""
+        """End this process if the learner was rolled back, because its state was read before that."""
         if not self.state.reports:
             return
         latest = await self._durable.latest()
@@ -412,7 +420,7 @@ class Training:
             raise fault
 
     async def _end(self, fault: JobError) -> None:
-        """Have `run` end with what came up in a call of the learner's."""
+        """End `run` with an error from a call of the learner."""
         self._fault = fault
         await self._notify()
 
@@ -422,7 +430,7 @@ class Training:
         raise self._fault
 
     async def _again(self, report: StepReport) -> None:
-        """The same step once more: a newer one has become durable, or the learner started again."""
+        """The same step again: a newer one has become durable, or the learner started again."""
         before = self.state.reports[-1]
         if report == before:
             return
@@ -450,7 +458,7 @@ class Training:
         self.state.reports.append(report)
         if report.directive is not None:
             gone = self._pass(report)
-        self._on_change()  # before the next batch can be asked for: the job may be paused by this step
+        self._on_change()  # before the next batch can be requested: this step may pause the job
         await self._want(report, reported)
         for group, why in gone:
             await self._lose(group, why)
@@ -458,18 +466,21 @@ class Training:
         await self._notify()
 
     def _refuse_undecided(self, report: StepReport) -> None:
-        """Refuse a step without groups that nobody decided upon.
+        """Refuse a step without groups that nobody decided.
 
         Raises:
-            Conflict: it is one, or says another directive than was decided.
+            Conflict: it is such a step, or its directive differs from the decision.
         """
         change = self.remedies.due(report.step)
         if change is None or report.directive != change.directive or report.groups:
             raise Conflict(f"step {report.step} is a remedy that was not decided upon")
 
     def _pass(self, report: StepReport) -> list[tuple[GroupRecord, Abandoned]]:
-        """A remedy was taken, or refused: what no step can train any more is given up. Returns what of it had
-        finished, to be made durable; what runs ends, and is given up then."""
+        """After a remedy was taken or refused, abandon what no step can train any more.
+
+        Running groups are stopped, and abandoned once they end. Returns the finished ones among the abandoned
+        groups, to be made durable.
+        """
         self.remedies.took(report)
         now, gone = self.remedies.now.algorithm, []
         late = self.scheduler.passed(
@@ -487,32 +498,32 @@ class Training:
         return gone
 
     async def _lose(self, group: GroupRecord, why: Abandoned) -> None:
-        """Give up a group that has finished: it stands as abandoned, and costs what such a one costs."""
+        """Abandon a finished group: it is stored and billed as an abandoned one."""
         self._groups.count_abandoned(await self._groups.give_up(group, why), why)
 
     async def _want(self, report: StepReport, reported: float) -> None:
-        """Have the weights of a step sampled with."""
+        """Ask the fleet to sample with the weights of a step."""
         if self._test.runs and self._beside is None:
             return  # the servers hold what is tested; nothing is sampled with newer weights any more
-        # Step 0 is reported while the servers still start: that wait says nothing of weights.
+        # The learner reports step 0 while the servers still start, so that wait says nothing about weights.
         await self._fleet.want(report.weights, reported if report.step > 0 else None)
 
     def _news(self, seen: int) -> bool:
-        """Whether there is something to do that there was not at step `seen`, when all slots were taken."""
+        """Whether there is work that did not exist at step `seen`, when all slots were taken."""
         startable = self._may_start and self.scheduler.free > 0 and not self.scheduler.exhausted
         return self.state.step != seen or self.done or startable
 
     @property
     def _may_start(self) -> bool:
-        """Whether what is sampled now could be trained."""
+        """Whether a group sampled now could be trained."""
         return not self.paused() and not self.remedies.goes_back
 
     def _unvalidated(self) -> list[int]:
-        """Steps whose validations are due and not complete."""
+        """Steps whose validations are due and incomplete."""
         return self.validations.look(self.state.step, last=self.done)
 
     def _held(self) -> bool:
-        """Whether the learner gets no batch: the job is paused, or a validation is to be complete before."""
+        """Whether the learner gets no batch: the job is paused, or a validation must be complete first."""
         self._unvalidated()
         return self.paused() or self.validations.hold
 
@@ -546,7 +557,7 @@ class Training:
         group = await self._groups.run(plan)
         del self._running[position]
         why = self._leaving.pop(position, None)
-        if why is not None and group.abandoned is None:  # it had ended when it was given up
+        if why is not None and group.abandoned is None:  # it was abandoned after it had ended
             group = await self._groups.give_up(group, why)
         if group.abandoned is not None:
             self._abandoned(position, group, group.abandoned)
@@ -566,18 +577,18 @@ class Training:
                 raise self._given_up(group)
 
     def _given_up(self, group: GroupRecord) -> JobError:
-        """Why the job ends whose groups are all lost: by a fault of its own that ended most, or by many."""
+        """Why a job ends whose groups are all lost: one fault ended most, or there are many faults."""
         found = self.faults.of_most()
         return lost(group) if found is None else given_up(found, begun=self.state.step > 0)
 
     def _stop_doomed(self) -> None:
-        """Cancel what runs, once nothing can train it: called wherever that may have come true."""
+        """Cancel groups that can no longer be trained. Called wherever that may have become true."""
         if self.scheduler.over:
             for stop in self._running.values():
                 stop.now(NO_STEP_LEFT)
 
     def drain(self) -> None:
-        """Begin no group any more: train the batches that are whole, and end."""
+        """Begin no further group, train the complete batches, and end."""
         if not self.drains:
             self.drains = True
             logs.event(_log, "draining", level=logging.WARNING, step=self.state.step)
@@ -586,7 +597,7 @@ class Training:
         self._stop_doomed()
 
     async def _until(self, condition: Callable[[], bool]) -> None:
-        """Wait for the job to move. Unbounded on purpose: `stall` says what it waits for."""
+        """Wait for progress. The wait is unbounded on purpose: `stall` reports what it waits for."""
         async with self._changed:
             await self._changed.wait_for(condition)
 

@@ -1,9 +1,10 @@
-"""The validations of one job: which are due, which one runs, and what they came to.
+"""The validations of one job: which are due, which one runs, and their results.
 
-Full weights on shared servers: one runs between a step's report and the next batch; training waits for it.
-LoRA on shared servers: they hold the adapter that is validated in a slot of its own, and training goes on.
+Full weights on shared servers: one runs between a step's report and the next batch, and training waits for
+it.
+LoRA on shared servers: they hold the validated adapter in a weight slot of its own, and training goes on.
 A server for held-out rows (spec.evaluation.servers): training goes on, whatever is trained.
-Where training goes on, one validation runs and one may wait. When a third is due, the learner gets no batch
+While training goes on, one validation runs and one may wait. When a third is due, the learner gets no batch
 until the first is over.
 """
 
@@ -34,42 +35,43 @@ from headway_coordinator.spool import Replay
 from headway_coordinator.state import State
 
 MOST_UNFINISHED: Final = 2
-"""Validations beside training that may be unfinished while the learner gets batches: one runs, one waits."""
+"""Validations beside training that may be incomplete while the learner gets batches: one runs, one waits."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Beside:
-    """What samples held-out rows while training goes on: a slot of its own on the servers of training, or a
-    server of its own."""
+    """Samples held-out rows while training goes on: in a weight slot of its own, or on a server of its
+    own.
+    """
 
     fleet: Fleet
     episode: groups.Run
     limiter: AdaptiveSemaphore | None = None
-    """Where its episodes take their places; None: beside those of training, on the same servers."""
+    """Bounds its episodes. None: they share the limit of training episodes on the same servers."""
 
     @property
     def dedicated(self) -> Router | None:
-        """Of a server of its own: what is known of it."""
+        """The router of a server of its own."""
         return None if self.limiter is None else self.fleet.router
 
 
 class Validations:
-    """All of its state is changed on the event loop only.
+    """All of its state changes on the event loop only.
 
     Args:
         rows: the held-out rows.
-        tasks: the task of each of them; None where no column names it.
-        state: the job's; the validations that are complete are in it.
-        fleet: what samples the trained policy.
-        beside: what samples validations instead, where training goes on meanwhile.
+        tasks: the task of each of them; None if no column names it.
+        state: the job's; it contains the complete validations.
+        fleet: samples the trained policy.
+        beside: samples validations instead, if training goes on meanwhile.
         play: runs a group and makes it durable.
         keep: makes a summary durable.
         published: whether the store still has weights.
-        moved: told of every change.
-        on_validation: told what a complete validation shows.
-        given_up: says why the job ends whose rows were all lost, of which one group is given.
+        moved: called at every change.
+        on_validation: called with the result of a complete validation.
+        given_up: given a group, says why the job ends when all rows were lost.
     """
 
     def __init__(
@@ -101,43 +103,43 @@ class Validations:
         self._on_validation = on_validation
         self._given_up = given_up
         self._answered: dict[int, list[GroupRecord]] = {}
-        """Answered groups of validations that a predecessor began, or made at steps that are taken anew."""
+        """Answered groups of validations that a predecessor began, or made at steps that are taken again."""
         self._refused: set[int] = set()
-        """Steps whose validations do not fit the budget of a job that ends by that."""
+        """Steps whose validations do not fit the budget, in a job that ends for that reason."""
         self.unfinished: list[int] = []
-        """Steps whose validations are due and not complete, the oldest first: that one runs or is next."""
+        """Steps whose validations are due and incomplete, oldest first. The first one runs or is next."""
 
     @property
     def beside(self) -> bool:
-        """Whether training goes on while one runs."""
+        """Whether training goes on during a validation."""
         return self._beside
 
     @property
     def hold(self) -> bool:
-        """Whether the learner gets no batch before one of them is complete."""
+        """Whether the learner gets no batch until a validation is complete."""
         return len(self.unfinished) > (MOST_UNFINISHED if self._beside else 0)
 
     @property
     def problem(self) -> str | None:
-        """Why the one that runs beside training cannot sample; None where nothing is wrong."""
+        """Why the validation beside training cannot sample; None if nothing is wrong."""
         runs = self._beside and self._state.evaluating is not None
         return self._fleet.router.problem() if runs else None
 
     def look(self, step: int, *, last: bool) -> list[int]:
-        """Note a validation of `step` if it is due; returns the unfinished ones. `last`: no step follows."""
+        """Note a validation of `step` if it is due. Returns the unfinished ones. `last`: no step follows."""
         if self._due(step, last=last) and step not in self.unfinished:
             self.unfinished.append(step)
         return self.unfinished
 
     async def restore(self, replay: Replay) -> None:
-        """Take up what a predecessor left: complete validations, and answers of others."""
+        """Restore what a predecessor left: complete validations, and the answers of incomplete ones."""
         for summary in replay.summaries.values():
             self._concluded(summary)
         if replay.summaries:
             await self._tell_score(replay.summaries[max(replay.summaries)])
         for step in sorted(replay.validations.keys() - replay.summaries.keys()):
             standing = driver.standing(replay.validations[step])
-            # A step beyond is one that a rollback takes anew, from the same groups: its answers stand then.
+            # A rollback takes a step beyond this one again, from the same groups. Its answers count then.
             if step <= self._state.step and driver.complete(standing, len(self._rows)):
                 await self._conclude(step, standing)
             else:
@@ -146,18 +148,18 @@ class Validations:
             await self._resume(replay.reports)
 
     async def _resume(self, reports: Sequence[StepReport]) -> None:
-        """Note the validations that a predecessor had not ended while it trained on."""
+        """Note the validations that a predecessor had not completed while it trained on."""
         newest = max(self._state.evaluations, default=-1)
         for report in reports[:-1]:
             if report.step <= newest or not self._due(report.step, last=False):
                 continue
             if await self._published(report.weights):
                 self.unfinished.append(report.step)
-            else:  # evaluation.everySteps was another number when they were trained
+            else:  # evaluation.everySteps was different when they were trained
                 logs.event(_log, "validation-skipped", level=logging.WARNING, step=report.step)
 
     async def updated(self, report: StepReport) -> None:
-        """The learner has published a step's weights anew."""
+        """The learner has published a step's weights again."""
         if self._beside and self._state.evaluating == report.step:
             await self._fleet.want(report.weights)
 
@@ -165,7 +167,7 @@ class Validations:
         """Run the oldest unfinished validation.
 
         Raises:
-            JobError: `EpisodesFailing`, or the reason of a fault that ended most: no row was answered.
+            JobError: `EpisodesFailing`, or the reason of the fault that ended most: no row was answered.
         """
         step = self.unfinished[0]
         self._state.evaluating = step
@@ -206,15 +208,18 @@ class Validations:
         return driver.due(step, every=asked.every_steps, at_start=asked.at_start, last=last)
 
     async def _conclude(self, step: int, found: Sequence[GroupRecord]) -> None:
-        """Keep what a validation came to. All of its groups are in the spool and in the ledger."""
+        """Store a validation's summary. All of its groups are in the spool and in the ledger."""
         limit = self._spec.agent.turn_limit
         summary = Summary.of(step, found, self._spec.evaluation, limit, self._tasks)
         await self._keep(summary)
-        await self._tell_score(summary)  # before it is the last one: status shows both at once
+        await self._tell_score(summary)  # before it is the last one, so that the status shows both at once
         self._concluded(summary)
 
     async def _tell_score(self, summary: Summary) -> None:
-        """Keep the interval of a validation for the status. Of many tries it is not for the event loop."""
+        """Compute a validation's interval for the status.
+
+        With many tries that would take too long on the event loop.
+        """
         if (found := await asyncio.to_thread(summary.estimate)) is not None:
             self._state.score = summary.step, in_a_line(found)
 

@@ -1,4 +1,4 @@
-"""The job as status, metrics and the final report show it: projections of what is known, never a source."""
+"""The job as status, metrics and the final report show it: projections of the job's state, never a source."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from headway_coordinator.state import State
 from headway_coordinator.training import Training
 
 NAME_LENGTH = 128
-"""Characters of a task's name that status shows."""
+"""The status shows so many characters of a task's name."""
 TOKEN_CLASSES = {*UsageClass} - {UsageClass.SANDBOX_SECONDS, UsageClass.ACCELERATOR_SECONDS}
 
 
 def progress(
     training: Training, episodes: int, version: PolicyVersion | None, stalled: str | None
 ) -> st.Progress:
-    """How far training has come."""
+    """The progress of training."""
     state = training.state
     return st.Progress(
         step=max(0, state.step),
@@ -70,12 +70,12 @@ def curve(state: State) -> list[Evaluation]:
 
 
 def best(evaluations: list[Evaluation]) -> Evaluation | None:
-    """The validation with the highest external score of those that lost few episodes; see `ranked`."""
+    """The validation with the highest external score among those that lost few episodes; see `ranked`."""
     return next(iter(ranked(evaluations)), None)
 
 
 def untrained(evaluations: list[Evaluation]) -> Evaluation | None:
-    """The validation at step 0, where there was one."""
+    """The validation at step 0, if there was one."""
     return evaluations[0] if evaluations and evaluations[0].step == 0 else None
 
 
@@ -83,7 +83,7 @@ def validation(evaluations: list[Evaluation], score: tuple[int, str] | None = No
     """The last validation, that of the untrained model, and the best.
 
     Args:
-        score: a validation's step and its external score in words; it is shown if that is the last one.
+        score: a validation's step and its external score as text, shown if that validation is the last one.
     """
     top = best(evaluations)
     if top is None:
@@ -141,7 +141,7 @@ def _in_words(found: Estimate | Difference | None) -> str | None:
 
 
 def test_report(state: State) -> dict[str, Any] | None:
-    """The same for the report: every digit, and every measure by task."""
+    """The same for the report, with full precision and every measure by task."""
     found = state.tested
     if found is None:
         return None
@@ -174,7 +174,7 @@ def _of_task(name: str, found: Mapping[str, float]) -> st.TaskValidation:
 
 
 def algorithm(spec: RLTrainingJobSpec) -> st.Algorithm:
-    """The objective, presets written out."""
+    """The objective, with presets resolved."""
     preset, lora = expand(spec.algorithm, episode_tokens(spec)), spec.model.effective_lora
     return st.Algorithm(
         loss=preset.loss,
@@ -208,7 +208,7 @@ def algorithm(spec: RLTrainingJobSpec) -> st.Algorithm:
 
 
 def _number(value: float | None) -> str | None:
-    """Every digit of it that status has room for: a small coefficient that acts is not shown as 0."""
+    """A number with every digit that the status has room for, so a small coefficient is not shown as 0."""
     if value is None:
         return None
     exact = f"{Decimal(repr(value)).normalize():f}"
@@ -216,11 +216,11 @@ def _number(value: float | None) -> str | None:
 
 
 def checkpoints(layout: Layout, state: State, evaluations: list[Evaluation]) -> st.Checkpoints | None:
-    """What there is to resume from and to serve."""
+    """The steps to resume from and to serve."""
     if not state.reports:
         return None
     last = state.reports[-1]
-    # Some steps' folders serve nobody by themselves; at the end, the last one gets the whole model.
+    # Some steps' folders cannot be served by themselves. At the end, the last one gets the whole model.
     whole = {report.step: report.weights for report in state.reports if report.weights.whole}
     if state.exported:
         whole[last.step] = last.weights
@@ -281,9 +281,9 @@ def samples(
     fleets: Mapping[Purpose, Fleet],
     places: Sequence[TurnLimiter],
 ) -> Iterator[Sample]:
-    """Everything `/metrics` shows but histograms; no bill while `days` is not known.
+    """Everything that `/metrics` shows except histograms. There is no bill until `days` is known.
 
-    `fleets` have servers of their own each, `places` are those of each of them.
+    Each of `fleets` has its own servers; `places` are their turn limiters.
     """
     yield from (Sample(name, value) for name, value in figures.items())
     if days is not None:
@@ -300,7 +300,7 @@ def samples(
 
 
 def bill(days: Days, cost: float) -> Iterator[Sample]:
-    """What was used, and its cost in US dollars."""
+    """The usage, and its cost in US dollars."""
     totals = total(days)
     for name in sorted(TOKEN_CLASSES):
         yield Sample("usage/tokens", totals[name], {"class": name.value})
