@@ -1,9 +1,9 @@
-"""A job's life, between its parts: replay, keep groups in flight, hand out batches, take reports.
+"""Drives a training job: restores its state, keeps groups in flight, hands out batches, takes reports.
 
-What is decided elsewhere: which group is next (`scheduler`), what an episode is (`episode`), what is durable
-(`spool`, `ledger`), which step is validated (`validations`). Here is only the order of things:
+Other modules decide which group is next (`scheduler`), what an episode is (`episode`), what is durable
+(`spool`, `ledger`) and which step is validated (`validations`). This module only keeps the order:
 
-    a group starts        when the scheduler has a slot, and no validation has the servers for itself
+    a group starts        when the scheduler has a slot, and no validation needs all servers
     a group is finished   once it is in the spool and in the ledger, and only then can it be in a batch
     a step is taken       when the learner reports it; its weights are wanted from then on
     a remedy is taken     as a step without groups, if one was decided before its batch was cut (`remedies`)

@@ -1,1 +1,1 @@
-"""Chat completions in, token ids out: every turn of every agent passes here."""
+"""Turns chat completions into token ids: every turn of every agent passes here."""

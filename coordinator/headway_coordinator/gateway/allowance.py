@@ -1,7 +1,7 @@
 """The most tokens that one episode may sample, over all its turns: `spec.rollout.episodeTokenLimit`.
 
-A turn reserves the tokens that it may sample before it is asked for, and gives back what it did not use. So
-turns that run at once never sample more than is left.
+A turn reserves tokens before it asks for them, and gives back what it did not use. So concurrent turns never
+sample more than is left.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ class Reservation:
 
     tokens: int
     is_last: bool
-    """Whether it is less than the turn asked for: reaching it ends the episode."""
+    """Whether the turn asked for more than it got. If so, reaching the reservation ends the episode."""
     used: int = 0
-    """Tokens that it has sampled."""
+    """Tokens sampled so far."""
 
 
 @dataclass
 class WholeAllowance:
-    """Tokens that all prompts and answers of an episode may have, whose agent has a loop of its own.
+    """The tokens that all prompts and answers of an episode may have, if its agent has its own loop.
 
-    Under a budget an episode's worst case is reserved before it begins, so there has to be one.
+    A budget needs this limit: it reserves an episode's worst case before the episode begins.
     """
 
     limit: int | None = None
@@ -49,10 +49,10 @@ class WholeAllowance:
 
     @contextmanager
     def turn(self, prompt: int, wanted: int) -> Iterator[Reservation]:
-        """Hold a turn's tokens; what it does not sample is given back.
+        """Hold a turn's tokens. Tokens that the turn does not sample are given back.
 
         Raises:
-            AllowanceSpent: too few are left for the prompt and one token more.
+            AllowanceSpent: too few are left for the prompt and one more token.
         """
         room = wanted if self.limit is None else min(wanted, self.limit - self.used - prompt)
         if room < 1:
@@ -69,7 +69,7 @@ class WholeAllowance:
 
 @dataclass
 class TokenAllowance:
-    """Tokens that an episode may still sample."""
+    """The tokens that an episode may still sample."""
 
     limit: int | None
     """None: no limit."""
@@ -84,9 +84,9 @@ class TokenAllowance:
 
     @asynccontextmanager
     async def reserved(self, wanted: int) -> AsyncIterator[Reservation]:
-        """Tokens for one turn: `wanted`, or what is left of the episode's where that is less.
+        """Tokens for one turn: `wanted`, or all that the episode has left if that is less.
 
-        A turn that finds too few left waits for turns that run, since they may give some back.
+        If too few are left, a turn waits for running turns, because they may give some back.
 
         Raises:
             AllowanceSpent: none are left.

@@ -1,4 +1,4 @@
-"""What a turn is asked for and answered with, and what is known of its episode: the words of `core.py`."""
+"""The request and the answer of a turn, and the state of its episode: the types of `core.py`."""
 
 from __future__ import annotations
 
@@ -31,27 +31,27 @@ class CannotForce(Exception):
 
 
 class CannotRender(Exception):
-    """The model's chat template takes no such conversation."""
+    """The model's chat template does not take this conversation."""
 
 
 class CannotThink(Exception):
-    """Nor does it know how much the model is to think."""
+    """The model's chat template does not know the requested effort."""
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the next token is drawn."""
+    """The parameters of sampling."""
 
     temperature: float
     top_p: float
     max_tokens: int
     episode_tokens: int | None = None
-    """Most tokens of an episode, over all its turns; None: no limit."""
+    """The most tokens of an episode, over all its turns; None: no limit."""
 
 
 @dataclass(frozen=True)
 class Force:
-    """OpenAI's tool_choice `required`, or a named tool: the turn begins in the middle of a call."""
+    """OpenAI's tool_choice `required`, or a named tool: the turn begins inside a call."""
 
     tool: str | None = None
     """The tool to call; None leaves the choice to the model."""
@@ -64,28 +64,36 @@ class Ask:
     messages: list[Message]
     tools: list[Tool] = field(default_factory=list)
     may_call: bool = True
-    """OpenAI's tool_choice `none` is False: the tools are shown all the same, since a conversation that hides
-    them is another one from its first token on; a call that the model makes anyway is text."""
+    """False for OpenAI's tool_choice `none`. The tools are shown even then: hiding them would change the
+    conversation from its first token on. If the model makes a call anyway, it is text.
+    """
     max_tokens: int | None = None
-    """A bound of the agent's own; the job's holds anyway."""
+    """The agent's own bound. The job's bound applies as well."""
     force: Force | None = None
     stop: tuple[str, ...] = ()
-    """Strings that end the turn; the answer is told without the one that did."""
+    """Strings that end the turn. The answer omits the one that did."""
     logprobs: bool = False
-    """Whether the answer is wanted token by token."""
+    """Whether the agent wants each token with its log-probability."""
     instructed: bool = False
-    """The first message is of this turn alone: who goes on from its answer does not take it over."""
+    """Whether the first message belongs to this turn alone. A request that continues this answer does not
+    inherit it.
+    """
     schema: str | None = None
-    """JSON schema that holds the answer: tokens that break it are hidden from the sampler, so none of this
-    turn's are trained."""
+    """JSON schema of the answer. Tokens that break it are hidden from the sampler, so none of this turn's are
+    trained.
+    """
     effort: str | None = None
-    """How much the model is to think, one of `efforts.EFFORTS`; None leaves it to the chat template."""
+    """How much the model should think, one of `efforts.EFFORTS`; None leaves it to the chat template."""
     effort_at: str = "reasoning_effort"
-    """The field that says it."""
+    """The request's field that asks for the effort."""
     must_think: bool = True
-    """Where the template knows no such effort: is the turn refused, or taken without it and counted?"""
+    """What happens if the template does not know the effort. True: the turn is refused. False: it is sampled
+    without the effort, and counted.
+    """
     text: str | tuple[int, ...] | None = None
-    """A prompt that is no conversation, as text or as token ids: `messages` say it for people alone."""
+    """A prompt that is not a conversation, as text or as token ids. `messages` then only shows it to
+    people.
+    """
 
 
 @dataclass
@@ -94,38 +102,38 @@ class Session:
 
     episode_id: str
     seed: int
-    """Every turn's own seed is drawn from it."""
+    """Each turn's own seed is drawn from it."""
     sampling: Sampling
     graph: Graph = field(default_factory=Graph)
     turns: list[Turn] = field(default_factory=list)
     nodes: list[int] = field(default_factory=list)
-    """What was sampled in each of them, in the graph; numbers of their own where no token ids are known."""
+    """The graph node of each sampled turn. Without known token ids, plain numbers."""
     begun: int = 0
-    """Turns asked for, the running ones included."""
+    """Turns that were asked for, including the running ones."""
     forks: int = 0
-    """Turns whose history left what was sampled: each begins a row of its own."""
+    """Turns whose history differs from what was sampled. Each begins a training row of its own."""
     drifts: dict[ForkReason, Drift] = field(default_factory=dict)
-    """Why they did."""
+    """Why these turns forked."""
     unseen: set[int] = field(default_factory=set)
-    """Sampled nodes of the graph that never reached the agent: they had no part in its reward."""
+    """Sampled nodes of the graph that never reached the agent, so the reward does not depend on them."""
     guided: set[int] = field(default_factory=set)
-    """Sampled nodes of the graph that a schema held: the learner does not know what was hidden from them."""
+    """Sampled nodes of the graph under a schema. The learner does not know which tokens were hidden."""
     said: list[RecordedTurn] = field(default_factory=list)
-    """The recorded turns of conversations, in the order in which they were answered."""
+    """The recorded turns of conversations, in the order of their answers."""
     texts: list[Continued] = field(default_factory=list)
-    """And those of texts."""
+    """The recorded turns of texts."""
     ignored: Counter[str] = field(default_factory=Counter)
-    """Fields of requests that were not applied, and in how many."""
+    """Fields of requests that were not applied, and how many requests had them."""
     answered_at: list[float] = field(default_factory=list)
-    """When each turn was recorded, monotonic."""
+    """When each turn was recorded, in monotonic seconds."""
     whole: WholeAllowance = field(default_factory=WholeAllowance)
     """Tokens that prompts and answers may still have together."""
     spending: Spending = field(default=UNBOUNDED)
-    """Reserves what an endpoint may be asked."""
+    """Reserves what questions to an endpoint may cost."""
     clock: EpisodeClock = field(default_factory=EpisodeClock)
     """Notes what the episode waits for."""
     allowance: TokenAllowance = field(init=False)
-    """Tokens that it may still sample."""
+    """Tokens that the episode may still sample."""
 
     def __post_init__(self) -> None:
         self.allowance = TokenAllowance(self.sampling.episode_tokens)
@@ -138,23 +146,23 @@ class Session:
 
     @property
     def untrained(self) -> set[int]:
-        """Sampled nodes that are context wherever they stand."""
+        """Sampled nodes that are context in every row."""
         return self.unseen | self.guided
 
     def read(self, said: RecordedTurn | None) -> None:
-        """A client goes on from a recorded turn: it has read that, and all that this goes on from."""
+        """The client continues a recorded turn, so it has read that turn and all turns before it."""
         while said is not None:
             self.unseen.discard(said.node)
             said = said.before
 
     def seen(self, text: Continued | None) -> None:
-        """The same of a text."""
+        """The same for a text."""
         while text is not None:
             self.unseen.discard(text.node)
             text = text.before
 
     def recorded(self, turn: Turn, node: int) -> None:
-        """A turn was answered: `node` is what was sampled, in the graph."""
+        """Record an answered turn. `node` is its sampled node in the graph."""
         self.turns.append(turn)
         self.nodes.append(node)
         self.answered_at.append(time.monotonic())
@@ -162,19 +170,19 @@ class Session:
             self.guided.add(node)
 
     def drifted(self, found: drift.Found, turn: int, messages: Sequence[Message]) -> None:
-        """A turn begins a row of its own."""
+        """A turn begins a training row of its own."""
         self.forks += 1
         self.drifts[found.reason] = drift.counted(self.drifts, found, turn, messages)
 
     @property
     def cut(self) -> str:
-        """Why a turn that ended by `length` did, whose agent asked for more."""
+        """Why a turn ended by `length` although its agent asked for more."""
         reached = next((each for each in (self.allowance, self.whole) if each.reached), None)
         return "a turn reached its most tokens" if reached is None else str(reached)
 
     @property
     def limited(self) -> bool:
-        """Whether a limit of the episode's own cut or refused a turn."""
+        """Whether one of the episode's own limits cut or refused a turn."""
         return self.allowance.reached or self.whole.reached
 
     @property
@@ -189,7 +197,7 @@ class Scored:
 
     text: str
     logprob: float
-    """Of the policy, at the job's temperature and top_p."""
+    """The policy's log-probability, at the job's temperature and top_p."""
 
 
 @dataclass(frozen=True)
@@ -197,38 +205,38 @@ class Completion:
     """The model's answer to one turn."""
 
     number: int
-    """Which of the episode's turns it is, in the order in which they were asked for."""
+    """The turn's number in the episode, in the order of requests."""
     message: Message
-    """OpenAI form; text of tool calls that could not be read is kept in its content."""
+    """The message in OpenAI's form. Its content keeps the text of tool calls that could not be read."""
     calls: list[Call]
-    """Every attempt at a tool call, in order, those that could not be read included."""
+    """Every attempted tool call, in order, including those that could not be read."""
     finish_reason: str
-    """`stop`, `tool_calls` or `length`; of an endpoint also `content_filter`."""
+    """`stop`, `tool_calls` or `length`; an endpoint may also give `content_filter`."""
     turn: Turn
-    """What it cost."""
+    """The turn's usage."""
     node: int
     """Its number in `Session.nodes`."""
     stopped: str | None = None
     """The string of `Ask.stop` that ended it."""
     scored: tuple[Scored, ...] = ()
-    """Its sampled tokens, where `Ask.logprobs` wants them and the server says them."""
+    """Its sampled tokens, if `Ask.logprobs` wants them and the server provides them."""
     conversation: list[Message] | None = None
-    """The prompt as people read it, where it is not `Ask.messages`."""
+    """The prompt as people read it, if it differs from `Ask.messages`."""
 
 
 class Chat(Protocol):
-    """Whatever answers turns: a `Gateway` over the job's own servers, or an endpoint elsewhere."""
+    """Answers turns: a `Gateway` over the job's own servers, or an endpoint elsewhere."""
 
     async def chat(self, session: Session, ask: Ask) -> Completion:
         """Answer one turn, and record it in `session`.
 
         Raises:
             NoTokensLeft: no token fits the context, or the episode's limit, any more.
-            CannotForce: `ask.force` is not possible with this model.
-            CannotRender: nor is this conversation.
-            CannotThink: nor is `ask.effort`.
-            SchemaRefused: the servers take no such `ask.schema`.
-            Refusal: nor a field of the request.
+            CannotForce: this model cannot do `ask.force`.
+            CannotRender: the chat template does not take this conversation.
+            CannotThink: the chat template does not know `ask.effort`.
+            SchemaRefused: the servers do not take `ask.schema`.
+            Refusal: a field of the request is refused.
             InfraFault: the servers failed.
             CandidateFault: the candidate cannot go on.
         """

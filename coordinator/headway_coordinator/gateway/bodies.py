@@ -1,4 +1,4 @@
-"""What agents send, read within bounds: so many bytes, in so many seconds, as JSON of a bounded shape."""
+"""Reads what agents send, within bounds on bytes, seconds, and the shape of the JSON."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from headway_wire import contents
 from headway_wire.contents import TooSlow
 
 CALL_SECONDS: Final = 10.0
-"""Longest that a call of a few hundred bytes may take to come."""
+"""A call of a few hundred bytes must arrive within so many seconds."""
 CALL_DEPTH: Final = 8
 CALL_VALUES: Final = 20_000
-"""A reward a turn, and metrics."""
+"""Enough for a reward for each turn, and metrics."""
 INLINE_BYTES: Final = 64 * bounds.KIB
-"""More are read in a thread, in some milliseconds: other episodes go on meanwhile."""
+"""A thread parses larger bodies, for some milliseconds, while other episodes go on."""
 
 
 async def call(request: web.Request, most: int) -> dict[str, Any]:
-    """The object that one of MTRL's own calls is.
+    """The JSON object of one of MTRL's own calls.
 
     Raises:
-        Refusal: it is none, or did not come in time.
+        Refusal: the body is not an object, or did not arrive in time.
         TooLarge: it has more than `most` bytes.
     """
     raw = await _received(request, most, CALL_SECONDS)
-    # A number that is none is refused with a code of its own.
+    # A number that is not finite is refused later, with a code of its own.
     found = document(raw, most, CALL_DEPTH, CALL_VALUES, finite=False)
     if not isinstance(found, dict):
         raise bad("body", "must be a JSON object")
@@ -41,7 +41,7 @@ async def call(request: web.Request, most: int) -> dict[str, Any]:
 
 
 async def arguments(request: web.Request) -> dict[str, Any]:
-    """A tool's arguments; raises as `call` does."""
+    """A tool's arguments. Raises the same errors as `call`."""
     raw = await _received(request, bounds.ARGUMENTS, contents.BODY_SECONDS)
     if len(raw) <= INLINE_BYTES:
         found = document(raw, bounds.ARGUMENTS)
@@ -59,10 +59,10 @@ async def asked(
     parsing: asyncio.Lock,
     read: Callable[[object], Asked],
 ) -> Asked:
-    """A request for a turn, as its protocol's `read` has it; raises as `call` does.
+    """A request for a turn, as its protocol's `read` returns it. Raises the same errors as `call`.
 
-    A large one is read while `big` is held, its episode's, and parsed while `parsing` is, everybody's: each
-    costs many times its bytes.
+    Reading and parsing a large request takes many times its bytes of memory. So reading holds `big`, the lock
+    of its episode, and parsing holds `parsing`, the lock of all episodes.
     """
     size = request.content_length
     small = size is not None and size <= INLINE_BYTES and "Content-Encoding" not in request.headers
@@ -87,10 +87,10 @@ def document(
     *,
     finite: bool = True,
 ) -> Any:
-    """A body's JSON, all of which can be written down again.
+    """A body's JSON. All of it can be written again as JSON.
 
     Raises:
-        Refusal: 400, saying which bound it does not keep.
+        Refusal: 400, with the bound that it breaks.
     """
     try:
         return json_within(raw, most, depth=depth, values=values, finite=finite)

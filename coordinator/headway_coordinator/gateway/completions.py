@@ -1,7 +1,7 @@
-"""OpenAI's completions: a text, or token ids, that the model goes on from. Pure.
+"""OpenAI's completions: the model continues a text, or token ids. Pure.
 
-For models that know no conversations, and agents that write their own prompts. The turn is recorded as any
-other; `texts.py` says when several of them are one row.
+They serve models without conversations, and agents that write their own prompts. The turn is recorded like
+any other. `texts.py` decides when several of them are one training row.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ WITHOUT_EFFECT: Final[Table] = {
     "prompt_embeds": (None,),
     "add_special_tokens": (None, True),
 }
-"""Fields that are not applied, with the values at which that makes no difference."""
+"""Fields that are not applied, with the values at which they would change nothing."""
 
 Token = Annotated[StrictInt, Field(ge=0, le=10**9)]
 Ids = Annotated[list[Token], Field(min_length=1, max_length=bounds.CONVERSATION_VALUES, fail_fast=True)]
@@ -51,7 +51,7 @@ Text = Annotated[str, Field(min_length=1)]
 
 
 class CompletionBody(Held):
-    """A request for the next words of a text."""
+    """A request to continue a text."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -64,21 +64,21 @@ class CompletionBody(Held):
     )
     """Text, or token ids; or a list of one of them."""
     max_tokens: Tokens | None = None
-    """The job's bound where it is left out; OpenAI's 16 would be no turn."""
+    """The job's bound if it is missing. OpenAI's 16 would be too short for a turn."""
     temperature: Number | None = None
     top_p: Number | None = None
     stream: StrictBool | None = None
     stream_options: StreamOptions | None = None
     stop: Annotated[str, Field(max_length=bounds.NAME)] | Stops | None = None
     logprobs: Annotated[StrictInt, Field(ge=0, le=5)] | None = None
-    """Whether the answer has the log-probability of each sampled token; those of others are not told."""
+    """Whether the answer has the log-probability of each sampled token. Other tokens' are never shown."""
     seed: Annotated[StrictInt, Field(ge=-(2**63), lt=2**64)] | None = None
     """Not applied, as in chat completions."""
 
 
 @dataclass(frozen=True)
 class CompletionRequest:
-    """A completion as it was asked for: a `dialect.Asked`."""
+    """A completion request that was read: a `dialect.Asked`."""
 
     ask: Ask
     model: str
@@ -87,7 +87,7 @@ class CompletionRequest:
     ignored: tuple[str, ...] = ()
 
     def whole(self, found: Completion, trajectory_id: str) -> dict[str, Any]:
-        """The answer, where it is not streamed."""
+        """The answer without streaming."""
         head = self._head(found, trajectory_id)
         return head | {"choices": [_choice(found, found.finish_reason)], "usage": usage(found)}
 
@@ -101,7 +101,7 @@ class CompletionRequest:
         yield b"data: [DONE]\n\n"
 
     def failed(self, refusal: GatewayError) -> bytes:
-        """The event that ends a stream that has begun."""
+        """The event that ends a stream with an error."""
         return event(refusal.body)
 
     def _head(self, found: Completion, trajectory_id: str) -> dict[str, Any]:
@@ -118,7 +118,7 @@ def read(body: object, *, lenient: bool = False) -> CompletionRequest:
     """Check a request's JSON; see `openai.read`.
 
     Raises:
-        Refusal: naming the field that must be changed.
+        Refusal: names the field to change.
     """
     if not isinstance(body, dict):
         raise bad("body", "must be a JSON object")
@@ -165,7 +165,10 @@ def _choice(found: Completion, finish: str) -> dict[str, Any]:
 
 
 def _logprobs(found: Completion) -> dict[str, Any] | None:
-    """Of each sampled token, the one that ends the text included; None where none were asked for."""
+    """Log-probabilities of the sampled tokens, including the one that ends the text.
+
+    None if the request wants none.
+    """
     if not found.scored:
         return None
     offsets, at = [], 0

@@ -1,7 +1,7 @@
-"""What was said in an episode: each recorded turn as what it added to the one that it continues.
+"""The conversations of an episode: each recorded turn holds what it added to the turn that it continues.
 
-Agents send the whole conversation with every turn. Kept whole each time, an episode would grow with the
-square of its turns; chained, it grows with what was said.
+Agents send the whole conversation with every turn. Storing all of it each time would grow with the square of
+the turns. Chained, the memory grows with the new messages only.
 """
 
 from __future__ import annotations
@@ -18,42 +18,42 @@ from headway_coordinator.trajectory.lengths import content
 
 @dataclass(eq=False)
 class RecordedTurn:
-    """One recorded turn: the conversation up to and with the model's answer, and its exact tokens."""
+    """One recorded turn: the conversation up to and including the model's answer, and its exact tokens."""
 
     graph: Graph = field(repr=False)
     node: int
-    """What was sampled, in the graph."""
+    """The sampled node in the graph."""
     before: RecordedTurn | None = field(repr=False)
     """The recorded conversation that this one continues."""
     new: list[Message]
-    """All since then, the model's answer last."""
+    """The messages since then. The model's answer is the last."""
     meanings: list[object]
-    """Of each new message."""
+    """The meaning of each new message."""
     tools: list[Tool]
     stopped: str | None = None
-    """The string that ended the model's answer, which the answer is told without."""
+    """The string that ended the model's answer. The answer omits it."""
     effort: str | None = None
-    """How much the model was to think; see `Ask.effort`."""
+    """How much the model should think; see `Ask.effort`."""
     after: list[RecordedTurn] = field(default_factory=list, repr=False)
-    """What continues this one."""
+    """The turns that continue this one."""
     length: int = 0
-    """Messages of the whole conversation."""
+    """Number of messages in the whole conversation."""
 
     def __post_init__(self) -> None:
         self.length = len(self.new)
         if self.before is not None:
             self.length += self.before.length
-            self.tools = self.before.tools  # equal, and kept once
+            self.tools = self.before.tools  # equal lists, stored once
             self.before.after.append(self)
 
     @property
     def prompt(self) -> list[int]:
-        """What the engine was asked."""
+        """The tokens that the engine was asked to continue."""
         return self.graph.tokens(self.graph.nodes[self.node].parent)
 
     @property
     def sampled(self) -> list[int]:
-        """What it answered."""
+        """The tokens that it sampled."""
         return list(self.graph.nodes[self.node].tokens)
 
     @property
@@ -66,9 +66,9 @@ class RecordedTurn:
         return [message for part in reversed(parts) for message in part]
 
     def means(self, sent: Sequence[object]) -> bool:
-        """Whether messages of a request mean what this turn added.
+        """Whether messages of a request mean the same as those that this turn added.
 
-        A client may write the string that ended the answer behind it again (smolagents does).
+        A client may append the string that ended the answer again (smolagents does).
         """
         if self.meanings == sent:
             return True
@@ -86,10 +86,10 @@ def continued(
     tools: Sequence[Tool],
     unseen: Collection[int] = (),
 ) -> RecordedTurn | None:
-    """The longest recorded conversation that a request continues, with messages of its own after it.
+    """The longest recorded conversation that a request continues with further messages.
 
-    Samples of one request may mean the same: of those it is one that reached the agent (whose node is not
-    `unseen`), then the one whose calls and reasoning the client holds, then the newest.
+    Several samples of one request may mean the same. First come those that reached the agent (whose node is
+    not in `unseen`). Then comes the one whose calls and reasoning match the client's, then the newest.
     """
     best: tuple[int, bool, int, int] = (0, False, 0, 0)
     found: RecordedTurn | None = None

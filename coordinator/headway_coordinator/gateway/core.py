@@ -1,7 +1,7 @@
-"""The gateway: one chat completion, tokens in and tokens out, recorded into the episode's graph.
+"""The gateway: one chat completion, tokens in and tokens out, recorded in the episode's graph.
 
-Every agent's turns pass here: the built-in agent's in process, the others' through `server.py`, which only
-translates. Several turns of one episode may run at once (an agent with helpers): each is a branch of its
+Every agent's turns pass here. The built-in agent calls it in process, the others through `server.py`, which
+only translates. Several turns of one episode may run at once (an agent with helpers). Each is a branch of its
 graph.
 """
 
@@ -36,19 +36,23 @@ from headway_coordinator.trajectory.lengths import content, extent, size
 from headway_coordinator.trajectory.render import Renderer
 
 INLINE_CHARACTERS = 16 * 1024
-"""Bytes that are rendered at once, in some 20 ms: more of them would keep all other episodes waiting."""
+"""Characters that are rendered at once, in some 20 ms. Rendering more would keep all other episodes
+waiting.
+"""
 BYTES_A_TOKEN = 4
-"""Of a conversation that fills its context: one that has more is counted before it is rendered."""
+"""Bytes for each token in a conversation that fills its context. A conversation with more is counted before
+it is rendered.
+"""
 
 
 class Engine(Protocol):
-    """Whatever samples tokens: the fleet of rollout servers."""
+    """Samples tokens: the fleet of rollout servers."""
 
     async def generate(self, session: str, request: Request, timeout: float) -> Sampled: ...
 
 
 class Gateway:
-    """Chat completions over an engine that speaks token ids."""
+    """Chat completions over an engine that works with token ids."""
 
     def __init__(self, renderer: Renderer, engine: Engine, context_length: int, timeout: float) -> None:
         self._renderer = renderer
@@ -59,17 +63,19 @@ class Gateway:
         self._longest_token = renderer.longest_token
         self._efforts = efforts.Efforts(renderer)
         self._large = asyncio.Lock()
-        """Held by the one conversation that is counted or rendered beyond `BYTES_A_TOKEN`."""
+        """Held while one conversation beyond `BYTES_A_TOKEN` is counted or rendered, so there is one at a
+        time.
+        """
 
     async def chat(self, session: Session, ask: Ask) -> Completion:
         """Sample the next assistant message.
 
         Raises:
             NoTokensLeft: no token fits the context, or the episode's limit, any more.
-            CannotForce: `ask.force` is not possible with this model.
-            CannotRender: nor is this conversation.
-            CannotThink: nor is `ask.effort`.
-            SchemaRefused: the engine takes no such `ask.schema`.
+            CannotForce: this model cannot do `ask.force`.
+            CannotRender: the chat template does not take this conversation.
+            CannotThink: the chat template does not know `ask.effort`.
+            SchemaRefused: the engine does not take `ask.schema`.
             Refusal: `ask.text` has a token that this model does not have.
             InfraFault: the engine failed.
         """
@@ -77,7 +83,7 @@ class Gateway:
             return await self._continue(session, ask, ask.text)
         ask = replace(ask, messages=self._systems.told(ask.messages))
         if ask.effort is not None and not ask.must_think and not self._efforts.knows(ask.effort):
-            if ask.effort != "on":  # a model without a switch thinks as it does
+            if ask.effort != "on":  # a model without a switch thinks anyway
                 session.ignored[ask.effort_at] += 1
             ask = replace(ask, effort=None)
         renderer = self._efforts.of(ask.effort)
@@ -117,10 +123,10 @@ class Gateway:
         )
 
     async def count(self, session: Session, ask: Ask) -> int:
-        """How many tokens the prompt of a turn has. Nothing is sampled or recorded.
+        """The number of tokens in a turn's prompt. Nothing is sampled or recorded.
 
         Raises:
-            ContextFull, CannotForce, CannotRender, CannotThink: as `chat` does.
+            ContextFull, CannotForce, CannotRender, CannotThink: as in `chat`.
         """
         ask = replace(ask, messages=self._systems.told(ask.messages))
         if not ask.must_think and ask.effort is not None and not self._efforts.knows(ask.effort):
@@ -132,7 +138,7 @@ class Gateway:
         return len(await self._tokens(ask, before)) + len(self._forced(renderer, ask))
 
     def _forced(self, renderer: Renderer, ask: Ask) -> list[int]:
-        """What is begun on the model's behalf."""
+        """The tokens with which the turn begins on the model's behalf."""
         if ask.force is None:
             return [] if ask.schema is None else renderer.thoughtless()
         tokens = renderer.force(ask.force.tool)
@@ -146,8 +152,8 @@ class Gateway:
     async def _require_room(self, ask: Ask) -> None:
         """Refuse what cannot fit before it is rendered: megabytes take long, and many times their memory.
 
-        Users' and tools' words are what every template says in full: of those a glance may do. Whatever else
-        is long is counted by the template's text, up to the context and no further.
+        Every template shows the words of users and tools in full, so a quick estimate covers these. For other
+        long conversations the template's text is counted, up to the context and no further.
         """
         if not self._is_large(ask):
             self._require_words(ask.messages)
@@ -168,10 +174,10 @@ class Gateway:
     async def _prompt(
         self, session: Session, ask: Ask, meanings: Sequence[object], before: RecordedTurn | None, number: int
     ) -> list[int]:
-        """What the engine is asked; a history that goes on from nothing that was sampled is counted, with
-        the reason.
+        """The prompt's token ids.
 
-        Meanwhile another turn may be recorded: all that is there already stays as it is.
+        A history that continues no sampled tokens is counted, with the reason. Another turn may be recorded
+        meanwhile, but existing turns never change.
         """
         recorded = list(session.said)
         prompt = await self._tokens(ask, before)
@@ -190,7 +196,10 @@ class Gateway:
             raise CannotRender(f"the chat template takes no such conversation: {said}") from error
 
     def _rendered(self, ask: Ask, before: RecordedTurn | None) -> list[int]:
-        """Ids that extend the recorded conversation that `ask` continues, else its own."""
+        """Ids that extend the recorded conversation that `ask` continues.
+
+        If there is none, the whole conversation's ids.
+        """
         renderer = self._efforts.of(ask.effort)
         if before is not None:
             new, sampled = ask.messages[before.length :], before.sampled
@@ -203,7 +212,7 @@ class Gateway:
         return renderer.render(ask.messages, ask.tools)
 
     def _same_words(self, before: RecordedTurn, ask: Ask) -> bool:
-        """Whether what was said before reads the same with the effort that is asked for now."""
+        """Whether the earlier messages render the same with the effort of this request."""
         if before.effort == ask.effort:
             return True
         then, now = self._efforts.of(before.effort), self._efforts.of(ask.effort)
@@ -221,7 +230,7 @@ class Gateway:
         forced: list[int],
         sampled: Sampled,
     ) -> Completion:
-        """Place a turn in the graph, and read it."""
+        """Add a turn to the graph, and parse its tokens."""
         sampled, stopped = stops.ended(self._renderer.text, sampled, ask.stop, self._renderer.stop_token_ids)
         parsed = self._efforts.of(ask.effort).parse(
             [*forced, *sampled.tokens], prompt[: len(prompt) - len(forced)], ask.tools
@@ -242,7 +251,7 @@ class Gateway:
         return Completion(number, message, parsed.calls, finish, turn, node, stopped, scored)
 
     async def _continue(self, session: Session, ask: Ask, given: str | tuple[int, ...]) -> Completion:
-        """The next words of a text."""
+        """Sample the continuation of a text."""
         renderer, most = self._renderer, self._context_length
         long = len(given) > INLINE_CHARACTERS
         if isinstance(given, str):
@@ -293,7 +302,7 @@ class Gateway:
 def _turn(
     session: Session, ask: Ask, prompt: Sequence[int], sampled: Sampled, calls: Sequence[Call] = ()
 ) -> Turn:
-    """What a turn cost."""
+    """A turn's usage."""
     return Turn(
         index=len(session.turns),
         prompt_tokens=len(prompt),
@@ -315,7 +324,7 @@ def _drift(
     before: RecordedTurn | None,
     prompt: Sequence[int],
 ) -> drift.Found:
-    """Why a prompt that goes on from nothing that was sampled does not."""
+    """Why a prompt continues no sampled tokens."""
     if before is not None:
         sampled = [*before.prompt, *before.sampled]
         if list(prompt[: len(sampled)]) != sampled:
@@ -327,7 +336,7 @@ def _drift(
 
 
 def call_id(turn: int, index: int) -> str:
-    """Id of a turn's tool call: the same at every replay."""
+    """The id of a turn's tool call: the same at every replay."""
     return f"call-{turn}-{index}"
 
 

@@ -1,4 +1,4 @@
-"""What the protocols of a turn have in common: a request that was read, and its answer for its client."""
+"""The common interface of the protocols: a request that was read, and the answer for its client."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from headway_coordinator.gateway.refusals import GatewayError
 
 
 class Asked(Protocol):
-    """A request for a turn, as one protocol has it."""
+    """A request for a turn, as one protocol reads it."""
 
     @property
     def ask(self) -> Ask:
-        """What is to be sampled."""
+        """What to sample."""
 
     @property
     def stream(self) -> bool:
@@ -31,7 +31,7 @@ class Asked(Protocol):
         """The answer as events."""
 
     def failed(self, refusal: GatewayError) -> bytes:
-        """The event that ends a stream that has begun."""
+        """The event that ends a stream with an error."""
 
 
 class Read(Protocol):
@@ -41,5 +41,5 @@ class Read(Protocol):
         """Check a request's JSON.
 
         Raises:
-            Refusal: naming the field that must be changed.
+            Refusal: names the field to change.
         """

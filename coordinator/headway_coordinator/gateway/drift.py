@@ -1,6 +1,6 @@
-"""Why a turn begins a row of its own: how its history differs from the recorded one nearest to it. Pure.
+"""Why a turn begins a training row of its own: how its history differs from the nearest recorded one. Pure.
 
-Only a turn that forks is looked at, so the cost falls on nobody else.
+Only turns that fork are examined, so other turns have no cost.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ROLE_LENGTH = 32
 
 @dataclass(frozen=True)
 class Found:
-    """One turn's reason."""
+    """The reason of one turn."""
 
     reason: ForkReason
     message: int | None = None
@@ -38,7 +38,7 @@ def reason(
     tools: Sequence[Tool],
     unseen: Collection[int] = (),
 ) -> Found:
-    """Why a request goes on from nothing that was sampled, or from where another turn has gone on.
+    """Why a request continues no sampled tokens, or continues from where another turn has gone on.
 
     Args:
         recorded: the episode's turns, at least one.
@@ -70,7 +70,7 @@ def rendered(before: RecordedTurn, cut_off: bool) -> Found:
 def counted(
     drifts: Mapping[ForkReason, Drift], found: Found, turn: int, messages: Sequence[Message]
 ) -> Drift:
-    """An episode's count of a reason with one turn more, which begins it where there was none."""
+    """An episode's count of a reason, increased by this turn. The first turn begins it."""
     if (known := drifts.get(found.reason)) is not None:
         return known.model_copy(update={"count": known.count + 1})
     role = None if found.message is None else str(messages[found.message].get("role", ""))[:ROLE_LENGTH]
@@ -83,10 +83,10 @@ def _nearest(
     unseen: Collection[int],
     tools: Sequence[Tool] | None = None,
 ) -> _Near | None:
-    """The recorded conversation that has most of a request's messages.
+    """The recorded conversation that shares the most messages with a request.
 
-    Of several one that says what comes next, then one that reached the agent, then the newest. `tools`: only
-    one that was shown these.
+    Among equals, first comes one that has a further message, then one that reached the agent, then the
+    newest. With `tools`, only conversations with these tools count.
     """
     best: tuple[int, bool, bool, int] | None = None
     found: _Near | None = None
@@ -114,7 +114,7 @@ def _reached(recorded: Sequence[RecordedTurn], meanings: Sequence[object]) -> It
 
 
 def _last(said: RecordedTurn) -> RecordedTurn:
-    """The newest conversation that goes on from one."""
+    """The newest conversation that continues this one."""
     while said.after:
         said = said.after[-1]
     return said
@@ -129,7 +129,7 @@ def _meanings(said: RecordedTurn) -> list[object]:
 
 
 def _differs(ours: Sequence[object], theirs: Sequence[object]) -> ForkReason:
-    """How the first of two histories' messages, which mean something else, differ."""
+    """How two histories differ, whose first messages have different meanings."""
     (was_role, was, was_calls, was_id), (role, said, calls, call_id) = _parts(ours[0]), _parts(theirs[0])
     if was_role == role == "system":
         return "system"
@@ -151,7 +151,7 @@ def _named(calls: list[tuple[str, object]]) -> list[str]:
 
 
 def _parts(meaning: object) -> tuple[object, object, list[tuple[str, object]], object]:
-    """Role, words, calls and the id of the call that is answered, as `conversations.meaning` gives them."""
+    """Role, words, calls and the id of the answered call, as in `conversations.meaning`."""
     assert isinstance(meaning, tuple)
     role, said, calls, call_id = meaning
     return role, said, calls, call_id

@@ -1,7 +1,7 @@
-"""How much a model is to think, as the protocols say it, and the renderer whose template says so.
+"""How much a model should think, as the protocols say it, and the renderer for that effort.
 
 Chat templates know two kinds of variables: a switch (`enable_thinking`, `thinking`) and a level
-(`reasoning_effort`). Whether a template knows one shows when it is rendered: the prompt changes.
+(`reasoning_effort`). If a template knows a variable, setting it changes the rendered prompt.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from headway_coordinator.trajectory.renderer import Renderer
 
 
 class Efforts:
-    """Renderers of one model, by how much it is to think."""
+    """Renderers of one model, by effort."""
 
     def __init__(self, renderer: Renderer) -> None:
         self._usual = renderer
@@ -21,7 +21,7 @@ class Efforts:
         """The renderer of a turn.
 
         Raises:
-            CannotThink: the template says nothing of `effort`.
+            CannotThink: the template does not know `effort`.
         """
         if effort is None:
             return self._usual
@@ -33,7 +33,7 @@ class Efforts:
         return found
 
     def knows(self, effort: str) -> bool:
-        """Whether the template has another prompt for it."""
+        """Whether the template renders another prompt for this effort."""
         try:
             return self.of(effort) is not None
         except CannotThink:

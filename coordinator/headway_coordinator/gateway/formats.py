@@ -1,7 +1,7 @@
-"""JSON that an answer is to be, by every spelling that clients have: one schema, or a refusal by name. Pure.
+"""Requests for a JSON answer, in every spelling that clients use: one schema, or a refusal by name. Pure.
 
-Sampling under a schema hides tokens. So the turn is recorded as guided, and is not trained
-(docs/adr/0036). Tool calls would be hidden as well: who offers tools may not ask for a schema.
+Sampling under a schema hides tokens. So the turn is recorded as guided, and is not trained (docs/adr/0036).
+It would also hide tool calls, so a request with tools may not ask for a schema.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ OTHERS: Final[dict[str, str]] = {
     "grammar": WRITE,
     "structural_tag": WRITE,
 }
-"""Other engines' ways to hide tokens that say more than a JSON schema does -> what to write."""
+"""Other engines' ways to hide tokens that a JSON schema cannot express -> what to write instead."""
 SPELLINGS: Final = ("response_format", "guided_json", "json_schema", "structured_outputs", *OTHERS)
-"""Fields of chat completions that hold answers to something."""
+"""Fields of chat completions that constrain answers."""
 
 
 class Named(BaseModel):
@@ -43,18 +43,18 @@ class Named(BaseModel):
     description: str | None = None
     json_schema: dict[str, Any] = Field(alias="schema")
     strict: StrictBool | None = None
-    """Makes no difference: an answer is always held to all of its schema."""
+    """Makes no difference: an answer always follows all of its schema."""
 
 
 class ResponseFormat(BaseModel):
-    """What an answer is: words, any JSON object, or JSON of one schema."""
+    """The kind of answer: text, any JSON object, or JSON of one schema."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: Named | None = None
 
 
 class TextFormat(BaseModel):
-    """The same as Responses and Messages write it."""
+    """The same, as Responses and Messages write it."""
 
     type: Literal["text", "json_object", "json_schema"]
     name: Annotated[str, Field(max_length=bounds.NAME)] | None = None
@@ -65,26 +65,26 @@ class TextFormat(BaseModel):
 
 @dataclass(frozen=True)
 class Wanted:
-    """One wish for JSON."""
+    """One request for JSON."""
 
     name: str
     """The field of the request."""
     at: str
-    """Where in it the schema is."""
+    """The place of the schema in that field."""
     schema: Any
-    """None stands for any object."""
+    """The schema; None means any object."""
 
 
 def one(wanted: list[Wanted], tools: bool, lenient: bool) -> tuple[str | None, tuple[str, ...]]:
-    """The schema that a turn is held to, and the fields that are ignored instead.
+    """The schema of a turn, and the fields that are ignored instead.
 
     Args:
-        wanted: all wishes of the request.
+        wanted: all requests for JSON in the body.
         tools: whether the model may call one.
-        lenient: ignore the wishes, so that the turn is trained.
+        lenient: ignore them, so that the turn is trained.
 
     Raises:
-        Refusal: there is more than one, a tool may be called, or the schema is none that is read.
+        Refusal: there is more than one, a tool may be called, or the schema cannot be read.
     """
     if not wanted or lenient:
         return None, tuple(dict.fromkeys(one.name for one in wanted))
@@ -102,10 +102,10 @@ def one(wanted: list[Wanted], tools: bool, lenient: bool) -> tuple[str | None, t
 
 
 def of_chat(body: Mapping[str, Any], asked: ResponseFormat | None) -> list[Wanted]:
-    """The wishes of a chat completion or a completion.
+    """The requests for JSON in a chat completion or a completion.
 
     Raises:
-        Refusal: one is none that a schema can say, or is not written as it should be.
+        Refusal: a schema cannot express one, or one is malformed.
     """
     found = []
     if asked is not None and asked.type == "json_schema":
@@ -124,7 +124,7 @@ def of_chat(body: Mapping[str, Any], asked: ResponseFormat | None) -> list[Wante
 
 
 def of_text(given: TextFormat | None, name: str) -> list[Wanted]:
-    """The wishes of Responses, or of Messages.
+    """The requests for JSON in Responses or Messages.
 
     Raises:
         Refusal: the schema is missing.
@@ -158,7 +158,7 @@ def _structured(given: object) -> Iterator[Wanted]:
 
 
 def _read(given: object, at: str) -> object:
-    """A schema that may be written as text."""
+    """A schema, which may be written as text."""
     if not isinstance(given, str):
         return given
     try:

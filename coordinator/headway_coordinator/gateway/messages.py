@@ -1,7 +1,7 @@
-"""Anthropic's Messages: a request's JSON as an `Ask`, the same as that of a chat completion. Pure.
+"""Anthropic's Messages: a request's JSON as an `Ask`, the same as for a chat completion. Pure.
 
-Blocks become what OpenAI's form has for them: a `tool_result` a message of the tool's, a `tool_use` a call,
-`thinking` what was thought. `messages_answers.py` says the answer.
+Blocks become their counterparts in OpenAI's form: a `tool_result` becomes a message of the tool, a `tool_use`
+a call, and `thinking` reasoning. `messages_answers.py` writes the answer.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ WITHOUT_EFFECT: Final[Table] = {
     "mcp_servers": (None, []),
     "context_management": (None, {}),
 }
-"""Fields that are not applied, with the values at which that makes no difference."""
+"""Fields that are not applied, with the values at which they would change nothing."""
 
 
-# Of every list `fail_fast`: see openai.py.
+# `fail_fast` in every list: see openai.py.
 class _TextBlock(BaseModel):
     type: Literal["text"]
     text: str
@@ -50,7 +50,7 @@ _Texts = Annotated[list[_TextBlock], Field(max_length=bounds.MESSAGES, fail_fast
 
 
 class _Block(BaseModel):
-    """A block of a message; which of its fields it must have goes by its type."""
+    """A block of a message. Its type decides which fields it must have."""
 
     type: Literal["text", "tool_use", "tool_result", "thinking", "redacted_thinking"]
     text: str | None = None
@@ -74,7 +74,9 @@ class _Custom(BaseModel):
     description: str | None = None
     input_schema: dict[str, Any]
     defer_loading: StrictBool | None = None
-    """Not applied: every tool is shown, since one shown later would make another prompt from its head on."""
+    """Not applied: every tool is shown, because showing one later would change the prompt from its beginning
+    on.
+    """
 
 
 class _Choice(BaseModel):
@@ -92,7 +94,7 @@ class _Output(BaseModel):
     model_config = ConfigDict(extra="allow")
 
     effort: Literal["low", "medium", "high", "max"] | None = None
-    """Taken where the model's chat template writes another prompt for it."""
+    """Applied if the model's chat template writes another prompt for it."""
     format: TextFormat | None = None
 
 
@@ -107,7 +109,9 @@ class CountBody(BaseModel):
     tools: Annotated[list[_Custom], Field(max_length=bounds.TOOLS, fail_fast=True)] | None = None
     tool_choice: _Choice | None = None
     thinking: _Thinking | None = None
-    """Whether the model thinks, where its chat template has a switch, and whether the answer shows it."""
+    """Whether the model thinks, if its chat template has a switch, and whether the answer shows the
+    thoughts.
+    """
     output_config: _Output | None = None
     output_format: TextFormat | None = None
     """A schema hides tokens from the sampler, so the turn is context and is not trained."""
@@ -128,17 +132,17 @@ Body = TypeVar("Body", bound=CountBody)
 
 @dataclass(frozen=True)
 class MessagesRequest:
-    """A turn as it was asked for: a `dialect.Asked`."""
+    """A request for a turn that was read: a `dialect.Asked`."""
 
     ask: Ask
     model: str
     stream: bool
     thoughts: bool
-    """Whether the answer shows them."""
+    """Whether the answer shows the thoughts."""
     ignored: tuple[str, ...] = ()
 
     def whole(self, found: Completion, trajectory_id: str) -> dict[str, Any]:
-        """The answer, where it is not streamed."""
+        """The answer without streaming."""
         return messages_answers.message(found, self.model, trajectory_id, self.thoughts)
 
     def events(self, found: Completion, trajectory_id: str) -> Iterator[bytes]:
@@ -147,7 +151,7 @@ class MessagesRequest:
             yield messages_answers.event(one)
 
     def failed(self, refusal: GatewayError) -> bytes:
-        """The event that ends a stream that has begun."""
+        """The event that ends a stream with an error."""
         return messages_answers.event(refusal.body)
 
 
@@ -155,7 +159,7 @@ def read(body: object, *, lenient: bool = False) -> MessagesRequest:
     """Check a request for a turn; see `openai.read`.
 
     Raises:
-        Refusal: naming the field that must be changed.
+        Refusal: names the field to change.
     """
     asked = _checked(body, MessagesBody)
     assert isinstance(body, dict)
@@ -189,7 +193,7 @@ def _checked(body: object, model: type[Body]) -> Body:
 
 
 def _left(asked: MessagesBody) -> tuple[str, ...]:
-    """What clients have to send, and what changes nothing that is sampled."""
+    """Fields that clients have to send, and that change nothing in sampling."""
     found = []
     if asked.thinking is not None and asked.thinking.budget_tokens is not None:
         found.append("thinking.budget_tokens")
@@ -215,7 +219,7 @@ def _held(asked: CountBody, lenient: bool) -> tuple[str | None, tuple[str, ...]]
 
 
 def _effort(asked: CountBody) -> str | None:
-    """A switch that is off goes before a level."""
+    """The effort. A switch that is off overrides a level."""
     thinks = asked.thinking.type != "disabled" if asked.thinking is not None else None
     if thinks is False:
         return "none"
@@ -274,7 +278,7 @@ def _system(given: str | list[_TextBlock] | None) -> Iterator[Message]:
 
 
 def _joined(given: str | Sequence[_TextBlock] | None) -> str:
-    """Blocks are lines, as they are in chat completions."""
+    """The text of blocks, one a line as in chat completions."""
     return given if isinstance(given, str) else "\n".join(block.text for block in given or ())
 
 
@@ -289,7 +293,10 @@ def _conversation(turns: Sequence[_Turn]) -> Iterator[Message]:
 
 
 def _given(role: str, blocks: Sequence[_Block], at: str) -> Iterator[Message]:
-    """What the agent says: results of tools are messages of their own, and text between them is another."""
+    """The agent's messages.
+
+    Results of tools are messages of their own, and the text between them is another.
+    """
     texts: list[str] = []
     for n, block in enumerate(blocks):
         if block.type == "text":

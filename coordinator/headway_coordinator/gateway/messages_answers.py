@@ -14,13 +14,13 @@ REASONS: Final = {
     "tool_calls": "tool_use",
     "content_filter": "refusal",
 }
-"""Why a turn ended, in OpenAI's words and in Anthropic's."""
+"""Why a turn ended: OpenAI's words -> Anthropic's."""
 DELTAS: Final = {
     "text": ("text", "text_delta", "text"),
     "thinking": ("thinking", "thinking_delta", "thinking"),
     "tool_use": ("input", "input_json_delta", "partial_json"),
 }
-"""Of each kind of block: the field that is told piece by piece, the kind of the piece, and its field."""
+"""By kind of block: the field that is streamed in pieces, the kind of a piece, and the piece's field."""
 
 
 def message(found: Completion, model: str, trajectory_id: str, thoughts: bool) -> dict[str, Any]:
@@ -28,9 +28,9 @@ def message(found: Completion, model: str, trajectory_id: str, thoughts: bool) -
 
     Args:
         found: the turn.
-        model: the name that the client has for the model.
+        model: the client's name for the model.
         trajectory_id: the episode's.
-        thoughts: whether what the model thought is shown.
+        thoughts: whether the answer shows the model's thoughts.
     """
     stopped = found.stopped is not None and found.finish_reason == "stop"
     return {
@@ -82,7 +82,7 @@ def _blocks(found: Completion, thoughts: bool) -> Iterator[dict[str, Any]]:
 
 
 def _usage(found: Completion) -> dict[str, int]:
-    """Anthropic counts what was cached apart from the input."""
+    """Usage in Anthropic's form, which counts cached tokens apart from the input."""
     turn = found.turn
     return {
         "input_tokens": turn.prompt_tokens - turn.cached_tokens,

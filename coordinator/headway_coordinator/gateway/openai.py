@@ -1,7 +1,7 @@
 """OpenAI's chat completions: a request's JSON as an `Ask`, and a `Completion` as the answer's. Pure.
 
-What would change which tokens are sampled, and is not applied here, is refused (`unapplied.py`). Temperature
-and top_p are the job's own, whatever an agent writes. Everything else that clients send is ignored.
+Fields that would change which tokens are sampled, and are not applied here, are refused (`unapplied.py`).
+Temperature and top_p are always the job's own. All other fields from clients are ignored.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from headway_coordinator.gateway.unapplied import WITHOUT_EFFECT, shown, unappli
 from headway_coordinator.trajectory.calls import Message, Tool
 
 BLOCK_FIELDS = ("id", "name", "input", "tool_use_id", "is_error", "thinking")
-"""Of blocks of content, besides what is shown."""
+"""Further fields of content blocks, besides those that are shown."""
 MODEL = "default"
-"""Name of the model that is trained; any other is taken for it."""
+"""The name of the trained model. Any other name means the same model."""
 STOPS = 16
-"""Most strings that may end a turn."""
+"""The most strings that may end a turn."""
 
 
-# Of every list `fail_fast`: one of a million entries that are wrong is told by its first.
+# `fail_fast` in every list: if a million entries are wrong, the error names the first.
 class _Function(BaseModel):
     name: str = Field(min_length=1)
     description: str | None = None
@@ -67,7 +67,7 @@ class _Message(BaseModel):
     tool_call_id: str | None = None
     reasoning_content: str | None = None
     function_call: None = None
-    """The old way to call a tool, which is not read."""
+    """The old way to call a tool, which is not supported."""
 
 
 class _NamedTool(BaseModel):
@@ -81,7 +81,7 @@ class _Named(BaseModel):
 
 Tokens = Annotated[StrictInt, Field(ge=1, le=10**9)]
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=0, le=100)]
-"""The job's own is taken instead, but what is none is a mistake that the agent should hear of."""
+"""The job's own value is used instead, but the agent should learn that its value is not a number in range."""
 
 
 _Stop = Annotated[str, Field(min_length=1, max_length=bounds.NAME)]
@@ -89,13 +89,13 @@ Stops = Annotated[list[_Stop], Field(max_length=STOPS, fail_fast=True)]
 
 
 class StreamOptions(BaseModel):
-    """How a stream is told."""
+    """The options of a stream."""
 
     include_usage: StrictBool | None = False
 
 
 class Body(Held, Thought):
-    """A request for a turn, as it comes."""
+    """A request for a turn, as received."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -110,16 +110,18 @@ class Body(Held, Thought):
     stream: StrictBool | None = None
     stream_options: StreamOptions | None = None
     stop: Annotated[str, Field(max_length=bounds.NAME)] | Stops | None = None
-    """Ends the turn where the model has written it; not part of the answer's text."""
+    """The turn ends once the model has written it. The answer's text omits it."""
     logprobs: StrictBool | None = None
     """Whether the answer has the log-probability of each sampled token."""
     seed: Annotated[StrictInt, Field(ge=-(2**63), lt=2**64)] | None = None
-    """Not applied: each turn's seed is the job's, or all episodes of a group would be the same one."""
+    """Not applied: each turn's seed is the job's. With the agent's seed, all episodes of a group would be the
+    same.
+    """
 
 
 @dataclass(frozen=True)
 class ChatRequest:
-    """A chat completion as it was asked for: a `dialect.Asked`."""
+    """A chat completion request that was read: a `dialect.Asked`."""
 
     ask: Ask
     model: str
@@ -128,7 +130,7 @@ class ChatRequest:
     ignored: tuple[str, ...] = ()
 
     def whole(self, found: Completion, trajectory_id: str) -> dict[str, Any]:
-        """The answer, where it is not streamed."""
+        """The answer without streaming."""
         return completion(self, found, trajectory_id)
 
     def events(self, found: Completion, trajectory_id: str) -> Iterator[bytes]:
@@ -138,7 +140,7 @@ class ChatRequest:
         yield b"data: [DONE]\n\n"
 
     def failed(self, refusal: GatewayError) -> bytes:
-        """The event that ends a stream that has begun."""
+        """The event that ends a stream with an error."""
         return event(refusal.body)
 
 
@@ -147,10 +149,10 @@ def read(body: object, *, lenient: bool = False) -> ChatRequest:
 
     Args:
         body: the request.
-        lenient: ignore what is not applied.
+        lenient: ignore fields that are not applied.
 
     Raises:
-        Refusal: naming the field that must be changed.
+        Refusal: names the field to change.
     """
     if not isinstance(body, dict):
         raise bad("body", "must be a JSON object")
@@ -188,12 +190,12 @@ def read(body: object, *, lenient: bool = False) -> ChatRequest:
 
 
 def stops(given: str | Sequence[str] | None) -> tuple[str, ...]:
-    """The strings that end a turn, each once; an empty string is none."""
+    """The strings that end a turn, each once. Empty strings are dropped."""
     return tuple(dict.fromkeys(one for one in ([given] if isinstance(given, str) else given or ()) if one))
 
 
 def completion(request: ChatRequest, found: Completion, trajectory_id: str) -> dict[str, Any]:
-    """The answer, where it is not streamed."""
+    """The answer without streaming."""
     choice = {
         "index": 0,
         "message": _said(found.message),
@@ -221,7 +223,7 @@ def chunks(request: ChatRequest, found: Completion, trajectory_id: str) -> Itera
         yield chunk({"content": said["content"]})
     for index, call in enumerate(said.get("tool_calls", [])):
         yield chunk({"tool_calls": [{"index": index} | call]})
-    if found.scored:  # of all the turn's tokens: those of a call are in no delta of its own
+    if found.scored:  # all tokens of the turn, because the tokens of a call are in no delta of their own
         yield chunk({}, scored=_logprobs(found))
     yield chunk({}, found.finish_reason)
     if request.usage_in_stream:
@@ -229,17 +231,17 @@ def chunks(request: ChatRequest, found: Completion, trajectory_id: str) -> Itera
 
 
 def model(most: int | None) -> dict[str, Any]:
-    """The one model there is.
+    """The only model.
 
     Args:
-        most: tokens of its context; None: nobody knows.
+        most: tokens of its context; None: unknown.
     """
     head = {"id": MODEL, "object": "model", "created": 0, "owned_by": "headway"}
     return head | ({} if most is None else {"max_model_len": most})
 
 
 def models(most: int | None = None) -> dict[str, Any]:
-    """All models there are."""
+    """The list of models."""
     return {"object": "list", "data": [model(most)]}
 
 
@@ -249,7 +251,10 @@ def event(document: dict[str, Any]) -> bytes:
 
 
 def _logprobs(found: Completion) -> dict[str, Any] | None:
-    """Of each sampled token, special ones included and forced ones not; None where none were asked for."""
+    """Log-probabilities of the sampled tokens, including special ones but not forced ones.
+
+    None if not requested.
+    """
     if not found.scored:
         return None
     return {
@@ -306,7 +311,7 @@ def _force(asked: Body, tools: list[Tool]) -> Force | None:
 
 
 def force(name: str | None, tools: Sequence[Tool]) -> Force:
-    """A turn that must call the tool of that name; None: any.
+    """A turn that must call the named tool; None: any tool.
 
     Raises:
         Refusal: there is no such tool.
@@ -324,7 +329,7 @@ def force(name: str | None, tools: Sequence[Tool]) -> Force:
 def _message(message: _Message, at: int) -> Message:
     content = message.content
     if isinstance(content, list):
-        # Blocks are lines, as vLLM takes them where the model is served; what it said is one text again.
+        # Blocks are lines, as in vLLM when the model is served. The model's own blocks are one text again.
         content = ("" if message.role == "assistant" else "\n").join(part.text for part in content)
     found: Message = {
         "role": "system" if message.role == "developer" else message.role,
@@ -353,10 +358,10 @@ def _call(call: _Call, at: str) -> dict[str, Any]:
 
 
 def arguments(given: str | dict[str, Any], at: str) -> str:
-    """A call's arguments as JSON of one spelling.
+    """A call's arguments as canonical JSON.
 
     Raises:
-        Refusal: the field `at` is no JSON of an object.
+        Refusal: the field `at` is not JSON of an object.
     """
     if isinstance(given, str):
         try:
@@ -369,10 +374,10 @@ def arguments(given: str | dict[str, Any], at: str) -> str:
 
 
 def require_text(*values: object, at: str = "messages") -> None:
-    """Half a surrogate pair is valid JSON and no text: nothing that holds it could be stored or tokenized.
+    """Refuse half a surrogate pair: it is valid JSON but not text, and cannot be stored or tokenized.
 
     Raises:
-        Refusal: of the field `at`, where one of the values holds it.
+        Refusal: names the field `at`, if one of the values contains it.
     """
     try:
         json.dumps(values, ensure_ascii=False, allow_nan=False).encode()
@@ -381,8 +386,8 @@ def require_text(*values: object, at: str = "messages") -> None:
 
 
 def refuse(error: ValidationError) -> NoReturn:
-    """Raise the `GatewayError` that names the field of a request that has to change."""
-    # Of the ways to read a field, the one that came furthest says best what is wrong with it.
+    """Raise the `GatewayError` that names the field of a request to change."""
+    # Among the ways to read a field, the one that came furthest explains the fault best.
     furthest = max(error.errors(include_url=False), key=lambda found: len(found["loc"]))
     path = ".".join(str(part) for part in furthest["loc"] if not _is_tag(part))
     if ".content." in path and path.rpartition(".")[2] not in BLOCK_FIELDS:
@@ -391,5 +396,5 @@ def refuse(error: ValidationError) -> NoReturn:
 
 
 def _is_tag(part: str | int) -> bool:
-    """Whether a part of an error's path names an alternative of a union, and no field."""
+    """Whether a part of an error's path names an alternative of a union instead of a field."""
     return isinstance(part, str) and (part == "str" or not part.isidentifier() or part.startswith("_"))

@@ -1,7 +1,7 @@
 """The gateway's routes as an OpenAPI 3.1 document: what each takes and answers. Pure.
 
-Requests come from the models that read them, and answers from models of their own, which tests hold the
-running gateway to.
+The schemas of requests are the models that read them. Answers have models of their own, and tests check the
+running gateway against these.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ NAMED: Final[dict[str, Any]] = {
     "required": ["event", "data"],
     "properties": {"event": {"type": "string"}, "data": {"type": "string"}},
 }
-"""Server-sent events, without names and with them."""
+"""Server-sent events, without names and with names."""
 SCHEMAS: Final = "#/components/schemas/{model}"
 
 
@@ -288,7 +288,7 @@ def _document() -> dict[str, Any]:
 
 
 def _security() -> dict[str, Any]:
-    """Where the token may be besides the address."""
+    """Where the token may be, other than in the address."""
     trajectory = {"type": "apiKey", "in": "header", "name": "X-Amzn-SageMaker-Trajectory-Id"}
     return {"trajectory": trajectory, "bearer": {"type": "http", "scheme": "bearer"}}
 
@@ -315,7 +315,7 @@ def _schemas() -> dict[str, Any]:
 
 
 def _named(name: str) -> dict[str, Any]:
-    """A part of the path that is any text."""
+    """A part of the path that may be any text."""
     return {"parameters": [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}}]}
 
 

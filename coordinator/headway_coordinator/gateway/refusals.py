@@ -1,7 +1,8 @@
-"""What the gateway says no with: typed, naming the field and the remedy, in the forms that clients read.
+"""The gateway's refusals: typed, with the field and the remedy, in the forms that clients read.
 
 OpenAI's clients read `{"error": {...}}`, and Anthropic's the same with `"type": "error"`. SageMaker's RFT SDK
-reads the reason phrase of the status line, and takes "not in valid status" there for "this was done before".
+reads the reason phrase of the status line. It takes "not in valid status" there to mean "this was done
+before".
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ class GatewayError(Exception):
         self.code = code
         self.param = param
         self.reason = reason
-        """The status line's reason phrase, where a client reads it."""
+        """The status line's reason phrase, for a client that reads it."""
         self.retry_after = retry_after
-        """Seconds after which asking again may help."""
+        """Seconds after which another request may succeed."""
 
     @property
     def body(self) -> dict[str, Any]:
-        """JSON of the answer."""
+        """The answer's JSON."""
         kind = "invalid_request_error" if self.status < 500 and self.status != 429 else "server_error"
         kind = "rate_limit_error" if self.status == 429 else kind
         error = {"message": str(self), "type": kind, "param": self.param, "code": self.code}
@@ -47,10 +48,10 @@ class GatewayError(Exception):
 
 
 def bad(param: str, message: str, code: str = "invalid_value") -> GatewayError:
-    """A field of the request that must be changed."""
+    """A field of the request is wrong."""
     return GatewayError(400, code, f"{param}: {message}", param=param)
 
 
 def not_in_valid_status(message: str) -> GatewayError:
-    """The trajectory has moved on, or has not come so far."""
+    """The trajectory is past this transition, or has not reached it."""
     return GatewayError(409, "trajectory_status", message, reason=NOT_IN_VALID_STATUS)

@@ -1,7 +1,7 @@
-"""OpenAI's Responses: a request's JSON as an `Ask`, the same as that of a chat completion. Pure.
+"""OpenAI's Responses: a request's JSON as an `Ask`, the same as for a chat completion. Pure.
 
-Items become messages: what the model said, thought and called between two of the agent's words is one of the
-assistant's. `responses_answers.py` says the answer.
+Items become messages. All that the model said, thought and called between two messages of the agent becomes
+one assistant message. `responses_answers.py` writes the answer.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ WITHOUT_EFFECT: Final[Table] = {
     "top_logprobs": (None, 0),
     "truncation": (None, "disabled"),
 }
-"""Fields that are not applied, with the values at which that makes no difference."""
+"""Fields that are not applied, with the values at which they would change nothing."""
 NESTED: Final[Table] = {
     "text.verbosity": (None,),
 }
-"""Such fields of other fields."""
+"""The same for nested fields."""
 
 
-# Of every list `fail_fast`: see openai.py.
+# `fail_fast` in every list: see openai.py.
 class _ItemText(BaseModel):
     type: Literal["input_text", "output_text", "reasoning_text", "text"]
     text: str
@@ -57,7 +57,7 @@ _ItemTexts = Annotated[list[_ItemText], Field(max_length=bounds.MESSAGES, fail_f
 
 
 class _Item(BaseModel):
-    """An item of the input; which of its fields it must have goes by its type."""
+    """An item of the input. Its type decides which fields it must have."""
 
     type: Literal["message", "function_call", "function_call_output", "reasoning"] = "message"
     role: Literal["user", "assistant", "system", "developer"] | None = None
@@ -84,7 +84,7 @@ class _Reasoning(BaseModel):
     model_config = ConfigDict(extra="allow")
 
     effort: Effort | None = None
-    """Taken where the model's chat template writes another prompt for it."""
+    """Applied if the model's chat template writes another prompt for it."""
 
 
 class _Text(BaseModel):
@@ -102,9 +102,9 @@ class ResponsesBody(BaseModel):
     model: str = MODEL
     input: str | Annotated[list[_Item], Field(min_length=1, max_length=bounds.MESSAGES, fail_fast=True)]
     instructions: str | None = None
-    """The system prompt of this turn alone: a later one says it again."""
+    """The system prompt of this turn alone. A later turn must send it again."""
     previous_response_id: Annotated[str, Field(max_length=bounds.NAME)] | None = None
-    """An answer of this episode, whose conversation goes on."""
+    """An answer of this episode whose conversation the request continues."""
     tools: Annotated[list[_FunctionTool], Field(max_length=bounds.TOOLS, fail_fast=True)] | None = None
     tool_choice: Literal["none", "auto", "required"] | _NamedFunction | None = None
     max_output_tokens: Tokens | None = None
@@ -116,21 +116,21 @@ class ResponsesBody(BaseModel):
 
 
 Earlier = Callable[[str], Sequence[Message]]
-"""The conversation that ended with an answer, without its instructions; raises a `GatewayError`."""
+"""The conversation that ended with an answer, without its instructions. Raises a `GatewayError`."""
 
 
 @dataclass(frozen=True)
 class ResponsesRequest:
-    """A turn as it was asked for: a `dialect.Asked`."""
+    """A request for a turn that was read: a `dialect.Asked`."""
 
     ask: Ask
     stream: bool
     ignored: tuple[str, ...] = ()
     echoed: dict[str, Any] = field(default_factory=dict)
-    """What an answer says of its request."""
+    """The fields of the request that the answer repeats."""
 
     def whole(self, found: Completion, trajectory_id: str) -> dict[str, Any]:
-        """The answer, where it is not streamed."""
+        """The answer without streaming."""
         return responses_answers.response(found, trajectory_id, self.echoed)
 
     def events(self, found: Completion, trajectory_id: str) -> Iterator[bytes]:
@@ -139,7 +139,7 @@ class ResponsesRequest:
             yield responses_answers.event(one | {"sequence_number": number})
 
     def failed(self, refusal: GatewayError) -> bytes:
-        """The event that ends a stream that has begun."""
+        """The event that ends a stream with an error."""
         body = refusal.body
         return responses_answers.event(
             body | {"code": refusal.code, "param": refusal.param, "sequence_number": 0}
@@ -150,7 +150,7 @@ def read(body: object, *, lenient: bool = False, earlier: Earlier) -> ResponsesR
     """Check a request for a turn; see `openai.read`.
 
     Raises:
-        Refusal: naming the field that must be changed.
+        Refusal: names the field to change.
     """
     if not isinstance(body, dict):
         raise bad("body", "must be a JSON object")
@@ -181,10 +181,10 @@ def read(body: object, *, lenient: bool = False, earlier: Earlier) -> ResponsesR
 
 
 def earlier(rollout: Rollout, response: str) -> Sequence[Message]:
-    """The conversation that ended with an answer of the episode's, without that turn's instructions.
+    """The conversation that ended with an answer of this episode, without that turn's instructions.
 
     Raises:
-        Refusal: it is none, or too many came after it.
+        Refusal: there is no such answer, or too many came after it.
     """
     for node, conversation in rollout.delivered.items():
         if responses_answers.response_id(rollout.trajectory_id, node) == response:
@@ -242,7 +242,7 @@ def _conversation(given: str | Sequence[_Item]) -> Iterator[Message]:
 
 
 def _said(item: _Item, at: str) -> Message:
-    """What the agent says, or a tool of its own."""
+    """A message of the agent, or of one of its own tools."""
     if item.type == "function_call_output":
         answers = _required(item.call_id, f"{at}.call_id")
         if item.output is None:
@@ -253,7 +253,7 @@ def _said(item: _Item, at: str) -> Message:
 
 
 def _added(own: Message, item: _Item, at: str) -> Message:
-    """An assistant's message with one item more."""
+    """An assistant message with one more item."""
     if item.type == "reasoning":
         thought = own.get("reasoning_content", "") + _joined(item.content, "")
         return own | ({"reasoning_content": thought} if thought else {})

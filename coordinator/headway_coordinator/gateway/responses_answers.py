@@ -10,13 +10,13 @@ from typing import Any, Final
 from headway_coordinator.gateway.asks import Completion
 
 INCOMPLETE: Final = {"length": "max_output_tokens", "content_filter": "content_filter"}
-"""Why a turn is not whole, in OpenAI's words for the two kinds of answer."""
+"""Why a turn is incomplete, in OpenAI's words for the two kinds of answer."""
 ID: Final = "resp_{trajectory_id}-{node}"
-"""Id of an answer: by it a later request goes on."""
+"""The id of an answer, which a later request names to continue it."""
 
 
 def response_id(trajectory_id: str, node: int) -> str:
-    """Id of the answer that a node is."""
+    """The id of the answer at a node."""
     return ID.format(trajectory_id=trajectory_id, node=node)
 
 
@@ -26,7 +26,7 @@ def response(found: Completion, trajectory_id: str, echoed: dict[str, Any]) -> d
     Args:
         found: the turn.
         trajectory_id: the episode's.
-        echoed: what it says of the request.
+        echoed: the fields of the request that it repeats.
     """
     why = INCOMPLETE.get(found.finish_reason)
     whole = {
@@ -103,7 +103,7 @@ def _items(found: Completion, trajectory_id: str) -> Iterator[dict[str, Any]]:
 
 
 def _usage(found: Completion) -> dict[str, Any]:
-    """Tokens of the turn; those of thoughts are not counted apart."""
+    """Tokens of the turn. Tokens of thoughts are not counted separately."""
     turn = found.turn
     return {
         "input_tokens": turn.prompt_tokens,

@@ -1,4 +1,4 @@
-"""The numbers that an agent reports: finite, of a bounded size, as many as there are turns. Pure."""
+"""The numbers that an agent reports: finite, bounded in size, and as many as there are turns. Pure."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from headway_coordinator.gateway.refusals import bad
 
 
 def rewards_in(values: object, turns: int, within: tuple[float, float]) -> list[float]:
-    """Checked rewards: one, or one for each of so many `turns`, whose sum and each lie `within` a range.
+    """Checked rewards: one number, or one for each of the `turns`.
+
+    Their sum and each of them lie `within` a range.
 
     Raises:
-        Refusal: naming what is wrong with them.
+        Refusal: says what is wrong with them.
     """
     low, high = within
     if not isinstance(values, list) or not values:
@@ -46,7 +48,7 @@ def metrics_in(metrics: object) -> dict[str, float]:
     """Checked metrics by name.
 
     Raises:
-        Refusal: naming what is wrong with them.
+        Refusal: says what is wrong with them.
     """
     if metrics is None:
         return {}
@@ -67,7 +69,7 @@ def metrics_in(metrics: object) -> dict[str, float]:
 
 
 def _finite(param: str, value: float, most: float) -> None:
-    """Refuse a number that is none, or so large that figures of it would be none."""
+    """Refuse a number that is not finite, or too large for figures."""
     try:
         finite = math.isfinite(value)
     except OverflowError:  # an integer of hundreds of digits
@@ -87,5 +89,5 @@ def _finite(param: str, value: float, most: float) -> None:
 
 
 def _shown(value: object) -> str:
-    """A value in a message, cut short: an integer may have thousands of digits."""
+    """A value as a message shows it, cut short: an integer may have thousands of digits."""
     return shortened(repr(value), 60)

@@ -1,10 +1,10 @@
-"""An episode as its agent sees it from outside: a secret address, a status, a reward. MTRL's protocol.
+"""An episode as its external agent sees it: a secret address, a status, a reward. MTRL's protocol.
 
     PENDING -- complete-rollout(ready) --> READY -- update-reward --> REWARD_RECEIVED
        +------ complete-rollout(failed) -> FAILED
 
-Turns and tools are for PENDING alone. Whatever ends the episode closes its rollout: what comes later is told
-that the trajectory is over, for as long as it is remembered. State only; `server.py` speaks HTTP.
+Only PENDING allows turns and tool calls. The end of the episode closes its rollout. While the rollout is
+remembered, later calls learn that the trajectory is over. State only; `server.py` has the HTTP.
 """
 
 from __future__ import annotations
@@ -28,17 +28,19 @@ from headway_coordinator.sandboxes import Tools
 from headway_coordinator.trajectory.calls import Message, Tool
 
 TOKEN_LENGTH = 43
-"""Letters of a token: 245 bits. No digits: clients look for status codes in error texts that hold the URL."""
+"""Letters of a token: 245 bits. It has no digits, because clients look for status codes in error texts that
+contain the URL.
+"""
 ID_SEPARATOR = "."
-"""Between an episode's id and its address, in the id that its agent is given."""
+"""Separates an episode's id from its address, in the id that its agent receives."""
 CONVERSATIONS = 32
-"""Delivered turns that are remembered with their conversations: more than may be taken back at once."""
+"""Delivered turns whose conversations are remembered: more than may be taken back at once."""
 REMEMBERED = 4096
-"""Addresses that are over and still known, for an answer that says so."""
+"""Closed addresses that are remembered, so that late calls learn that the rollout is over."""
 
 
 class Status(StrEnum):
-    """Where a rollout stands, in MTRL's words."""
+    """The state of a rollout, in MTRL's words."""
 
     PENDING = "PENDING"
     READY = "READY"
@@ -54,46 +56,48 @@ class Rollout:
     job_arn: str
     sandbox: Tools
     tools: Sequence[Tool]
-    """The environment's tools, for an agent that wants them."""
+    """The environment's tools, for an agent that asks for them."""
     reward_range: tuple[float, float]
     takes_reward: bool
     expires_at: float
     """Monotonic."""
     lenient: bool = False
-    """Whether what is not applied of a request is ignored, and not refused."""
+    """Whether fields that are not applied are ignored instead of refused."""
     token: str = field(default_factory=lambda: new_token())
-    """Its address. A prompt that is sent again comes with another."""
+    """Its address. A prompt that is sent again has a new one."""
     former: list[str] = field(default_factory=list)
-    """Those that it came with before."""
+    """The addresses of earlier prompts."""
     holder: str | None = None
-    """The one by which the agent acts."""
+    """The address that the acting agent uses."""
     status: Status = Status.PENDING
     closed: bool = False
-    """The episode is over, whatever the agent still wants."""
+    """Whether the episode is over, even if the agent wants more."""
     error: str | None = None
-    """Why the agent gave up, where it said so."""
+    """Why the agent gave up, if it said so."""
     rewards: list[float] | None = None
     metrics: dict[str, float] = field(default_factory=dict)
     refused: str | None = None
     """What was wrong with the last reward that the agent sent."""
     truncated: str | None = None
-    """Why the model could not go on: the context, or the most tokens of a turn or an episode."""
+    """Why the model could not go on: the context is full, or the turn or the episode has reached its most
+    tokens.
+    """
     faults: dict[str, str] = field(default_factory=dict)
-    """Faults of the platform, by the request that met them, until that request is answered after all."""
+    """Faults of the platform, by the request that met them. An entry goes once its request is answered."""
     cause: Cause | None = None
-    """What of the job's own parts failed when its agent called a tool."""
+    """The part of the job that failed when the agent called a tool."""
     candidate_fault: CandidateFault | None = None
     """Why no model answers any more."""
     lost: set[str] = field(default_factory=set)
-    """Requests for a turn whose client left before its answer came."""
+    """Requests for a turn whose client left before the answer."""
     delivered: dict[int, list[Message]] = field(default_factory=dict)
-    """Conversations of the last turns that reached the agent, by their nodes, in the order they did."""
+    """By node: conversations of the last turns that reached the agent, in the order of delivery."""
     instructed: set[int] = field(default_factory=set)
-    """Nodes of turns whose first message was of theirs alone."""
+    """Nodes of turns whose first message belongs to that turn alone."""
     calls: int = 0
-    """Calls of the agent that are running."""
+    """Running calls of the agent."""
     called_at: float = field(default_factory=time.monotonic)
-    """When the last one began or ended."""
+    """When the last call began or ended."""
     _tokens_done: set[str] = field(default_factory=set)
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -104,12 +108,12 @@ class Rollout:
 
     @property
     def rollout_id(self) -> str:
-        """The same with the address in it: MTRL's agents send it with every call, to whatever base URL."""
+        """The episode's id with the address. MTRL's agents send it with every call, to any base URL."""
         return f"{self.trajectory_id}{ID_SEPARATOR}{self.token}"
 
     @contextmanager
     def call(self) -> Iterator[None]:
-        """A call of the agent is running."""
+        """Count a call of the agent as running."""
         self.calls += 1
         self.called_at = time.monotonic()
         try:
@@ -119,7 +123,7 @@ class Rollout:
             self.called_at = time.monotonic()
 
     def check(self, job_arn: str | None, trajectory_id: str | None) -> None:
-        """Refuse what names another job or trajectory than the token's own."""
+        """Refuse a call that names another job or trajectory than the token's own."""
         trajectory, _, token = (trajectory_id or "").partition(ID_SEPARATOR)
         if token and token not in (self.token, *self.former):
             trajectory = f"{trajectory} of another attempt"
@@ -136,23 +140,25 @@ class Rollout:
 
     @property
     def fault(self) -> str | None:
-        """A fault of the platform that was not made good."""
+        """A fault of the platform that no later answer has resolved."""
         return next(iter(self.faults.values()), None)
 
     @property
     def conversation(self) -> list[Message]:
-        """Of the last turn that reached the agent: the messages, and the model's answer."""
+        """The messages of the last turn that reached the agent, with the model's answer."""
         return next(reversed(self.delivered.values()), [])
 
     def answered(
         self, request: str, node: int, conversation: list[Message], *, instructed: bool = False
     ) -> None:
-        """A turn reaches the agent: what its request met before is made good, and the agent went on.
+        """Note that a turn reaches the agent.
+
+        This resolves faults of the same request, and the agent has gone on.
 
         Args:
             request: what asked for it.
             node: the turn's.
-            conversation: up to and with the answer.
+            conversation: up to and including the answer.
             instructed: as `Ask.instructed`.
         """
         self.instructed.discard(node)
@@ -166,12 +172,12 @@ class Rollout:
             del self.delivered[next(iter(self.delivered))]
 
     def unanswered(self, node: int) -> None:
-        """It did not after all."""
+        """The turn did not reach the agent after all."""
         self.session.unseen.add(node)
         self.delivered.pop(node, None)
 
     def redacted(self, text: str) -> str:
-        """What an agent wrote, without the address: it may quote its prompt."""
+        """An agent's text without the address: the agent may quote its prompt."""
         for token in (self.token, *self.former):
             text = text.replace(token, "...")
         return text
@@ -182,16 +188,16 @@ class Rollout:
         return self.holder is not None
 
     def hold(self, token: str) -> None:
-        """One run of the agent acts, the first whose call is accepted.
+        """Let only one run of the agent act: the first whose call is accepted.
 
-        A prompt is sent again where nobody knows whether it arrived, so two may be at work. Turns of both in
-        one episode would be trained with the reward of one.
+        A prompt is sent again if nobody knows whether it arrived, so two runs may be active. If both added
+        turns to one episode, both would be trained with the reward of one.
         """
         self.require_holder(token)
         self.holder = token
 
     def require_holder(self, token: str) -> None:
-        """Refuse a call of another run than the one that acts."""
+        """Refuse a call from a run other than the acting one."""
         if self.holder not in (None, token):
             raise not_in_valid_status(
                 f"trajectory {self.trajectory_id} is not in valid status for this address: its prompt was "
@@ -230,7 +236,8 @@ class Rollout:
         """The agent's own reward: one value, or one a turn.
 
         Raises:
-            Refusal: not finite, out of range, of another number, or not now, or not by this agent.
+            Refusal: the values are not finite, out of range or too many or few; or the time or the agent is
+                wrong.
         """
         if self._repeated("reward", client_token):
             return
@@ -256,7 +263,7 @@ class Rollout:
         self._done("reward", client_token)
 
     def end(self, fault: CandidateFault) -> None:
-        """No model answers this agent any more: `until` and `require_candidate` raise `fault`."""
+        """Note that no model answers this agent any more: `until` and `require_candidate` raise `fault`."""
         self.candidate_fault = fault
         self._changed.set()
 
@@ -266,18 +273,18 @@ class Rollout:
             raise self.candidate_fault
 
     def close(self) -> None:
-        """The episode is over."""
+        """End the episode."""
         self.closed = True
         self._changed.set()
 
     def remains(self) -> Rollout:
-        """What late calls are answered by, without what was said."""
+        """A copy that answers late calls, without the conversations."""
         session = self.session
         empty = Session(episode_id=session.episode_id, seed=session.seed, sampling=session.sampling)
         return replace(self, session=empty, tools=(), delivered={})
 
     async def until(self, *wanted: Status) -> None:
-        """Return once the status is one of those. The caller sets the deadline.
+        """Return once the status is one of these. The caller sets the deadline.
 
         Raises:
             CandidateFault: no model answers any more.
@@ -306,7 +313,7 @@ class Rollout:
 
 
 class Rollouts:
-    """Open rollouts by token, and those that were."""
+    """Open rollouts by token, and remembered closed ones."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -315,7 +322,7 @@ class Rollouts:
 
     @contextmanager
     def open(self, rollout: Rollout) -> Iterator[Rollout]:
-        """Let the agent in until the block ends."""
+        """Admit the agent until the block ends."""
         self._by_token[rollout.token] = rollout
         try:
             yield rollout
@@ -328,9 +335,9 @@ class Rollouts:
                 del self._by_token[self._over.pop(0)]
 
     def renew(self, rollout: Rollout) -> bool:
-        """Give an open rollout another address, unless an agent acts in it already; whether it has one now.
+        """Give an open rollout a new address, unless an agent acts in it already. Returns whether it got one.
 
-        The former ones are good as well, until somebody acts: see `Rollout.hold`.
+        The earlier addresses work too, until an agent acts: see `Rollout.hold`.
         """
         if rollout.begun:
             return False
@@ -340,10 +347,10 @@ class Rollouts:
         return True
 
     def find(self, token: str) -> Rollout:
-        """The rollout whose token it is.
+        """The rollout with this token.
 
         Raises:
-            Refusal: nobody's, or expired.
+            Refusal: the token belongs to no rollout, or has expired.
         """
         rollout = self._by_token.get(token)
         if rollout is None:
@@ -361,7 +368,7 @@ class Rollouts:
 
 
 def token_in(rollout_id: object) -> str:
-    """The address in an agent's id of its rollout; empty where there is none."""
+    """The address in an agent's rollout id; empty if there is none."""
     return rollout_id.partition(ID_SEPARATOR)[2] if isinstance(rollout_id, str) else ""
 
 
@@ -371,5 +378,5 @@ def new_token() -> str:
 
 
 def _bytes(header: str) -> bytes:
-    """A header as it came, whatever bytes it holds."""
+    """A header's raw bytes."""
     return header.encode(errors="surrogateescape")

@@ -1,9 +1,11 @@
-"""JSON schemas that an answer is held to while it is sampled: the part of the language that vLLM's grammar
-compiler (xgrammar) keeps to, within bounds that it compiles in a fraction of a second. Pure.
+"""JSON schemas that constrain an answer while it is sampled.
 
-A strange agent writes them, and the compiler runs inside the rollout server, beside everybody's turns. So
-what it would not heed, or may take long for, never reaches it: a keyword that is not in `KEYWORDS` is refused
-by name. Remarks such as titles are dropped.
+They use the part of the language that vLLM's grammar compiler (xgrammar) enforces, within bounds that it
+compiles in a fraction of a second. Pure.
+
+Agents that we do not know write them, and the compiler runs inside the rollout server, beside everybody's
+turns. A keyword that the compiler would ignore, or take long for, never reaches it. So a keyword that is not
+in `KEYWORDS` is refused by name. Remarks such as titles are dropped.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ REMARKS: Final = (
     *("$schema", "$id", "$comment", "title", "description", "default", "examples", "discriminator"),
     *("deprecated", "readOnly", "writeOnly"),
 )
-"""What says nothing of a value."""
+"""Keywords that do not constrain a value."""
 REFERRED: Final = ("$defs", "definitions")
 ALTERNATIVES: Final = ("anyOf", "oneOf", "allOf")
 NUMBERS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
@@ -40,27 +42,29 @@ OF_TYPE: Final[dict[str, tuple[str, ...]]] = {
     "array": ("items", "minItems", "maxItems"),
     "string": ("minLength", "maxLength", "format"),
 }
-"""Keywords of one type alone."""
+"""Keywords that apply to one type only."""
 OWNERS: Final[dict[str, tuple[str, ...]]] = {
     **{name: (kind,) for kind, names in OF_TYPE.items() for name in names},
     **dict.fromkeys(NUMBERS, ("number", "integer")),
 }
-"""Keyword -> the types that it says something of."""
+"""Keyword -> the types that it applies to."""
 FORMATS: Final = ("date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uri", "uuid")
 MOST_DEPTH: Final = 24
-"""Levels of lists and objects."""
+"""The deepest nesting of lists and objects."""
 MOST_VALUES: Final = 2_000
 MOST_PROPERTIES: Final = 100
-"""Of one object."""
+"""The most properties of one object."""
 MOST_CHOICES: Final = 500
-"""Of one enum."""
+"""The most choices of one enum."""
 MOST_ALTERNATIVES: Final = 50
 MOST_COUNT: Final = 500
-"""Of items that a limit names."""
+"""The largest number of items that a limit may name."""
 MOST_LENGTH: Final = 60
-"""Of characters, and of a schema's work: some 1.5 s of the compiler at a vocabulary of 140,000 tokens."""
+"""The most characters that a limit may name, and the most work of a schema. The compiler takes some 1.5 s for
+it at a vocabulary of 140,000 tokens.
+"""
 WORK: Final = dict.fromkeys(NUMBERS, 2) | {"format": 6}
-"""What the compiler does for a keyword, in characters of a length that is limited: it writes out each."""
+"""The compiler's work for a keyword, in characters of a limited length, because it expands each character."""
 MOST_NUMBER: Final = 2**53
 INSTEAD: Final = {
     "pattern": "say it in the description, or list the values as an enum",
@@ -75,14 +79,14 @@ INSTEAD: Final = {
 
 
 def text(schema: object, at: str) -> str:
-    """A schema as the server is sent it.
+    """A schema as text for the server.
 
     Args:
         schema: as the agent sent it.
         at: the field of the request that holds it.
 
     Raises:
-        Refusal: it is none that answers can be held to; says where and why.
+        Refusal: answers cannot be sampled under it; says where and why.
     """
     if not isinstance(schema, dict):
         raise bad(at, 'must be an object, such as {"type": "object", "properties": {...}}')
@@ -105,7 +109,7 @@ def text(schema: object, at: str) -> str:
 
 
 class _Reader:
-    """One schema, its references followed."""
+    """Reads one schema and follows its references."""
 
     def __init__(self, schema: Mapping[str, Any], at: str) -> None:
         self._at = at
@@ -118,10 +122,13 @@ class _Reader:
         self.work = 0
         """See `WORK`."""
         self._leads: dict[str, set[str]] = {}
-        """Reference -> those that its schema is, without a value in between."""
+        """Reference -> the references that its schema leads to without a value in between."""
 
     def read(self, schema: object, at: str, *, root: bool = False, within: str = "") -> dict[str, Any]:
-        """A schema without its remarks; `within` is the reference by which it was reached at once."""
+        """A schema without its remarks.
+
+        `within` is the reference that led here without a value in between.
+        """
         if not isinstance(schema, dict):
             raise bad(at, "must be an object")
         found = {name: value for name, value in schema.items() if name not in REMARKS}
@@ -157,10 +164,10 @@ class _Reader:
         return kept
 
     def require_ends(self) -> None:
-        """Refuse references that lead to one another and to no value.
+        """Refuse references that only lead to one another and never to a value.
 
         Raises:
-            Refusal: one does.
+            Refusal: there is such a reference.
         """
         for name in self._leads:
             reached, seen = [name], set[str]()
@@ -211,7 +218,7 @@ class _Reader:
 
 
 def _checked(name: str, value: Any, at: str) -> Any:
-    """The value of a keyword that is no schema; of one that is, its kind."""
+    """Check a keyword's value. For a keyword that contains schemas, check only the type."""
     if name in COUNTS:
         most = MOST_LENGTH if name in LENGTHS else MOST_COUNT
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
@@ -246,7 +253,7 @@ def _checked(name: str, value: Any, at: str) -> Any:
 
 
 def _require_order(found: Mapping[str, Any], at: str) -> None:
-    """Refuse limits between which there is nothing."""
+    """Refuse limits that exclude every value."""
     pairs = (("minLength", "maxLength"), ("minItems", "maxItems"), ("minimum", "maximum"))
     for low, high in pairs:
         if low in found and high in found and found[low] > found[high]:
@@ -265,7 +272,7 @@ def _require_order(found: Mapping[str, Any], at: str) -> None:
 
 
 def _require_reachable(found: Mapping[str, Any], at: str) -> None:
-    """Refuse what no value is."""
+    """Refuse values that can never occur."""
     for name in ("enum", "const"):
         values = found.get(name, []) if name == "enum" else [found[name]] if name in found else []
         kinds = _types(found)

@@ -1,22 +1,25 @@
-"""The gateway over HTTP, for agents outside this process: requests into turns and tool calls, and what
-becomes of those into answers, and into what the episode's end has to know.
+"""The gateway over HTTP, for agents outside this process.
 
-Under an episode's own base URL, `/e/{token}`, or at the root with the episode's rolloutId, which holds the
-token, in MTRL's header or body, or with the token as Authorization: Bearer:
+It makes turns and tool calls of requests, and answers of their results. It also notes what the episode's end
+has to know.
+
+The routes exist under an episode's own base URL, `/e/{token}`. They also exist at the root, for requests that
+have the token as Authorization: Bearer, or the episode's rolloutId in MTRL's header or body. The rolloutId
+contains the token.
 
 POST /v1/chat/completions   OpenAI's, streamed or not      GET  /v1/models, /v1/models/{id}
-POST /v1/responses          OpenAI's newer form, too
+POST /v1/responses          OpenAI's newer form
 POST /v1/messages           Anthropic's, streamed or not   POST /v1/messages/count_tokens
-POST /v1/completions        a text goes on, for models that know no conversations
+POST /v1/completions        continues a text, for models that know no conversations
 GET  /v1/tools              the environment's tools        POST /v1/tools/{name}   its arguments -> ToolReply
 POST /complete-rollout      JobArn, TrajectoryId, Status: ready | failed, ClientToken?, ErrorMessage?
 POST /update-reward         JobArn, TrajectoryId, Rewards: [number], Metrics?, ClientToken?
 
-GET /openapi.json says the same as an OpenAPI document, to anybody.
+GET /openapi.json describes the same as an OpenAPI document, for anybody.
 
-An agent may send an Authorization of its own as long as one of the others holds the token. A streamed answer
-begins when the turn is complete: a token counts once the weights that sampled it are proven, and tool calls
-are read from whole turns. Until then comments keep the connection alive.
+An agent may send an Authorization of its own if one of the other places has the token. A streamed answer
+begins when the turn is complete. A token counts only once the weights that sampled it are proven, and tool
+calls are parsed from whole turns. Until then comments keep the connection alive.
 """
 
 from __future__ import annotations
@@ -45,19 +48,19 @@ from headway_wire.contents import TooLarge
 from headway_wire.listening import known, on_reset
 
 MAX_BODY = bounds.CONVERSATION
-"""Bytes of a request: reading more would hold the other episodes up."""
+"""Bytes of a request. Reading more would delay the other episodes."""
 KEEP_ALIVE_SECONDS = 10.0
-"""How often a stream whose turn is not complete says so."""
+"""How often a stream sends a comment while its turn is incomplete."""
 TOOLS = "tools"
-"""What faults of tool calls are kept under: no later call makes them good."""
+"""The key under which faults of tool calls are stored. No later call resolves them."""
 JOB_ARN = "X-Amzn-SageMaker-Job-Arn"
 TRAJECTORY_ID = "X-Amzn-SageMaker-Trajectory-Id"
 RETRIES = "X-Stainless-Retry-Count"
-"""What OpenAI's clients count their retries with."""
+"""The header in which OpenAI's clients count their retries."""
 RETRIES_DIGITS = 9
 
 IMPOSSIBLE = (NoTokensLeft, CannotForce, CannotRender, CannotThink, SchemaRefused)
-"""What a turn may ask for that this model cannot."""
+"""The errors of a turn that this model cannot do."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _log = logging.getLogger(__name__)
@@ -73,7 +76,7 @@ class GatewayServer:
 
     @asynccontextmanager
     async def open(self, rollout: Rollout, backend: Backend) -> AsyncIterator[Rollout]:
-        """Let an episode's agent in until the block ends; `backend` answers its turns."""
+        """Admit an episode's agent until the block ends. `backend` answers its turns."""
         turns = self._turns[rollout.trajectory_id] = Turns(backend, rollout)
         with self._rollouts.open(rollout):
             try:
@@ -84,14 +87,17 @@ class GatewayServer:
                 await turns.close()
 
     def renew(self, rollout: Rollout) -> bool:
-        """Give an open episode another address, for a prompt that is sent again; see `Rollouts.renew`."""
+        """Give an open episode a new address, for a prompt that is sent again; see `Rollouts.renew`."""
         return self._rollouts.renew(rollout)
 
     def app(self) -> web.Application:
-        """The application to serve; run it with handler_cancellation, to know of clients that leave."""
+        """The application to serve.
+
+        Run it with handler_cancellation, so that it notices clients that leave.
+        """
         app = web.Application(middlewares=[_answer_refusals], client_max_size=MAX_BODY)
         for base in ("", "/e/{token}"):
-            # Agents take the endpoint itself for the client's base URL, too, as the SDK's docs do.
+            # Agents also use the endpoint itself as the client's base URL, as the SDK's docs do.
             for path in ("/v1/chat/completions", "/chat/completions"):
                 app.router.add_post(base + path, partial(self._turn, openai.read))
             app.router.add_post(f"{base}/v1/messages", partial(self._turn, messages.read))
@@ -163,7 +169,7 @@ class GatewayServer:
         asked: Asked,
         client: Client,
     ) -> web.StreamResponse:
-        """Server-sent events; an error before the turn is being sampled has a status of its own."""
+        """Server-sent events. An error before sampling begins has a status of its own."""
         turn = client.turn
         response = web.StreamResponse(
             headers={"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
@@ -185,12 +191,12 @@ class GatewayServer:
         if not response.prepared:
             await response.prepare(request)
         await response.write(b"".join(asked.events(found, turns.rollout.trajectory_id)))
-        with suppress(ConnectionError):  # it has all there is
+        with suppress(ConnectionError):  # the client has everything already
             await response.write_eof()
         return response
 
     async def _count(self, request: web.Request) -> web.StreamResponse:
-        """Tokens of a prompt; no part of the episode."""
+        """Count a prompt's tokens. It does not belong to the episode."""
         rollout, token = self._rollout(request)
         rollout.require_open("a count")
         rollout.require_holder(token)
@@ -234,7 +240,7 @@ class GatewayServer:
             try:
                 reply = await rollout.sandbox.tool(name, arguments)
             except asyncio.CancelledError:
-                # Nobody knows what the tool did, and asking again would do it twice.
+                # Nobody knows what the tool did, and a retry would do it twice.
                 rollout.faults[TOOLS] = f"the call of {name} was cut short"
                 raise
             except Exception as error:
@@ -244,7 +250,7 @@ class GatewayServer:
     async def _complete(self, request: web.Request) -> web.StreamResponse:
         rollout, token, body = await self._told(request)
         status, error = body.get("Status"), body.get("ErrorMessage")
-        if not isinstance(status, str):  # were a missing field a success, a misspelt one would hide failures
+        if not isinstance(status, str):  # a default of success would hide misspelt failures
             raise bad("Status", "must be 'ready' or 'failed'")
         with rollout.call():
             rollout.complete(status, None if error is None else str(error)[:2000], _client_token(body))
@@ -262,8 +268,8 @@ class GatewayServer:
         return web.json_response({"Status": rollout.status})
 
     async def _told(self, request: web.Request) -> tuple[Rollout, str, dict[str, Any]]:
-        """The rollout, the address it was found by and the body of one of MTRL's own calls."""
-        if _in_head(request):  # whoever may not ask is told before anything more is read
+        """The rollout, the address that found it, and the body of one of MTRL's own calls."""
+        if _in_head(request):  # whoever may not call learns that before anything more is read
             self._rollout(request)
         body = await bodies.call(request, min(MAX_BODY, bounds.CALL))
         rollout, token = self._rollout(request, body)
@@ -280,7 +286,7 @@ async def _openapi(request: web.Request) -> web.StreamResponse:
 
 
 async def _outcome(rollout: Rollout, ask: Ask, turn: Turn) -> Completion:
-    """The turn, and what it means for the episode; its faults as refusals."""
+    """Sample the turn, and note what it means for the episode. Its faults become refusals."""
     try:
         found = await asyncio.shield(turn.task)
     except IMPOSSIBLE as error:
@@ -302,7 +308,7 @@ async def _outcome(rollout: Rollout, ask: Ask, turn: Turn) -> Completion:
 
 
 def _impossible(error: Exception, ask: Ask) -> GatewayError:
-    """Why a turn cannot be had from this model."""
+    """Why this model cannot do the turn."""
     if isinstance(error, AllowanceSpent):
         return GatewayError(400, "episode_token_limit_reached", str(error), param="max_tokens")
     if isinstance(error, CannotThink):
@@ -319,13 +325,13 @@ def _impossible(error: Exception, ask: Ask) -> GatewayError:
 
 
 def _cut_off(rollout: Rollout, ask: Ask, found: Completion) -> bool:
-    """Whether the job, or the context, ended the turn, and not a smaller bound of the agent's own."""
+    """Whether the job or the context ended the turn, rather than a smaller bound of the agent's own."""
     own = ask.max_tokens is not None and ask.max_tokens < rollout.session.sampling.max_tokens
     return found.finish_reason == "length" and not (own and found.turn.sampled_tokens == ask.max_tokens)
 
 
 def _faulted(rollout: Rollout, request: str, error: Exception) -> GatewayError:
-    """A fault of the platform: whatever the agent makes of it is not what the model is worth."""
+    """Note a fault of the platform, so that the model is not judged by the agent's reaction to it."""
     if isinstance(error, CandidateFault):
         rollout.end(error)
         return GatewayError(502, "candidate_fault", str(error))
@@ -340,12 +346,12 @@ def _faulted(rollout: Rollout, request: str, error: Exception) -> GatewayError:
 
 
 def _in_head(request: web.Request) -> str:
-    """The token in the address or in MTRL's header; empty where the body or a bearer may hold it."""
+    """The token in the address or in MTRL's header. It is empty if the body or a bearer may have it."""
     return request.match_info.get("token") or token_in(request.headers.get(TRAJECTORY_ID))
 
 
 def _route(request: web.Request) -> str:
-    """Which route it was, without the token that its path may hold."""
+    """The route's name, without the token that its path may contain."""
     resource = request.match_info.route.resource
     return resource.canonical if resource is not None else "unknown"
 
@@ -370,7 +376,7 @@ async def _answer_refusals(request: web.Request, handler: Handler) -> web.Stream
         return await handler(request)
     except GatewayError as refusal:
         headers = {"Retry-After": str(refusal.retry_after)} if refusal.retry_after else {}
-        if refusal.status == 409:  # OpenAI's clients would send it again: what is over stays over
+        if refusal.status == 409:  # OpenAI's clients would send it again, but the rollout stays over
             headers["X-Should-Retry"] = "false"
         answer = web.json_response(
             refusal.body, status=refusal.status, reason=refusal.reason, headers=headers
@@ -384,10 +390,10 @@ async def _answer_refusals(request: web.Request, handler: Handler) -> web.Stream
         answer.force_close()
         return answer
     except web.HTTPException as error:
-        # The path may hold an episode's token, and answers are kept in agents' logs.
+        # The path may contain an episode's token, and agents keep answers in their logs.
         message = f"{error.reason}: no such route; agents use POST /v1/chat/completions"
         return web.json_response(GatewayError(error.status, "not_served", message).body, status=error.status)
-    except ConnectionError:  # the client left: there is nobody to answer
+    except ConnectionError:  # the client left, so nobody can be answered
         raise
     except Exception as error:
         _log.exception("%s %s failed", request.method, _route(request))

@@ -1,4 +1,4 @@
-"""How much a model is to think, by every spelling that clients have. Pure."""
+"""How much a model should think, in every spelling that clients use. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 
 
 class Held(BaseModel):
-    """What an answer is held to, as OpenAI, vLLM and SGLang write it: see `formats.py`."""
+    """Constraints on an answer, as OpenAI, vLLM and SGLang write them: see `formats.py`."""
 
     response_format: ResponseFormat | None = None
     """A schema hides tokens from the sampler, so the turn is context and is not trained."""
@@ -31,7 +31,7 @@ class Switch(BaseModel):
 
 
 class TemplateVariables(BaseModel):
-    """vLLM's, of which these are the ones that say how much the model thinks."""
+    """vLLM's variables. These are the ones that say how much the model thinks."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -41,10 +41,10 @@ class TemplateVariables(BaseModel):
 
 
 class Thought(BaseModel):
-    """How much the model is to think, as OpenAI, Qwen, DeepSeek and vLLM write it."""
+    """How much the model should think, as OpenAI, Qwen, DeepSeek and vLLM write it."""
 
     reasoning_effort: Effort | None = None
-    """Taken where the model's chat template writes another prompt for it."""
+    """Applied if the model's chat template writes another prompt for it."""
     enable_thinking: StrictBool | None = None
     thinking: Annotated[StrictBool | Switch, Field(union_mode="left_to_right")] | None = None
     chat_template_kwargs: TemplateVariables | None = None
@@ -54,7 +54,7 @@ LEVELS: Final = 'write reasoning_effort: "none", "low", "medium" or "high"'
 
 
 def effort(asked: Thought, *, lenient: bool) -> tuple[str | None, str, tuple[str, ...]]:
-    """The effort that a request asks for, the field that says it, and fields that are ignored.
+    """The effort that a request asks for, the field that says it, and the fields that are ignored.
 
     Raises:
         Refusal: two fields say different things, or a variable of the template is not applied.

@@ -1,7 +1,7 @@
-"""Strings that end a turn: where the sampled tokens are over, what the answer says, what follows. Pure.
+"""Strings that end a turn: where the sampled tokens end, what the answer says, and what follows. Pure.
 
-A turn that a string ended has no token of the model's that closes it. The family's own closing token is
-given to the model as context before the conversation goes on: it is in the row, and is not trained.
+If a string ended a turn, the model has sampled no closing token. The family's own closing token becomes
+context before the conversation goes on: it is in the training row, and is not trained.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from headway_coordinator.trajectory.render import Renderer
 def ended(
     text: Callable[[Sequence[int]], str], sampled: Sampled, stops: Sequence[str], closing: Sequence[int]
 ) -> tuple[Sampled, str | None]:
-    """What was sampled up to the token that completes a stop string, and the string; None: none did.
+    """The tokens up to the one that completes a stop string, and the string; None if there is none.
 
-    Servers cut there themselves. What one left behind the string is dropped, so that a row never depends on
-    which server sampled it.
+    Servers cut there themselves. Tokens that one left behind the string are dropped. So a row never depends
+    on which server sampled it.
 
     Args:
         text: decodes token ids.
@@ -35,7 +35,7 @@ def ended(
     closed = tokens[-1] in closing
     words = tokens[:-1] if closed else tokens
     if not any(stop in text(words) for stop in stops):
-        # A server that decodes a token otherwise may have seen one.
+        # A server that decodes a token differently may have seen a string.
         unclosed = sampled.finish_reason == "stop" and not closed
         return sampled, stops[0] if unclosed else None
     low, high = 1, len(words)
@@ -49,13 +49,16 @@ def ended(
 
 
 def first(text: str, stops: Sequence[str]) -> str | None:
-    """Which of the strings ends first in a text, of several the longest; None: it has none of them."""
+    """The string that ends first in a text, or the longest of several that do.
+
+    None if it has none of them.
+    """
     ends = [(at + len(stop), at, stop) for stop in stops if (at := text.find(stop)) >= 0]
     return min(ends)[2] if ends else None
 
 
 def without(message: Message, stop: str | None) -> Message:
-    """A turn's message without the string that ended it, nor what its last token holds behind that."""
+    """A turn's message without the string that ended it, and without the rest of its last token."""
     if stop is None:
         return message
     return message | {
@@ -68,7 +71,7 @@ def without(message: Message, stop: str | None) -> Message:
 def closer(renderer: Renderer, history: Sequence[Message], tools: Sequence[Tool]) -> int | None:
     """The token with which the family closes the last turn of `history`.
 
-    None where its template closes turns with none, or with what only comes with the next message.
+    None if its template closes turns with no token, or with one that only comes with the next message.
     """
     said = renderer.said(history, tools, generate=False).rstrip()
     ends = {renderer.text([token]): token for token in renderer.stop_token_ids}
@@ -77,12 +80,12 @@ def closer(renderer: Renderer, history: Sequence[Message], tools: Sequence[Tool]
 
 def _before(text: str, stop: str) -> str:
     head, found, _ = text.partition(stop)
-    # Readers strip what they read: the string's own blanks at its end may be gone.
+    # Readers strip what they read, so the string's own blanks at its end may be missing.
     return head if found else text.removesuffix(stop.rstrip()) if stop.strip() else text
 
 
 def _first(sampled: Sampled, count: int) -> Sampled:
-    """The first `count` tokens of what was sampled."""
+    """The first `count` tokens of a sample."""
     if count == len(sampled.tokens):
         return replace(sampled, finish_reason="stop")
     spans = [

@@ -1,8 +1,8 @@
-"""System messages that are not the first: what becomes of them where the chat template takes none. Pure.
+"""System messages after the first: how they are sent if the chat template takes none. Pure.
 
-Agents tell the model their surroundings, or a change of them, by a system message further on. Claude Code
-does so after the user's first word. Templates such as Qwen3.5's refuse it. The words are then the user's:
-part of the message before, where that is a user's or another system message, or of the user's message after.
+Agents describe the model's surroundings, or a change of them, in a later system message. Claude Code does so
+after the user's first message. Templates such as Qwen3.5's refuse it. The words then become the user's. They
+join the message before, if that is a user's or another system message, or else the user's message after.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PROBE: list[Message] = [
 
 
 class Systems:
-    """What one model's template takes."""
+    """What the template of one model accepts."""
 
     def __init__(self, renderer: Renderer) -> None:
         self._renderer = renderer
@@ -36,7 +36,7 @@ class Systems:
             return False
 
     def told(self, messages: list[Message]) -> list[Message]:
-        """A request's messages, as the template takes them."""
+        """A request's messages, in a form that the template accepts."""
         later = any(message.get("role") == "system" for message in messages[1:])
         return folded(messages) if later and not self._taken else messages
 
@@ -44,11 +44,11 @@ class Systems:
 def folded(messages: Sequence[Message]) -> list[Message]:
     """A conversation whose only system message is its first.
 
-    Up to each of the assistant's words it stays what it is, whatever comes after: rows go on.
+    The result up to each assistant message stays the same whatever follows, so training rows go on.
     """
     told: list[tuple[str, list[Message]]] = []
     joins = False
-    """Whether a user's message is told with the one before, which holds a system message."""
+    """Whether a user's message joins the one before, which contains a system message."""
     for message in messages:
         role = str(message.get("role"))
         system, beside = role == "system", told[-1][0] if told else ""

@@ -1,7 +1,9 @@
-"""Prompts that are texts and no conversations: which recorded turn one goes on from, and its tokens. Pure.
+"""Prompts that are texts instead of conversations: the recorded turn that one continues, and its tokens.
 
-What the model sampled is never made tokens again. A text that begins with a recorded prompt and all that was
-sampled after it goes on with the recorded tokens, and only what is new is encoded.
+Pure.
+
+Tokens that the model sampled are never encoded again. If a text begins with a recorded prompt and its whole
+sampled answer, it reuses the recorded tokens. Only the new text is encoded.
 """
 
 from __future__ import annotations
@@ -15,43 +17,45 @@ from headway_coordinator.trajectory.graph import Graph
 from headway_coordinator.trajectory.renderer import Renderer
 
 BESIDE = 16
-"""Tokens before an answer that tell how its first is written: some tokenizers drop a text's first blank."""
+"""Tokens before an answer that decide how its first token is written: some tokenizers drop a text's first
+blank.
+"""
 
 
 @dataclass(eq=False)
 class Continued:
-    """One recorded turn of a text, as what it added to the one that it goes on from.
+    """One recorded turn of a text: what it added to the turn that it continues.
 
-    Kept whole each time, an episode's texts would grow with the square of its turns.
+    Storing the whole text each time would grow with the square of an episode's turns.
     """
 
     node: int
-    """What was sampled, in the graph."""
+    """The sampled node in the graph."""
     before: Continued | None = field(repr=False)
     added: str
-    """What the prompt says behind `before`."""
+    """The prompt's text after `before`."""
     said: str
-    """What was sampled, without a token that ends the text."""
+    """The sampled text, without a token that ends it."""
     told: int
-    """Characters of it that the answer has: those before the string that ended it."""
+    """How many characters of it the answer has: those before the string that ended it."""
     ended: bool
-    """Its last token ends the text, so no text goes on from it."""
+    """Whether its last token ends the text, so that no text continues it."""
     after: list[Continued] = field(default_factory=list, repr=False)
-    """What goes on from this one."""
+    """The turns that continue this one."""
 
     def __post_init__(self) -> None:
         self.start: int = self.before.length if self.before is not None else 0
         self.length: int = self.start + len(self.added) + len(self.said)
-        """Characters of the whole text."""
+        """Number of characters in the whole text."""
         if self.before is not None:
             self.before.after.append(self)
 
     def asks(self, text: str) -> bool:
-        """Whether a text that has `before` begins with this turn's prompt, too."""
+        """Whether a text that begins with `before` also begins with this turn's prompt."""
         return text.startswith(self.added, self.start)
 
     def begins(self, text: str) -> bool:
-        """Whether it begins with all of this turn."""
+        """Whether the text begins with all of this turn."""
         return self.asks(text) and text.startswith(self.said, self.start + len(self.added))
 
     @property
@@ -67,14 +71,14 @@ class Continued:
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt as the engine is asked, and as people read it."""
+    """A prompt, as tokens for the engine and as text for people."""
 
     tokens: list[int]
     text: str
     seen: Continued | None
-    """The recorded turn that it goes on from."""
+    """The recorded turn that it continues."""
     before: Continued | None
-    """The same, where its text does as well."""
+    """The same turn, if the prompt's text continues it too."""
 
 
 def placed(
@@ -84,10 +88,10 @@ def placed(
     given: str | tuple[int, ...],
     unseen: Collection[int] = (),
 ) -> Prompt:
-    """A prompt's tokens: those of the longest recorded turn that it goes on from, and what is new.
+    """A prompt's tokens: those of the longest recorded turn that it continues, and the new ones.
 
     Raises:
-        Refusal: it has a token that the model does not have, or none at all.
+        Refusal: it has a token that the model does not have, or no token.
     """
     if isinstance(given, tuple):
         most = renderer.vocabulary
@@ -108,7 +112,7 @@ def placed(
 
 
 def reason(recorded: Sequence[Continued], text: str) -> ForkReason:
-    """Why a text goes on from nothing that was sampled, or from where another turn has gone on."""
+    """Why a text continues no sampled tokens, or continues from where another turn has gone on."""
     near = [one for one in _reached(recorded, text) if one.asks(text)]
     if any(len(text) == one.start + len(one.added) for one in near):
         return "again"
@@ -120,7 +124,7 @@ def reason(recorded: Sequence[Continued], text: str) -> ForkReason:
 
 
 def _reached(recorded: Sequence[Continued], text: str) -> Iterator[Continued]:
-    """The turns whose `before` a text begins with."""
+    """The turns whose `before` is a prefix of a text."""
     reached = [one for one in recorded if one.before is None]
     while reached:
         one = reached.pop()
@@ -130,7 +134,7 @@ def _reached(recorded: Sequence[Continued], text: str) -> Iterator[Continued]:
 
 
 def answer(renderer: Renderer, prompt: Sequence[int], sampled: Sequence[int]) -> str:
-    """What was sampled as it stands behind its prompt."""
+    """The sampled text as it reads after its prompt."""
     beside = list(prompt[-BESIDE:])
     head, whole = renderer.text(beside), renderer.text([*beside, *sampled])
     return whole[len(head) :] if whole.startswith(head) else renderer.text(sampled)

@@ -1,9 +1,9 @@
 """Turns of agents that call over a network: bounded in number, and sampled once however often they are sent.
 
-A client whose connection broke, or that lost patience, sends its request again. Were it sampled again, the
-first answer would be trained with a reward it had no part in. So a turn whose answer was never delivered is
-kept, and the same request gets it; one that was delivered is only repeated to a client that says it retries.
-A turn that nobody ever came back for is not trained.
+A client sends its request again if its connection broke or it lost patience. If it were sampled again, the
+first answer would be trained with a reward that does not depend on it. So a turn is kept while its answer is
+undelivered, and the same request gets that answer. A delivered answer is only repeated to a client that says
+it retries. A turn that no client came back for is not trained.
 """
 
 from __future__ import annotations
@@ -28,23 +28,25 @@ from headway_coordinator.trajectory.lengths import size
 AT_ONCE = 16
 """Turns of one episode that may run at the same time."""
 QUEUE_SECONDS = 30.0
-"""Longest a turn waits for its place before its agent is told to come back."""
+"""A turn waits for its place at most so long. Then its agent is asked to come back."""
 RETRY_AFTER_SECONDS = 5
 GIVEN_UP_SECONDS = 10.0
-"""How long after an answer was written a reset connection says that it was not read."""
+"""A connection that is reset within so many seconds after the answer was written means that it was not
+read.
+"""
 LONG = 64 * 1024
-"""Characters of a text that is told apart from others by its digest."""
+"""Texts with more characters are compared by their digests."""
 INLINE_BYTES = 1024 * 1024
-"""Of a conversation that is told apart from others at once, in some 5 ms."""
+"""Conversations up to this size are compared on the event loop, in some 5 ms."""
 
 
 class TurnLimiter:
-    """Turns that may be in flight, over all episodes: as many as the servers take episodes now."""
+    """Bounds the turns in flight over all episodes: as many as the episodes that the servers take now."""
 
     def __init__(self, limiter: AdaptiveSemaphore) -> None:
         self._limiter = limiter
         self.refused = 0
-        """Turns whose agent was told to come back."""
+        """Turns whose agent was asked to come back."""
 
     @property
     def taken(self) -> int:
@@ -53,10 +55,10 @@ class TurnLimiter:
 
     @asynccontextmanager
     async def place(self) -> AsyncIterator[None]:
-        """One turn's place.
+        """Hold one turn's place.
 
         Raises:
-            Refusal: 429, with Retry-After, where none became free.
+            Refusal: 429, with Retry-After: no place became free.
         """
         async with AsyncExitStack() as held:
             try:
@@ -71,7 +73,7 @@ class TurnLimiter:
 
 @runtime_checkable
 class Counts(Protocol):
-    """Whoever knows the tokens of a prompt before it is answered."""
+    """Counts the tokens of a prompt before it is answered."""
 
     async def count(self, session: Session, ask: Ask) -> int:
         """See `Gateway.count`."""
@@ -79,16 +81,16 @@ class Counts(Protocol):
 
 @dataclass(frozen=True)
 class Backend:
-    """Who answers the turns of an open rollout: an evaluation has one for each of its candidates."""
+    """Answers the turns of an open rollout. An evaluation has one for each of its candidates."""
 
     chat: Chat
     places: TurnLimiter
     context_length: int | None = None
-    """Tokens that a conversation may have; None: nobody knows."""
+    """Tokens that a conversation may have; None: unknown."""
 
 
 def busy(code: str, why: str) -> GatewayError:
-    """Come back later."""
+    """The refusal that asks to come back later."""
     return GatewayError(
         429, code, f"{why}; ask again after Retry-After seconds", retry_after=RETRY_AFTER_SECONDS
     )
@@ -96,19 +98,19 @@ def busy(code: str, why: str) -> GatewayError:
 
 @dataclass(eq=False)
 class Turn:
-    """One turn, asked for once or several times."""
+    """One turn, requested once or several times."""
 
     request: str
     """Equal for the same request."""
     task: asyncio.Task[Completion]
     placed: asyncio.Event
-    """It is being sampled: no 429 comes any more."""
+    """Set when sampling begins: from then on no 429 follows."""
     waiting: int = 0
-    """Clients that are connected and wait for it."""
+    """Connected clients that wait for it."""
     deliveries: int = 0
-    """Clients that have it."""
+    """Clients that have received it."""
     retried: bool = False
-    """It failed, and a retry of it was a turn of its own."""
+    """Whether it failed and a retry of it became a turn of its own."""
 
     @property
     def failed(self) -> bool:
@@ -122,7 +124,7 @@ class Client:
     turn: Turn
     has_it: bool = False
     since: float = 0.0
-    """Monotonic: when its answer began to be written."""
+    """When the answer began to be written, in monotonic seconds."""
 
 
 @dataclass
@@ -132,14 +134,14 @@ class Turns:
     backend: Backend
     rollout: Rollout
     big: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held by the request whose body is large: one at a time."""
+    """Held by the request with a large body: one at a time."""
     _by_request: defaultdict[str, list[Turn]] = field(default_factory=lambda: defaultdict(list))
 
     @asynccontextmanager
     async def turn(self, ask: Ask, *, retry: bool) -> AsyncIterator[Client]:
-        """The turn that answers `ask`, running or done; `deliver` it before its last bytes are sent.
+        """The turn that answers `ask`, running or done. Call `deliver` before its last bytes are sent.
 
-        A block that ends by the client's leaving takes that back.
+        If the client leaves and so ends the block, the delivery is taken back.
 
         Args:
             ask: what is asked for.
@@ -165,7 +167,9 @@ class Turns:
             turn.waiting -= 1
 
     def deliver(self, client: Client, ask: Ask) -> None:
-        """The agent gets its answer. Said before the bytes are, for its next call may overtake their end.
+        """Mark the answer as delivered.
+
+        Call this before sending, because the agent's next call may overtake the last bytes.
 
         Raises:
             Refusal: the agent has said meanwhile that it is done.
@@ -178,15 +182,15 @@ class Turns:
         self.rollout.answered(turn.request, found.node, kept, instructed=ask.instructed)
 
     def reset(self, client: Client) -> None:
-        """The client closed its connection with some of the answer unread: it gave up while that was written.
+        """The client closed its connection before it read the whole answer, so it gave up during the writing.
 
-        Much later it has read it, and what ends the connection is something between the two.
+        Long after that it has read the answer, and a proxy in between ends the connection.
         """
         if client.has_it and self.rollout.is_open and time.monotonic() - client.since < GIVEN_UP_SECONDS:
             self._lose(client)
 
     def _lose(self, client: Client) -> None:
-        """The client left: what it asked for waits for it to come back."""
+        """The client left, so the turn waits for it to come back."""
         turn = client.turn
         self.rollout.lost.add(turn.request)
         turn.deliveries -= client.has_it
@@ -203,7 +207,7 @@ class Turns:
 
     async def _sample(self, ask: Ask, placed: asyncio.Event) -> Completion:
         every = [turn for turns in self._by_request.values() for turn in turns]
-        # One whose client has left holds nobody up.
+        # A turn whose client has left does not block others.
         running = sum(not turn.task.done() and turn.waiting > 0 for turn in every)
         if running > AT_ONCE:
             raise busy("too_many_turns", f"{AT_ONCE} turns of this episode are running")
@@ -216,7 +220,7 @@ class Turns:
 
 
 def _digest(ask: Ask, *, long: bool = True) -> str:
-    """Equal for equal requests. `long`: there may be long texts in it."""
+    """A digest that is equal for equal requests. `long`: the request may contain long texts."""
     asked = [ask.messages, ask.tools, ask.may_call, ask.max_tokens, repr(ask.force), ask.stop]
     asked += [ask.logprobs, ask.instructed, ask.schema, ask.effort, ask.text]
     told = _told(asked) if long else asked
@@ -224,7 +228,7 @@ def _digest(ask: Ask, *, long: bool = True) -> str:
 
 
 def _told(value: Any) -> Any:
-    """The same, with digests in place of long texts: to write those out would hold everything else up."""
+    """The same value, with digests instead of long texts: writing those out would hold up everything else."""
     if isinstance(value, str):
         return value if len(value) <= LONG else sha256(value.encode(errors="surrogatepass")).hexdigest()
     if isinstance(value, dict):
@@ -235,13 +239,13 @@ def _told(value: Any) -> Any:
 
 
 def _same(turns: Sequence[Turn], retry: bool) -> Turn | None:
-    """The turn that the same request is, where it is not another sample of it that is wanted."""
+    """The turn that a repeated request should get; None if it wants another sample."""
     lost = [turn for turn in turns if not turn.failed and turn.waiting == 0 and not turn.deliveries]
     if lost:
         return lost[0]
     if not retry:
         return None
-    # A retry of what was refused, or failed, is still a wish for the sample that did not come of it.
+    # A retry of a refused or failed turn still asks for the missing sample.
     if (failed := next((turn for turn in turns if turn.failed and not turn.retried), None)) is not None:
         failed.retried = True
         return None
@@ -249,6 +253,6 @@ def _same(turns: Sequence[Turn], retry: bool) -> Turn | None:
 
 
 def _seen(task: asyncio.Task[Completion]) -> None:
-    """Nobody may be left to look at a failure: that is no error of its own."""
+    """Read the exception, because a failure that nobody reads would be logged as an error of its own."""
     if not task.cancelled():
         task.exception()

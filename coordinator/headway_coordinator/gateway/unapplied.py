@@ -1,4 +1,4 @@
-"""What a request may ask for and does not get: refused by name, or ignored where the job says so. Pure.
+"""Fields of a request that are not applied: refused by name, or ignored if the job says so. Pure.
 
 An agent must not believe that it sampled from another distribution than the one that is trained. With
 `spec.agent.lenient` the request goes on without the field, and the episode's record lists it.
@@ -13,7 +13,7 @@ from headway_coordinator.gateway import formats
 from headway_coordinator.gateway.refusals import bad
 
 Table = Mapping[str, tuple[object, ...]]
-"""Fields that are not applied, with the values at which that makes no difference."""
+"""Fields that are not applied, with the values at which they would change nothing."""
 
 WITHOUT_EFFECT: Final[dict[str, tuple[object, ...]]] = {
     "n": (None, 1),
@@ -89,7 +89,7 @@ WITHOUT_EFFECT: Final[dict[str, tuple[object, ...]]] = {
     "modalities": (None, ["text"]),
     "extra_body": (None, {}),
 }
-"""Of chat completions."""
+"""The table of chat completions."""
 
 SAMPLED: Final = (
     "tokens must be sampled from the policy that is trained; leave it out, or set spec.agent.lenient: true"
@@ -108,7 +108,7 @@ WHY: Final[dict[str, str]] = (
     | dict.fromkeys(TEMPLATES, PROMPTED)
     | {"n": ONE, "best_of": ONE, "echo": ECHO, "extra_body": FLAT, "max_new_tokens": MOST, "n_predict": MOST}
 )
-"""Why a field is not applied, and what to do instead, where it is not `SAMPLED`."""
+"""Why a field is not applied, and what to do instead, if the reason is not `SAMPLED`."""
 
 
 def unapplied(body: Mapping[str, Any], table: Table, *, lenient: bool) -> tuple[str, ...]:
@@ -116,11 +116,11 @@ def unapplied(body: Mapping[str, Any], table: Table, *, lenient: bool) -> tuple[
 
     Args:
         body: the request.
-        table: what its protocol knows and does not apply.
+        table: fields that its protocol knows and does not apply.
         lenient: ignore those fields.
 
     Raises:
-        Refusal: 400 `unsupported_parameter`, of the first field, where `lenient` is false.
+        Refusal: 400 `unsupported_parameter`, for the first field, if `lenient` is false.
     """
     found = [name for name in body if name in table and not _neutral(body[name], table[name])]
     if found and not lenient:
@@ -132,12 +132,12 @@ def unapplied(body: Mapping[str, Any], table: Table, *, lenient: bool) -> tuple[
 
 
 def _neutral(value: object, neutral: Sequence[object]) -> bool:
-    """Whether a value makes no difference. JSON's true is no 1."""
+    """Whether a value makes no difference. JSON's true is not 1."""
     return any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in neutral)
 
 
 def shown(value: object) -> str:
-    """A value in a message: what is long is not written out first."""
+    """A value as a message shows it. A long one is cut before it is written out."""
     if isinstance(value, list | dict):
         return f"{type(value).__name__} of {len(value)}"
     return repr(value[:100] if isinstance(value, str) else value)[:102]
