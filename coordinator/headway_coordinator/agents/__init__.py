@@ -1,1 +1,1 @@
-"""Three ways to act out an episode; `builtin` is the platform's own tool loop."""
+"""Three kinds of agents that play an episode; `builtin` is the platform's own tool loop."""

@@ -1,4 +1,6 @@
-"""What the three kinds of agent share: they play one episode in its context, and say how it ended."""
+"""The interface of the three kinds of agent: they play one episode in its context, and report how it
+ended.
+"""
 
 from __future__ import annotations
 
@@ -22,34 +24,34 @@ class EpisodeContext:
     row: dict[str, Any]
     """Every column of the dataset row."""
     first: Sequence[Message]
-    """The environment's messages to begin with."""
+    """The environment's first messages."""
     tools: Sequence[Tool]
     messages: list[Message] = field(default_factory=list)
-    """The conversation, written as it happens, so that a failure leaves what was said so far."""
+    """The conversation, written as it happens, so a failure keeps what was said so far."""
     fault: Callable[[], str | None] = lambda: None
-    """A fault of the platform that the agent was told of, and that nothing has made good since."""
+    """A fault of the platform that the agent met, and that no later answer has resolved."""
 
 
 @dataclass(frozen=True)
 class AgentResult:
-    """How an agent's part ended."""
+    """The end of an agent's work."""
 
     truncated: bool
     why: str | None = None
     """What truncated it."""
     reported: list[float] | None = None
-    """The agent's own reward, for the environment to judge by: one value, or one a turn."""
+    """The agent's own reward, as input to the environment's judgement: one value, or one a turn."""
     metrics: dict[str, float] = field(default_factory=dict)
-    """Numbers that came with it."""
+    """Numbers that the agent reported with it."""
 
 
 class Agent(Protocol):
-    """Whoever acts in an episode."""
+    """Acts in an episode."""
 
     async def play(self, context: EpisodeContext) -> AgentResult:
-        """Act it out. The caller sets the deadline.
+        """Play the episode. The caller sets the deadline.
 
         Raises:
             AgentFault: the agent itself failed.
-            InfraFault: a part of the platform did, or nobody can tell.
+            InfraFault: a part of the platform failed, or the cause is unknown.
         """

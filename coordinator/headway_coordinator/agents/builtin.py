@@ -1,8 +1,8 @@
 """The platform's own agent: sample a turn, run its tool calls in the sandbox, repeat.
 
-A tool call that cannot be read stays in the trajectory as it was sampled, is counted, and is answered with
-an error the model can learn from. Running into maxTurns, maxTokens, episodeTokenLimit or the context
-truncates the episode.
+A tool call that cannot be read stays in the trajectory as it was sampled and is counted. Its answer is an
+error that the model can learn from. Reaching maxTurns, maxTokens, episodeTokenLimit or the context truncates
+the episode.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class Builtin:
     chat: Chat
     max_turns: int
     system_prompt: str | None = None
-    """Takes the place of the environment's own."""
+    """Replaces the environment's own."""
 
     async def play(self, context: EpisodeContext) -> AgentResult:
-        """Act out one episode, from the environment's first messages to the model's last.
+        """Play one episode, from the environment's first messages to the model's last.
 
         Raises:
             AgentFault: the model's family has no way to go on from what the model said.
@@ -43,9 +43,9 @@ class Builtin:
                 return AgentResult(truncated=True, why=str(full))
             except CannotRender as error:
                 if not context.session.turns:
-                    raise  # the environment's own words: no model has said anything yet
-                # Some templates take no tool's answer where there was no call, as after one that could not
-                # be read: to drop such episodes would hide the model's own mistakes from it.
+                    raise  # the environment wrote it: the model has said nothing yet
+                # Some templates take no tool answer without a call, as after a call that could not be read.
+                # If such episodes were dropped, the model could not learn from its mistakes.
                 raise AgentFault(str(error)) from error
             messages.append(completion.message)
             if completion.finish_reason == "length":
@@ -60,7 +60,7 @@ class Builtin:
 
 
 async def _observe(sandbox: Tools, completion: Completion) -> tuple[list[Message], bool]:
-    """Answer every attempted call in order; stops at the first that ends the episode."""
+    """Answer every attempted call in order. Stop at the first that ends the episode."""
     observations: list[Message] = []
     for index, call in enumerate(completion.calls):
         content, done = await _answer(sandbox, call)

@@ -1,4 +1,4 @@
-"""Which agent acts, as the spec says."""
+"""Chooses the agent, as the spec says."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ class Where:
     """How agents reach this process."""
 
     service: str
-    """Base URL of the gateway by the coordinator's Service: for agents that resolve names."""
+    """The gateway's base URL through the coordinator's Service, for agents that resolve names."""
     pod: str
-    """The same by the pod's own address: for sandboxes, which resolve none."""
+    """The same with the pod's own address, for sandboxes, which do not resolve names."""
 
 
 Job = JobConfig | EvalConfig
-"""Both have an agent, a reward's range and a deadline of episodes in their spec."""
+"""Both specs have an agent, a reward's range and a deadline of episodes."""
 
 
 def where(job: Job, pod_ip: str, port: int = names.PORT_GATEWAY) -> Where:
     """The gateway's addresses."""
     host = f"[{pod_ip}]" if ":" in pod_ip else pod_ip
     service = names.service_host(job.stem, names.COORDINATOR, job.namespace)
-    if hosts_file() is not None:  # which agents outside the job do not read
+    if hosts_file() is not None:  # agents outside the job do not read that file
         service = host
     return Where(f"http://{service}:{port}", f"http://{host}:{port}")
 
@@ -50,7 +50,7 @@ def where(job: Job, pod_ip: str, port: int = names.PORT_GATEWAY) -> Where:
 def agent_of(
     job: Job, backend: Backend, server: GatewayServer, at: Where, http: aiohttp.ClientSession
 ) -> Agent:
-    """The job's agent, whose turns `backend` answers: an evaluation has one for each candidate."""
+    """The job's agent. `backend` answers its turns; an evaluation has one for each candidate."""
     spec = job.spec.agent
     if spec.http is not None:
         host = _host(job, backend, server, spec.http.callback_url or at.service)
@@ -64,7 +64,7 @@ def agent_of(
 
 
 def suite_agent(job: EvalConfig, backend: Backend, server: GatewayServer, at: Where) -> Agent:
-    """What runs a sample of a suite, whatever the job's own agent is."""
+    """The agent for samples of a suite, whatever the job's own agent is."""
     host = replace(
         _host(job, backend, server, at.pod), reward_range=suites.BOUNDS, prompt=lambda purpose, row: ""
     )
@@ -72,7 +72,7 @@ def suite_agent(job: EvalConfig, backend: Backend, server: GatewayServer, at: Wh
 
 
 def agent_url(job: Job, spec: HttpSpec) -> str:
-    """Where the prompt is posted to."""
+    """The URL to which the prompt is posted."""
     if spec.service is not None:
         service = spec.service
         return f"http://{service.name}.{job.namespace}.svc:{service.port}{service.path}"
@@ -80,7 +80,7 @@ def agent_url(job: Job, spec: HttpSpec) -> str:
 
 
 def job_arn(job: Job) -> str:
-    """The job's name as MTRL's clients carry it."""
+    """The job's name in the form of MTRL's clients."""
     return f"arn:headway:{job.kind.lower()}::{job.namespace}:{job.name}/{job.uid}"
 
 

@@ -1,11 +1,11 @@
-"""An agent that runs as a service: it is sent the prompt, and calls the gateway back. MTRL's protocol.
+"""An agent that runs as a service: it receives the prompt, and calls the gateway back. MTRL's protocol.
 
     post the prompt ...... until it is taken: an agent that restarts is asked again
-    wait ................. for complete-rollout, and for the reward where the agent reports one
+    wait ................. for complete-rollout, and for the reward if the agent reports one
     watch ................ an agent that took the prompt and falls silent has lost it: a fault of the platform
 
-The post's answer means nothing but "taken": agents that answer at the end of their work are as welcome as
-those that answer at once. While the connection stands, or a call of the agent runs, it is not silent.
+The post's answer only means "taken", so agents may answer at once or at the end of their work. An agent is
+not silent while its connection is open or one of its calls runs.
 """
 
 from __future__ import annotations
@@ -26,33 +26,35 @@ from headway_coordinator.gateway.rollouts import Rollout, Status
 from headway_coordinator.http import Unreachable, UpstreamError, call
 
 REWARD_SECONDS = 60.0
-"""Longest wait for the reward of a rollout that is complete."""
+"""The longest wait for the reward of a completed rollout."""
 BROKEN_SECONDS = 15.0
-"""Longest silence after the connection of an open post broke: the agent's process is probably gone."""
+"""The longest silence after the connection of an open post broke. The agent's process is probably gone
+then.
+"""
 FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS = 0.25, 5.0
-"""Between two attempts to have the prompt taken: doubled each time."""
+"""The pause between two posts of the prompt, doubled each time."""
 END_SECONDS = 2.0
-"""Longest silence after an agent answered its post with an error, before that is its word."""
+"""The longest silence after an agent answered its post with an error, before that error is final."""
 LOOK_SECONDS = 0.25
 MESSAGE_LENGTH = 1000
-"""Characters of an agent's own words that are kept."""
+"""So many characters of an agent's own words are kept."""
 GATEWAY_TIMEOUT = 504
 LATER = frozenset({408, 425, 429, 500, 502, 503, GATEWAY_TIMEOUT})
-"""Statuses of an agent that cannot take the prompt now; any other refusal is its answer."""
+"""Statuses of an agent that cannot take the prompt now. Any other refusal is final."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class _Taken:
-    """What became of a posted prompt."""
+    """The result of posting a prompt."""
 
     patience: float
-    """Longest silence from now on, in seconds."""
+    """The longest silence from now on, in seconds."""
     broke: bool = False
-    """The connection, after the agent had begun."""
+    """Whether the connection broke after the agent had begun."""
     failure: str | None = None
-    """How the agent says that its work ended."""
+    """The agent's error, if it reported that its work failed."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ class HttpAgent:
     reports_reward: bool
 
     async def play(self, context: EpisodeContext) -> AgentResult:
-        """Have the service act, and wait for its word."""
+        """Have the service play the episode, and wait for its end."""
         async with self.host.open(context, takes_reward=self.reports_reward) as rollout:
             work = asyncio.create_task(self._watched(context, rollout))
             word = asyncio.create_task(self._word(rollout))
@@ -80,7 +82,7 @@ class HttpAgent:
                 context.messages[:] = rollout.conversation
 
     async def _word(self, rollout: Rollout) -> AgentResult:
-        """What the agent says of its end."""
+        """The result that the agent reports at its end."""
         await rollout.until(Status.READY, Status.REWARD_RECEIVED, Status.FAILED)
         if rollout.status is Status.FAILED:
             return failed(rollout, rollout.error or "the agent completed its rollout as failed")
@@ -93,16 +95,18 @@ class HttpAgent:
         return played(rollout)
 
     async def _watched(self, context: EpisodeContext, rollout: Rollout) -> AgentResult:
-        """Have the prompt taken; ends once the agent must have lost it, or has said that it failed.
+        """Post the prompt and watch the agent.
+
+        Ends once the agent must have lost the prompt, or has reported a failure.
 
         Raises:
             AgentFault: it failed.
-            InfraFault: it lost the prompt, or failed of the platform.
+            InfraFault: it lost the prompt, or failed because of the platform.
         """
         taken = await self._deliver(context, rollout)
         since = time.monotonic()
         while True:
-            # Once it has said that it is done, its reward has a limit of its own.
+            # Once the agent has said that it is done, its reward has a limit of its own.
             busy = rollout.calls or rollout.status is not Status.PENDING
             silent = 0.0 if busy else time.monotonic() - max(since, rollout.called_at)
             if silent > taken.patience:
@@ -127,7 +131,7 @@ class HttpAgent:
     async def _deliver(self, context: EpisodeContext, rollout: Rollout) -> _Taken:
         """Post the prompt until it is taken.
 
-        Each time with another address: where an earlier one did arrive, one of the two runs acts.
+        Each post has a new address. If an earlier one did arrive, only one of the two runs acts.
 
         Raises:
             AgentFault: the agent refuses this prompt.
@@ -141,7 +145,7 @@ class HttpAgent:
                     return self._ended(rollout, f"{self.url}: {kind}: {answer.get('errorMessage')}")
                 return _Taken(self.idle_seconds)
             except UpstreamError as error:
-                # A gateway on the way that lost patience says nothing of the agent.
+                # A timeout of a proxy in between says nothing about the agent.
                 if rollout.begun:
                     slow = error.status == GATEWAY_TIMEOUT
                     return _Taken(self.idle_seconds) if slow else self._ended(rollout, str(error))
@@ -160,10 +164,10 @@ class HttpAgent:
             logs.event(_log, "agent-unreachable", level=logging.WARNING, error=said, pause=pause)
             await asyncio.sleep(pause)
             if not self.host.server.renew(rollout):
-                return _Taken(self.idle_seconds)  # it had arrived
+                return _Taken(self.idle_seconds)  # an earlier post had arrived
 
     def _ended(self, rollout: Rollout, failure: str) -> _Taken:
-        """It answered at the end of its work, and with an error: its last calls may be on their way."""
+        """The agent answered at the end of its work with an error. Its last calls may still arrive."""
         said = rollout.redacted(failure)[:MESSAGE_LENGTH]
         return _Taken(min(self.idle_seconds, END_SECONDS), failure=said)
 

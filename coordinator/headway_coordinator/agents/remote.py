@@ -1,6 +1,7 @@
-"""What agents outside this process are given: an address of their own, the prompt, and how to sample.
+"""What agents outside this process receive: an address of their own, the prompt, and how to sample.
 
-The documents carry the names of every known client: SageMaker's formal API, its SDK's older form, OpenAI's.
+The documents have the field names of every known client: SageMaker's formal API, its SDK's older form,
+OpenAI's.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ class RemoteAgentHost:
 
     server: GatewayServer
     backend: Backend
-    """Who answers the turns of those episodes."""
+    """Answers the turns of those episodes."""
     base_url: str
-    """Where agents reach the gateway."""
+    """The gateway's base URL for agents."""
     job_arn: str
     reward_range: tuple[float, float]
     seconds: float
-    """How long an episode may last, and with it its token."""
+    """The most seconds of an episode, and so of its token."""
     prompt: Callable[[Purpose, dict[str, Any]], str]
-    """The prompt in a dataset row."""
+    """Gives the prompt in a dataset row."""
     lenient: bool = False
     """As `Rollout.lenient`."""
 
@@ -57,7 +58,7 @@ class RemoteAgentHost:
         return f"{self.base_url.rstrip('/')}/e/{rollout.token}"
 
     def document(self, context: EpisodeContext, rollout: Rollout) -> dict[str, Any]:
-        """The episode as its agent is told of it."""
+        """The episode as its agent receives it."""
         sampling = context.session.sampling
         return {
             "prompt": self.prompt(context.purpose, context.row),
@@ -83,11 +84,11 @@ class RemoteAgentHost:
 
 
 def played(rollout: Rollout) -> AgentResult:
-    """How a rollout whose agent is done ended.
+    """The result of a rollout whose agent is done.
 
     Raises:
-        InfraFault: a fault of the platform was the last that it was told: whatever the agent made of that,
-            it is not what the model is worth.
+        InfraFault: the last answer to the agent was a fault of the platform, so its result does not measure
+            the model.
         CandidateFault: no model answers any more.
     """
     rollout.require_candidate()
@@ -102,11 +103,11 @@ def played(rollout: Rollout) -> AgentResult:
 
 
 def failed(rollout: Rollout, why: str) -> AgentResult:
-    """How a rollout whose agent gave up ended: whose fault it was.
+    """The result of a rollout whose agent gave up. It depends on whose fault that was.
 
     Raises:
-        InfraFault: the platform had failed the agent first, or kept it waiting for longer than it would.
-        AgentFault: it was the agent itself.
+        InfraFault: the platform failed the agent first, or kept it waiting longer than it was willing to.
+        AgentFault: the agent itself was at fault.
         CandidateFault: no model answers any more.
     """
     rollout.require_candidate()
@@ -116,6 +117,6 @@ def failed(rollout: Rollout, why: str) -> AgentResult:
         raise InfraFault(f"the agent gave up ({why}) after it had not waited for a turn's answer")
     if rollout.truncated is not None:
         return played(rollout)
-    if rollout.status is Status.REWARD_RECEIVED:  # it had finished its work, and was judged
+    if rollout.status is Status.REWARD_RECEIVED:  # it had finished its work, and has a reward
         return played(rollout)
     raise AgentFault(why)

@@ -1,7 +1,8 @@
 """An agent that is a program in the episode's own sandbox.
 
-It is started once the environment stands, and finds its endpoint in a file and in the variables that OpenAI's
-and SageMaker's clients read. Its end is the episode's: exit status 0, or a fault of its own with last words.
+It starts once the environment is ready. It finds its endpoint in a file and in the variables that OpenAI's
+and SageMaker's clients read. Its end is the end of the episode: exit status 0, or a fault of its own with its
+last output.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from headway_coordinator.gateway.rollouts import Rollout, Status
 WAIT_SECONDS = 20.0
 """How long one look at the program lasts."""
 LAST_WORDS = 1000
-"""Characters of its output that an error message holds."""
+"""So many characters of its output appear in an error message."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,10 @@ class SandboxedAgent:
         return failed(rollout, rollout.error or _last_words(state))
 
     def _document(self, context: EpisodeContext, rollout: Rollout) -> dict[str, Any]:
-        """What the model may come to read: the row, with its answers, is the environment's to show."""
+        """The program's document.
+
+        It leaves out the row, because the model may read it and the row has the answers.
+        """
         document = self.host.document(context, rollout)
         del document["instance"]
         return document | {

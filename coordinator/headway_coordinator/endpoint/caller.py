@@ -18,9 +18,9 @@ from headway_wire.contents import TooLarge, content
 
 CONNECT_SECONDS = 10.0
 QUOTED_BYTES = 64 * 1024
-"""Of an error's content, that are read for what it means."""
+"""So many bytes of an error's content are read to find its meaning."""
 CHARACTERS = 400
-"""Of somebody else's words in a message."""
+"""So many characters of another service's words appear in a message."""
 HEADERS = ("Retry-After", "retry-after-ms", "Date", "Location")
 
 
@@ -32,7 +32,7 @@ class _Answer:
 
 
 class Place(Protocol):
-    """Where a model is served: of a candidate, or of a judge."""
+    """An address where a model is served: for a candidate or for a judge."""
 
     @property
     def url(self) -> str: ...
@@ -50,7 +50,7 @@ class Caller:
     token: str | None
 
     async def complete(self, body: dict[str, Any]) -> Reply | Verdict:
-        """Ask for a chat completion once. The caller sets the deadline."""
+        """Request a chat completion once. The caller sets the deadline."""
         try:
             answer = await self._call("POST", "chat/completions", body)
             if not 200 <= answer.status < 300:
@@ -63,7 +63,7 @@ class Caller:
         except aiohttp.ClientPayloadError:
             said = "the answer breaks off before its end"
             return Verdict(Kind.UNREADABLE, said, reason="EndpointUnreadable")
-        except (aiohttp.ClientSSLError, ValueError) as error:  # no certificate, or no address
+        except (aiohttp.ClientSSLError, ValueError) as error:  # there is no certificate, or no address
             return Verdict(Kind.FAULT, self._words(error), "url", "EndpointUnreachable")
         except aiohttp.ClientConnectorError as error:
             return Verdict(Kind.BUSY, self._words(error), reason="EndpointUnreachable")
@@ -71,7 +71,7 @@ class Caller:
             return Verdict(Kind.BROKEN, self._words(error), reason="EndpointUnreachable")
 
     async def listed(self) -> bool:
-        """Whether the endpoint lists the model. A list that is refused or cannot be read says nothing."""
+        """Whether the endpoint lists the model. A refused or unreadable list proves nothing."""
         try:
             answer = await self._call("GET", "models", None)
             found = document(answer.data)["data"] if answer.status == 200 else []
@@ -81,7 +81,7 @@ class Caller:
 
     @property
     def shown(self) -> str:
-        """The endpoint's URL in a message, without what may be secret in it."""
+        """The endpoint's URL as messages show it, without secrets."""
         return _shown(self.spec.url)
 
     async def _call(self, method: str, path: str, body: dict[str, Any] | None) -> _Answer:
@@ -89,7 +89,7 @@ class Caller:
         url = _below(self.spec.url, path)
         if self.token is not None:
             headers["Authorization"] = f"Bearer {self.token}"
-            url = url.with_user(None)  # of two ways to say who asks, the Secret's counts
+            url = url.with_user(None)  # if the URL has credentials too, the Secret's count
         limit = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)
         # A redirect would carry the token to another host.
         asked = self.http.request(
@@ -108,19 +108,19 @@ class Caller:
         return verdict
 
     def _words(self, error: Exception) -> str:
-        # aiohttp's own words on a bad answer hold the URL, and so what is secret in its query.
+        # aiohttp's own words on a bad answer contain the URL, and so the secrets in its query.
         said = error.message if isinstance(error, aiohttp.ClientResponseError) else str(error)
         return shortened(self._hide(f"{type(error).__name__}: {said}"), CHARACTERS)
 
     def _hide(self, text: str) -> str:
-        """Somebody else's words, without the token: services quote what they were sent."""
+        """Another service's words, without the token: services quote what they received."""
         for secret in _forms(self.token) if self.token else ():
             text = text.replace(secret, "...")
         return text
 
 
 async def _content(response: aiohttp.ClientResponse) -> bytes:
-    """What an answer holds, decompressed.
+    """An answer's content, decompressed.
 
     Raises:
         Unreadable: it is longer than any answer.
@@ -132,12 +132,12 @@ async def _content(response: aiohttp.ClientResponse) -> bytes:
 
 
 def _forms(token: str) -> list[str]:
-    """A token as it may be quoted, the longest form first."""
+    """The forms in which a token may be quoted, the longest first."""
     return sorted({token, json.dumps(token)[1:-1], quote(token, safe="")}, key=len, reverse=True)
 
 
 def _below(url: str, path: str) -> URL:
-    """A resource of the endpoint; a query in its URL stays, as Azure's api-version."""
+    """A resource of the endpoint. A query in its URL stays, such as Azure's api-version."""
     base = URL(url)
     return base.with_path(f"{base.raw_path.rstrip('/')}/{path}", encoded=True, keep_query=True)
 

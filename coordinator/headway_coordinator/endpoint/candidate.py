@@ -1,4 +1,4 @@
-"""From the spec of an endpoint candidate to whoever answers its turns."""
+"""Makes what answers the turns of an endpoint candidate, from its spec."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from headway_coordinator.faults import CandidateFault
 from headway_coordinator.http import connector
 
 LOOK_SECONDS: Final = 2.0
-"""Between two looks for a token that is not there yet."""
+"""Seconds between two looks for a token that is not there yet."""
 TURNS = 8
-"""Turns that an episode is taken to have where the agent is not the built-in one."""
+"""Assumed turns of an episode, if the agent is not the built-in one."""
 
 
 @asynccontextmanager
 async def connected(
     job: EvalConfig, candidate: Candidate, token: str | None, *, answered: bool = False
 ) -> AsyncIterator[EndpointChat]:
-    """Whoever answers an endpoint candidate's turns, with connections of its own.
+    """Answers an endpoint candidate's turns, with connections of its own.
 
     Args:
-        token: bearer token; None where the spec names no Secret.
-        answered: whether an earlier process had answers of it.
+        token: bearer token; None if the spec names no Secret.
+        answered: whether an earlier process had answers from it.
     """
     spec = candidate.endpoint
     assert spec is not None
@@ -50,7 +50,7 @@ async def connected(
 
 
 def token_of(candidate: str, spec: CandidateEndpoint, folder: Path) -> str | None:
-    """The bearer token; None where the spec names no Secret.
+    """The bearer token; None if the spec names no Secret.
 
     Args:
         folder: where each candidate's token lies, as `names.ENDPOINTS_DIR`.
@@ -75,11 +75,13 @@ def token_of(candidate: str, spec: CandidateEndpoint, folder: Path) -> str | Non
 async def token_in_time(
     candidate: str, spec: CandidateEndpoint, folder: Path, seconds: float, still: Callable[[str], bool]
 ) -> str | None:
-    """The same, waited for: a Secret may be made after the job, and its file follows within two minutes.
+    """The bearer token, after waiting for it.
+
+    A Secret may be created after the job, and its file follows within two minutes.
 
     Args:
         seconds: longest wait.
-        still: told at each look why there is no token yet; whether to go on.
+        still: called at each look with the reason why there is no token yet; returns whether to go on.
 
     Raises:
         CandidateFault: as `token_of`, after that time.
@@ -97,8 +99,8 @@ async def token_in_time(
 def patience(job: EvalConfig) -> float:
     """Seconds without one success after which an endpoint candidate ends.
 
-    As long as the job waits for any candidate. But not longer than one episode and its retries last: each row
-    would be lost before the candidate is.
+    It equals the job's patience with any candidate, but at most the length of one episode with its retries.
+    With more patience each row would be lost before the candidate ends.
     """
     rollout = job.spec.rollout
     tried = rollout.timeout_seconds * (1 + rollout.max_retries)
@@ -108,8 +110,8 @@ def patience(job: EvalConfig) -> float:
 def episodes_at_once(job: EvalConfig, spec: CandidateEndpoint) -> int:
     """Episodes of an endpoint candidate that may run at the same time.
 
-    No more than maxConcurrency. With requestsPerMinute, so few that their requests, queued one after another,
-    take half of the time that an episode has: n episodes of t turns wait n * t * 60 / requestsPerMinute s.
+    At most maxConcurrency. With requestsPerMinute there are fewer: their requests, one after another, may
+    take half of an episode's time. n episodes of t turns wait n * t * 60 / requestsPerMinute s.
     """
     if spec.requests_per_minute is None:
         return spec.max_concurrency

@@ -1,16 +1,17 @@
 """Chat completions of a candidate that is served elsewhere.
 
-A turn is one POST to `<url>/chat/completions`, without a stream and without log-probabilities. What may fail:
+A turn is one POST to `<url>/chat/completions`, without a stream and without log-probabilities. The failures:
 
     429, 503, 529, no connection  all requests wait as long as asked, else longer each time; up to `patience`
-    500, a broken connection      the request is sent again, `TRIES` times in all; then the episode is lost
+    500, a broken connection      the request is tried again, `TRIES` times in all; then the episode is lost
     HTML, no JSON, no choices     the same; if nothing was ever answered, the candidate ends instead
-    a parameter is refused        it is left out from then on, and `Notes.dropped` says so
-    the conversation is too long  once without a bound on the answer, then the episode is truncated
+    a parameter is refused        later requests omit it, and `Notes.dropped` lists it
+    the conversation is too long  tried once without a bound on the answer; then the episode is truncated
     401, 403, 404, a redirect     the candidate ends: a `CandidateFault` names the field to change
-    any other refusal             of the first request ends the candidate, of a later one is the agent's error
+    any other refusal             the first request's ends the candidate, a later one's is the agent's error
 
-The endpoint reports tokens, not token ids. So a turn is recorded with its cost and no row is made of it.
+The endpoint reports the number of tokens, not their ids. So a turn is recorded with its cost, and makes no
+training row.
 """
 
 from __future__ import annotations
@@ -50,27 +51,27 @@ from headway_coordinator.gateway.refusals import UNSUPPORTED, bad
 from headway_coordinator.trajectory.calls import Parsed, kinds
 
 TRIES = 5
-"""Of a request that fails in a way that may be its own."""
+"""The most tries of a request that may itself cause the failure."""
 LIST_SECONDS = 10.0
-"""Longest wait for a list of models."""
+"""The longest wait for a list of models."""
 PROBE_TOKENS = 16
-"""Of the answer that a probe asks for: models that reason refuse to be given fewer."""
+"""Tokens of the answer that a probe asks for. Reasoning models refuse to be given fewer."""
 ELSEWHERE = PolicyVersion(incarnation=0, step=0)
-"""Version of weights that this job never sees."""
+"""The version of weights that this job never sees."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass
 class Notes:
-    """What was learned of an endpoint. Counted by this process alone."""
+    """What is known of an endpoint. Only this process counts."""
 
     dropped: dict[str, str] = field(default_factory=dict)
-    """Parameter that the endpoint refused -> the one that was sent instead, or an empty string."""
+    """Parameter that the endpoint refused -> its replacement, or an empty string."""
     requests: int = 0
-    """Requests for a turn, those that failed included."""
+    """Requests for a turn, including failed ones."""
     busy: int = 0
-    """Those after which all had to wait."""
+    """Requests after which all had to wait."""
 
 
 class EndpointChat:
@@ -87,16 +88,16 @@ class EndpointChat:
         patience: float,
         answered: bool = False,
     ) -> None:
-        """Nothing is sent yet.
+        """Sends nothing yet.
 
         Args:
             http: for this endpoint alone, without cookies.
             candidate: name, for the fields of faults.
             spec: where the endpoint is, and its limits.
-            token: bearer token; None where spec.secretRef is absent.
-            timeout: longest a turn may take, in seconds, every try and wait included.
+            token: bearer token; None if spec.secretRef is absent.
+            timeout: longest a turn may take, in seconds, including every try and wait.
             patience: longest time without one success, in seconds, before the candidate ends.
-            answered: whether an earlier process had answers of it.
+            answered: whether an earlier process had answers from it.
         """
         self._candidate = candidate
         self._spec = spec
@@ -106,19 +107,24 @@ class EndpointChat:
         self._pace = Pace(spec.max_concurrency, spec.requests_per_minute)
         self._dialect = Dialect()
         self._answered = answered
-        """Whether a turn of an episode succeeded: a probe has no tools."""
+        """Whether a turn of an episode succeeded. A probe does not count, because it has no tools."""
         self._failing: tuple[float, Verdict] | None = None
-        """Since when nothing has succeeded, and what failed last."""
+        """Since when nothing has succeeded, and the last failure."""
         self.fault: CandidateFault | None = None
         """Why the candidate cannot go on; every later turn raises it at once."""
         self.notes = Notes(dropped=self._dialect.dropped)
 
     async def ready(self) -> None:
-        """Return once the endpoint's own pause is over: an episode that begins then holds no sandbox idle."""
+        """Return once the endpoint's own pause is over, so that an episode that begins then holds no idle
+        sandbox.
+        """
         await self._pace.ready()
 
     def forget(self, session: str) -> None:
-        """Nothing: an endpoint is sent whole conversations. `Episodes` asks it of whoever samples."""
+        """Do nothing, because an endpoint receives whole conversations.
+
+        `Episodes` calls it on every sampler.
+        """
 
     async def chat(self, session: Session, ask: Ask) -> Completion:
         """Have the endpoint answer one turn.
@@ -126,7 +132,7 @@ class EndpointChat:
         Raises:
             ContextFull: the endpoint says that the conversation is too long.
             CannotForce: it refuses `tool_choice`.
-            Refusal: what is asked for is no conversation.
+            Refusal: the request has no conversation.
             CannotRender: it refuses a conversation that goes on from an answer of its own.
             InfraFault: it failed; the episode may be tried again.
             CandidateFault: it will not answer before a person changes something.
@@ -139,12 +145,12 @@ class EndpointChat:
                 reply = await self._in_time(session, ask, number)
             used(self._amounts(reply.prompt_tokens, reply.sampled_tokens))
         self._answered = True
-        if ask.logprobs:  # an endpoint's answer is words
+        if ask.logprobs:  # an endpoint answers with text only
             session.ignored["logprobs"] += 1
         return _recorded(session, ask, number, reply)
 
     def _most(self, session: Session, ask: Ask) -> dict[Slot, int]:
-        """The most that a turn may cost: a token has a byte at least, and a template adds little."""
+        """The most that a turn may cost: a token has at least one byte, and a template adds little."""
         said = len(json.dumps([ask.messages, ask.tools], default=str))
         prompt = said + TEMPLATE_TOKENS * (1 + len(ask.messages) + len(ask.tools))
         sampled = min(session.sampling.max_tokens, ask.max_tokens or session.sampling.max_tokens)
@@ -158,9 +164,9 @@ class EndpointChat:
     async def probe(self) -> None:
         """Find out early whether the endpoint answers, for the price of at most one short answer.
 
-        A list of models that has the candidate's is enough. Where it has not, or is refused, a chat decides:
-        a token may be good for chats alone. An endpoint that is not there yet is waited for.
-        What a probe costs is in no record.
+        A list of models with the candidate's name is enough. If the name is missing or the list is refused, a
+        chat decides, because a token may be valid for chats alone. An endpoint that is not up yet gets time
+        to start. No record has the cost of a probe.
 
         Raises:
             CandidateFault: it does not answer, or not within `patience`.
@@ -193,14 +199,14 @@ class EndpointChat:
             raise InfraFault(f"{self._at}: {said}; last: {last.said}") from error
 
     async def _reply(self, session: Session, ask: Ask, number: int) -> Reply:
-        """The answer, however often it has to be asked for."""
+        """The answer, after as many tries as it takes."""
         bounded, tries = True, Counter[Kind]()
         while True:
             found = await self._once(session, ask, number, bounded=bounded)
             if isinstance(found, Reply):
                 return found
             if found.kind is Kind.FULL and bounded:
-                bounded = False  # what is left of the context may hold an answer
+                bounded = False  # the rest of the context may hold an answer
                 continue
             tries[found.kind] += 1
             await self._meet(found, session, ask, tries[found.kind])
@@ -219,7 +225,7 @@ class EndpointChat:
         return found
 
     async def _meet(self, verdict: Verdict, session: Session, ask: Ask, tries: int) -> None:
-        """Do what an error asks for; returns where the request is to be sent again."""
+        """Handle an error. Returns if the request should be sent again."""
         match verdict.kind:
             case Kind.DROP if verdict.name == "tool_choice" and ask.force is not None:
                 raise CannotForce(f"{self._at} refuses tool_choice: {verdict.said}")
@@ -237,7 +243,7 @@ class EndpointChat:
                 await self._again(verdict, tries)
 
     def _refused(self, verdict: Verdict, session: Session) -> Exception:
-        """Whose fault it is that a request can never succeed."""
+        """The exception for a request that can never succeed, by whose fault it is."""
         if not self._answered:
             return self._end(verdict.reason, verdict.name, verdict.said)
         if session.turns:
@@ -245,14 +251,14 @@ class EndpointChat:
         return InfraFault(f"{self._at} refuses the episode's first turn: {verdict.said}")
 
     def _pause(self, verdict: Verdict, tries: int) -> None:
-        """Have every request wait: never for less than asked, and not all of them for the same time."""
+        """Make every request wait: at least as long as asked, and not all for the same time."""
         wait = pause(verdict.wait, tries)
         self.notes.busy += 1
         self._failed(verdict, wait)
         self._pace.pause(wait)
 
     async def _again(self, verdict: Verdict, tries: int) -> None:
-        """Wait before the request is sent once more, unless it has failed too often."""
+        """Wait before the request is sent again, unless it has failed too often."""
         wait = verdict.wait or backoff(tries)
         self._failed(verdict, wait)
         if tries >= TRIES and verdict.kind is Kind.UNREADABLE and not self._answered:
@@ -262,7 +268,7 @@ class EndpointChat:
         await asyncio.sleep(wait)
 
     def _failed(self, verdict: Verdict, wait: float) -> None:
-        """Note a failure after which the endpoint is left alone for `wait` seconds.
+        """Note a failure after which the endpoint rests for `wait` seconds.
 
         Raises:
             CandidateFault: patience ends before that.

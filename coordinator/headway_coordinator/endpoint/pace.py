@@ -15,14 +15,14 @@ from headway_api.backoff import doubled, spread
 from headway_coordinator.adaptive_semaphore import AdaptiveSemaphore
 
 FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS = 1.0, 60.0
-"""Between two tries of a request where the endpoint asks for no time of its own: doubled each time."""
+"""The pause between two tries of a request if the endpoint names none, doubled each time."""
 
 
 class Pace:
     """Limits on the requests to one endpoint.
 
     At most `most` are in flight. They start at least `60 / per_minute` seconds apart, so no minute has more
-    than `per_minute` starts. None starts before a pause ends that the endpoint asked for.
+    than `per_minute` starts. None starts during a pause that the endpoint asked for.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class Pace:
 
     @asynccontextmanager
     async def request(self) -> AsyncIterator[None]:
-        """One request's place, first come, first served. A caller that is cancelled uses up no start."""
+        """Hold one request's place, first come, first served. A cancelled caller uses up no start."""
         async with self._places:
             async with self._door:
                 await self._sleep(lambda: max(self._next, self._quiet_until))
@@ -48,7 +48,7 @@ class Pace:
         self._quiet_until = max(self._quiet_until, self._clock() + seconds)
 
     async def ready(self) -> None:
-        """Return once no pause holds: an episode that began now would not wait for one."""
+        """Return once there is no pause, so that an episode that begins now need not wait for one."""
         await self._sleep(lambda: self._quiet_until)
 
     async def _sleep(self, until: Callable[[], float]) -> None:
@@ -57,14 +57,16 @@ class Pace:
 
 
 def backoff(tries: int, chance: Callable[[], float] = random.random) -> float:
-    """Seconds to wait after the `tries`-th failure: doubled each time, and between half of that and all."""
+    """Seconds to wait after the `tries`-th failure: doubled each time, then a random part from half to all of
+    it.
+    """
     return spread(doubled(tries, FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS), chance)
 
 
 def pause(asked: float | None, tries: int, chance: Callable[[], float] = random.random) -> float:
-    """Seconds that every request waits after the `tries`-th refusal of one: never less than was asked for.
+    """Seconds that every request waits after the `tries`-th refusal of one, at least as long as asked.
 
-    An endpoint that asks for no time at all, and goes on refusing, is asked about once a second.
+    An endpoint that keeps refusing and names no time is asked about once a second.
     """
     if asked is None:
         return backoff(tries, chance)
@@ -73,10 +75,10 @@ def pause(asked: float | None, tries: int, chance: Callable[[], float] = random.
 
 
 def asked_for(headers: Mapping[str, str], now: Callable[[], float] = time.time) -> float | None:
-    """Seconds that an answer asks to wait; None where it names none that can be read.
+    """Seconds that an answer asks to wait; None if it names none that can be read.
 
-    `Retry-After` holds seconds or an HTTP date, which counts from the answer's own `Date`: the clocks of two
-    machines differ. `retry-after-ms` is what some services send beside it.
+    `Retry-After` holds seconds or an HTTP date. The date counts from the answer's own `Date`, because the
+    clocks of two machines differ. Some services send `retry-after-ms` beside it.
     """
     if (exact := _number(headers.get("retry-after-ms"))) is not None:
         return exact / 1000.0
@@ -98,7 +100,7 @@ def _number(value: str | None) -> float | None:
 def _date(value: str | None) -> float | None:
     try:
         found = None if value is None else parsedate_to_datetime(value)
-    except (ValueError, OverflowError, TypeError):  # a year of twenty digits
+    except (ValueError, OverflowError, TypeError):  # such as a year of twenty digits
         return None
     if found is None:
         return None

@@ -13,12 +13,14 @@ from headway_api.bounds import OutOfBounds, json_within, shortened
 from headway_coordinator.endpoint.pace import asked_for
 
 SHOWN = 400
-"""Characters of an endpoint's own words that a message holds."""
+"""A message shows so many characters of an endpoint's own words."""
 READ = 4096
-"""Characters of them that are searched for what they mean: searching takes the square of their number."""
+"""So many characters of them are searched for their meaning. Searching takes time with the square of their
+number.
+"""
 BUSY = frozenset({429, 503, 529})
 AWAY = frozenset({502, 504})
-"""Statuses of a proxy whose model is not there."""
+"""Statuses of a proxy that cannot reach its model."""
 AGAIN = frozenset({408, 409, 425})
 NO_QUOTA = re.compile(r"insufficient_quota|billing|credit balance|exceeded your current quota", re.IGNORECASE)
 FULL = re.compile(
@@ -36,43 +38,43 @@ NO_MODEL = re.compile(
 
 
 class Kind(StrEnum):
-    """What is to be done about an error."""
+    """What to do about an error."""
 
     BUSY = "busy"
     """Wait, for as long as the job is patient."""
     BROKEN = "broken"
     """Try again a few times."""
     UNREADABLE = "unreadable"
-    """Try again a few times; then the address is no chat endpoint, unless it has answered before."""
+    """Try again a few times. Then the address is not a chat endpoint, unless it has answered before."""
     DROP = "drop"
     """Leave the parameter `name` out."""
     FULL = "full"
-    """The conversation, or the conversation and its answer, fit no context."""
+    """The conversation, alone or with its answer, fits no context."""
     FILTERED = "filtered"
-    """The endpoint answers this conversation with nothing."""
+    """The endpoint filters every answer to this conversation."""
     REFUSED = "refused"
     """This request can never succeed."""
     FAULT = "fault"
-    """No request can, before a person changes the field `name`."""
+    """No request can succeed before a person changes the field `name`."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """One error, judged."""
+    """One error with its meaning."""
 
     kind: Kind
     said: str
     """For a person: the status, and the endpoint's own words."""
     name: str = ""
-    """Of a drop the parameter; of a fault the field below spec.candidates[NAME].endpoint."""
+    """The dropped parameter, or the faulty field below spec.candidates[NAME].endpoint."""
     reason: str = ""
-    """Of a fault, and of what lasts too long: the reason of the candidate's condition."""
+    """The reason of the candidate's condition, for a fault or an error that lasts too long."""
     wait: float | None = None
     """Seconds that the endpoint asked to wait."""
 
 
 def judge(status: int, headers: Mapping[str, str], text: str, sent: Sequence[str]) -> Verdict:
-    """What an answer outside 2xx means; `sent` names the parameters that the request could do without."""
+    """The meaning of an answer outside 2xx. `sent` names the parameters that the request could omit."""
     words, code, param = _words(text)
     said = shortened(f"{status} {words}", SHOWN)
     everything = f"{code} {words}"[:READ]
@@ -105,7 +107,7 @@ def _bad_request(status: int, said: str, everything: str, param: str, sent: Sequ
 
 
 def _named(everything: str, param: str, sent: Sequence[str]) -> str | None:
-    """The parameter that an error is about: the one it names, else the first one that its words name."""
+    """The parameter in an error: the one it names, else the first one in its words."""
     last = re.split(r"[.\]/]", param)[-1]
     if last in sent:
         return last
@@ -114,7 +116,7 @@ def _named(everything: str, param: str, sent: Sequence[str]) -> str | None:
 
 
 def _words(text: str) -> tuple[str, str, str]:
-    """Message, code and parameter of an error, in whichever of the usual forms it comes."""
+    """Message, code and parameter of an error, in any of the usual forms."""
     try:
         body = json_within(text, bounds.ANSWER)
     except OutOfBounds:
@@ -133,7 +135,7 @@ def _words(text: str) -> tuple[str, str, str]:
 
 
 def _details(detail: Any) -> tuple[str, str, str]:
-    """FastAPI's form: a list of places and messages, beside which it repeats what was sent."""
+    """The same in FastAPI's form: a list of places and messages, beside which it repeats the request."""
     if not isinstance(detail, list):
         return str(detail), "", ""
     places = [part for part in detail if isinstance(part, dict)]

@@ -1,4 +1,4 @@
-"""An endpoint's answer, strictly read: what it says, why it ended, what it cost. Pure."""
+"""Strict reading of an endpoint's answer: what it says, why it ended, what it cost. Pure."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from headway_coordinator.endpoint.wire import REASONING
 from headway_coordinator.trajectory.calls import Call, Parsed, called, malformed
 
 MAX_BYTES = bounds.ANSWER
-"""Of an answer, decompressed: what is longer is no answer."""
+"""The most bytes of an answer, decompressed. A longer one is not read."""
 MAX_DEPTH = 64
-"""Lists and objects in one another, in the answer and in a call's arguments."""
+"""The deepest nesting of lists and objects in the answer and in a call's arguments."""
 MAX_VALUES = bounds.ANSWER_VALUES
-"""Lists, objects and the values in them."""
+"""The most lists, objects and values in them."""
 MAX_CALLS = 128
-"""Tool calls of one turn that are carried out; what is beyond them is one call that cannot be read."""
+"""Tool calls of one turn that are carried out. The rest counts as one call that cannot be read."""
 FINISH = {
     "stop": (
         "stop",
@@ -34,25 +34,25 @@ FINISH = {
     "length": ("length", "max_tokens", "model_length", "max_output_tokens"),
     "content_filter": ("content_filter", "refusal", "safety"),
 }
-"""Why an answer ended, and the names that endpoints have for it."""
+"""Why an answer ended -> the names that endpoints use for it."""
 CUT = re.compile(r"abort|cancel|error|fail|interrupt|insufficient|time_?out", re.IGNORECASE)
-"""In a word for an end that is in no list: the answer is not all there."""
+"""An unknown reason that matches means that the answer is incomplete."""
 OTHER_FINISH = (
     ("length", re.compile(r"length|max|limit|truncat|incomplete", re.IGNORECASE)),
     ("content_filter", re.compile(r"filter|safety|block|refus|prohibit|recitation|sensitive", re.IGNORECASE)),
 )
-"""How other words for an end are read. Any that is left is a `stop`: the endpoint ended a whole answer."""
+"""How other reasons are read. Any remaining one is a `stop`: the endpoint ended a complete answer."""
 MOST_TOKENS = 10**9
-"""Of one turn. A larger count is no count."""
+"""The most tokens of one turn. A larger count is ignored."""
 _FINISH = {name: reason for reason, names in FINISH.items() for name in names}
 
 
 class Unreadable(Exception):
-    """The answer is no chat completion, or not all of one."""
+    """The answer is not a chat completion, or not a complete one."""
 
 
 class Failed(Exception):
-    """A success by its status, and an error by its content: what some services in between send."""
+    """A success by its status, but an error by its content, as some proxies send."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -70,16 +70,16 @@ class Reply:
     cached_tokens: int = 0
     sampled_tokens: int = 0
     counted: bool = True
-    """Whether the endpoint said what it cost; the tokens are 0 where it did not."""
+    """Whether the endpoint reported the cost. If not, the tokens are 0."""
     reasoning: str | None = None
-    """Name of the field that held the reasoning."""
+    """The name of the field with the reasoning."""
 
 
 def read(data: bytes) -> Reply:
     """Check and read an answer's body.
 
     Raises:
-        Unreadable: saying what is wrong with it.
+        Unreadable: says what is wrong with it.
         Failed: it is an error.
     """
     body = _json(data)
@@ -105,11 +105,12 @@ def read(data: bytes) -> Reply:
 
 
 def document(data: bytes) -> Any:
-    """JSON within the bounds of an answer, without the numbers that JSON does not have. Half of a surrogate
-    pair, where a model's turn was cut, may stand in it.
+    """JSON within the bounds of an answer, without numbers that JSON does not have.
+
+    It may contain half of a surrogate pair, if a model's turn was cut there.
 
     Raises:
-        OutOfBounds: it is not that.
+        OutOfBounds: it is not such JSON.
     """
     return json_within(data, MAX_BYTES, depth=MAX_DEPTH, values=MAX_VALUES, halves=True)
 
@@ -153,7 +154,7 @@ def _content(message: dict[str, Any]) -> str:
 
 
 def _thought(message: dict[str, Any]) -> str | None:
-    """Reasoning among the parts of the content."""
+    """Reasoning in the parts of the content."""
     content = message.get("content")
     parts = [p for p in content if isinstance(p, dict)] if isinstance(content, list) else []
     found = [part["thinking"] for part in parts if isinstance(part.get("thinking"), str)]
@@ -208,5 +209,5 @@ def _count(value: object) -> int | None:
 
 
 def _text(text: str) -> str:
-    """What can be stored: JSON can spell half of a surrogate pair."""
+    """The text without half surrogate pairs, which JSON can spell but nothing can store."""
     return text.encode(errors="replace").decode()

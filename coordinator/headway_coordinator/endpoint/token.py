@@ -1,4 +1,4 @@
-"""The bearer token of an endpoint, as it lies in the coordinator's pod."""
+"""The bearer token of an endpoint, as a file in the coordinator's pod."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from headway_api import names
 
 
 class TokenWrong(Exception):
-    """There is none that can be sent; says what is wrong with it."""
+    """There is no token that can be sent; says what is wrong with it."""
 
 
 def read_token(folder: Path) -> str:

@@ -1,4 +1,4 @@
-"""A turn as an endpoint is asked for it, without what this endpoint does not take. Pure but for `learn`."""
+"""The request of a turn for an endpoint, without what this endpoint refuses. Pure except for `learn`."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from headway_coordinator.gateway.asks import ANY_OBJECT, Ask, Force, Session
 from headway_coordinator.trajectory.calls import Message
 
 LIMIT, NEW_LIMIT = "max_tokens", "max_completion_tokens"
-"""OpenAI's two names for the most tokens of an answer: newer models take the second alone."""
+"""OpenAI's two names for the most tokens of an answer: newer models take only the second."""
 REASONING = ("reasoning_content", "reasoning")
-"""Where endpoints put a model's reasoning, apart from its answer."""
+"""The fields in which endpoints put a model's reasoning."""
 DROPPABLE = (
     *("seed", "temperature", "top_p", LIMIT, NEW_LIMIT, "tool_choice", "stop", "response_format"),
     "reasoning_effort",
     *REASONING,
 )
-"""What is left out once an endpoint has refused it. The measure then says so."""
+"""Parameters that are omitted once an endpoint has refused them. The measure then reports it."""
 TOO_LARGE = re.compile(r"too (large|high|big)|at most|less than or equal|exceed", re.IGNORECASE)
 
 
 @dataclass
 class Dialect:
-    """What one endpoint takes. It learns by being refused, and forgets nothing."""
+    """The parameters that one endpoint takes. It learns from refusals, and forgets nothing."""
 
     dropped: dict[str, str] = field(default_factory=dict)
-    """Parameter that was refused -> the one that is sent instead, or an empty string."""
+    """Refused parameter -> its replacement, or an empty string."""
     reasoning: str | None = None
-    """Under which name the endpoint says a model's reasoning; it is given back under the same."""
+    """The name of the endpoint's reasoning field. The reasoning is sent back under the same name."""
 
     def body(self, model: str, session: Session, ask: Ask, number: int, *, bounded: bool) -> dict[str, Any]:
-        """The request's JSON. `bounded` says whether it carries the most tokens of the answer."""
+        """The request's JSON. `bounded`: whether it limits the tokens of the answer."""
         tokens = min(session.sampling.max_tokens, ask.max_tokens or session.sampling.max_tokens)
         wanted: dict[str, Any] = {
             "model": model,
@@ -58,9 +58,9 @@ class Dialect:
         return {name: value for name, value in wanted.items() if name not in self.dropped}
 
     def learn(self, name: str, said: str) -> bool:
-        """Leave a parameter out from now on; whether that is new.
+        """Omit a parameter from now on. Returns whether that is new.
 
-        `max_tokens` has another name to be tried, unless what was refused is its value.
+        `max_tokens` has another name to try, unless its value was refused.
         """
         if name in self.dropped:
             return False
@@ -97,16 +97,16 @@ def _forced(force: Force) -> Any:
 
 
 def sent(body: dict[str, Any]) -> list[str]:
-    """Which of the parameters that can be left out a request carries."""
+    """The omittable parameters in a request."""
     found = [name for name in DROPPABLE if name in body]
     return found + [name for name in REASONING if any(name in said for said in body["messages"])]
 
 
 def conversation(messages: Sequence[Message], reasoning: str | None = None) -> list[Message]:
-    """Messages as every OpenAI-compatible endpoint takes them.
+    """Messages in the form that every OpenAI-compatible endpoint takes.
 
-    A tool's answer must follow the call that it answers. An answer to a call that could not be read has none,
-    for such a call stays in the model's text: it is said by the user, after the answers that have one.
+    A tool's answer must follow its call. A call that could not be read stays in the model's text, so its
+    answer has no call to follow. The user says that answer, after the answers that have one.
     """
     found: list[Message] = []
     orphans: list[Message] = []

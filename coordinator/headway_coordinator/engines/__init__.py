@@ -1,1 +1,1 @@
-"""The rollout servers: who is in rotation, what weights they hold, how they are asked."""
+"""The rollout servers: which are in rotation, which weights they hold, and how they are called."""

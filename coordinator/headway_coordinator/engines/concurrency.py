@@ -1,15 +1,15 @@
 """How many episodes run at once: as many as the servers' KV caches hold, never more than the spec allows.
 
-A server whose cache is full takes requests out of it (a preemption) and computes their tokens again later:
-all the work of a turn, twice. So the limit moves as TCP moves its window, by what vLLM says of itself:
+A server with a full cache takes requests out of it (a preemption) and computes their tokens again later. That
+doubles the work of a turn. So the limit moves as TCP moves its window, by the metrics of vLLM:
 
     a server preempted, or its cache is nearly full       the limit falls to 3/4 of the places in use
-    somebody waits for a place, and all caches have room  the limit rises by one a server
+    a caller waits for a place, and all caches have room  the limit rises by one a server
 
-Nothing moves while more places are held than the limit allows: the last cut has not shown its effect, since
-no episode is ended for it. The limit begins at its ceiling. A ramp would cost every start minutes, and would
-learn nothing: an empty cache has room for all the episodes that begin, and fills only as their conversations
-grow. What a ceiling that is too high costs is some tokens computed twice, until the first cut.
+The limit stays while more places are held than it allows. No episode ends because of a cut, so the last cut
+has not shown its effect yet. The limit begins at its ceiling. A ramp would cost every start minutes and would
+learn nothing. An empty cache has room for all the episodes that begin, and fills only as their conversations
+grow. If the ceiling is too high, some tokens are computed twice, until the first cut.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from headway_coordinator.engines.router import Reading, Router, Server
 from headway_wire.contents import content
 
 LOOK_SECONDS = 2.0
-"""Between two looks at the servers."""
+"""Seconds between two looks at the servers."""
 ANSWER_SECONDS = 2.0
-"""Longest a server may take to say how it is; one that takes longer is left out of that look."""
+"""A server that takes longer to report its load is left out of that look."""
 MOST_BYTES: Final = 16 * bounds.MIB
-"""Of all that a server counts: a hundred times what vLLM says at its start."""
+"""The most bytes of a server's metrics: a hundred times what vLLM reports at its start."""
 
 FULL: Final = 0.9
-"""KV-cache use from which a few more tokens of each request make a server preempt."""
+"""From this KV-cache use on, a few more tokens of each request make a server preempt."""
 ROOMY: Final = 0.8
-"""KV-cache use up to which a server takes another episode."""
+"""Up to this KV-cache use a server takes another episode."""
 CUT: Final = 0.75
 
 KV_USE: Final = "vllm:kv_cache_usage_perc"
@@ -48,17 +48,17 @@ _log = logging.getLogger(__name__)
 
 
 class Look(NamedTuple):
-    """What one server said, at the last look and at this one."""
+    """What one server reported at the last look and at this one."""
 
     before: Reading | None
     now: Reading
 
     @property
     def preempted(self) -> float:
-        """Requests preempted in between; 0 where nobody knows.
+        """Requests preempted between the looks; 0 if unknown.
 
-        To take full weights a server preempts all it runs, and a server that starts again counts from 0:
-        neither says that its cache is too small.
+        A server preempts all its requests to take full weights, and a restarted server counts from 0. Neither
+        means that its cache is too small.
         """
         if self.before is None or self.before.version != self.now.version:
             return 0.0
@@ -70,18 +70,18 @@ class Look(NamedTuple):
 
     @property
     def roomy(self) -> bool:
-        """Another request would run at once."""
+        """Whether another request would run at once."""
         return self.now.kv_use <= ROOMY and self.now.waiting == 0
 
 
 def adapt(limit: int, ceiling: int, most: int, wanted: bool, looks: Sequence[Look]) -> int:
-    """The limit from now on, between one episode a server and `ceiling`.
+    """The next limit, between one episode a server and `ceiling`.
 
     Args:
-        limit: as it is.
+        limit: the current one.
         ceiling: spec.rollout.maxConcurrency.
-        most: places held at once since the last look, at most.
-        wanted: whether anybody had to wait for one.
+        most: the most places held at once since the last look.
+        wanted: whether a caller had to wait for one.
         looks: at the servers that answered; without any the limit stays.
     """
     if not looks:
@@ -99,7 +99,7 @@ def adapt(limit: int, ceiling: int, most: int, wanted: bool, looks: Sequence[Loo
 def read(text: str) -> tuple[float, float, float] | None:
     """KV-cache use (the fullest engine's), preemptions and waiting requests of vLLM's `/metrics`.
 
-    None where one of them is missing or is no number.
+    None if one of them is missing or not a number.
     """
     found = engine_metrics.read(text, (KV_USE, PREEMPTIONS, WAITING))
     if found is None:
@@ -113,20 +113,20 @@ class Concurrency:
     def __init__(
         self, http: aiohttp.ClientSession, key: str, router: Router, limiter: AdaptiveSemaphore
     ) -> None:
-        """Of `router`'s servers; `key`: what their ports ask for."""
+        """`router` has the servers; their ports require `key`."""
         self._http = http
         self._headers = {"Authorization": f"Bearer {key}"}
         self._router = router
         self._limiter = limiter
 
     async def run(self) -> None:
-        """Look again and again, until cancelled."""
+        """Look at intervals, until cancelled."""
         while True:
             await self.look()
             await asyncio.sleep(LOOK_SECONDS)
 
     async def look(self) -> None:
-        """Ask every server in rotation how full it is, and decide."""
+        """Ask every server in rotation how full it is, and move the limit."""
         servers = self._router.in_rotation()
         found = await asyncio.gather(*map(self._read, servers))
         heard = list(zip(servers, found, strict=True))
@@ -150,7 +150,7 @@ class Concurrency:
         limiter.limit = limit
 
     async def _read(self, server: Server) -> Reading | None:
-        """How full a server is; None where it does not say, or is taking new weights."""
+        """How full a server is. None if it does not answer, or is taking new weights."""
         version, url = server.version, f"{server.endpoint.engine}/metrics"
         try:
             limit = aiohttp.ClientTimeout(total=ANSWER_SECONDS)

@@ -1,4 +1,4 @@
-"""Which rollout servers there are, by the addresses behind their Service."""
+"""Finds the rollout servers by the addresses behind their Service."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Discover = Callable[[], Awaitable[set[Endpoint]]]
 
 
 def by_dns(host: str) -> Discover:
-    """The addresses behind a headless Service; none while it has none, the last ones while nobody can say."""
+    """The addresses behind a headless Service. If the name server cannot answer, the last known ones."""
     known: set[Endpoint] = set()
 
     async def discover() -> set[Endpoint]:
@@ -21,7 +21,7 @@ def by_dns(host: str) -> Discover:
         try:
             found = await resolving.addresses(host, resolving.hosts_file())
         except socket.gaierror as error:
-            # A name server that is away says nothing about the servers, and their requests go on.
+            # A name server that is away says nothing about the servers, so their requests go on.
             known = known if error.errno == socket.EAI_AGAIN else set()
         else:
             known = {_endpoint(address) for address in found}

@@ -1,8 +1,8 @@
-"""The rollout servers, live: discovered by DNS, given their weights, asked for tokens.
+"""The live rollout servers: found by DNS, loaded with weights, and asked for tokens.
 
-A server is kept holding the wanted version in one slot, and is watched. A request goes to another server when
-its own fails it or falls silent, and not because its own left discovery, or lacks weights that came to be
-wanted meanwhile. The caller's deadline bounds everything here.
+Each server is watched, and is made to hold the wanted version in one weight slot. A request moves to another
+server only if its own fails or stops responding. It stays if its server left discovery, or lacks weights that
+became wanted meanwhile. The caller's deadline bounds everything here.
 """
 
 from __future__ import annotations
@@ -32,34 +32,40 @@ DISCOVER_SECONDS = 1.0
 CHECK_SECONDS = 5.0
 RETRY_SECONDS = 1.0
 LAST_RETRY_SECONDS = 60.0
-"""Between two loads of weights that a server refuses, at most: each may fetch a whole model."""
+"""The longest pause between two loads of weights that a server refuses, because each may fetch a whole
+model.
+"""
 SILENT_LOOKS = 2
-"""Looks in a row that a server must leave unanswered before its requests go elsewhere: what they have sampled
-is thrown away then, and a busy machine, this one included, may miss one look."""
+"""A server's requests move after so many unanswered looks in a row. Moving discards what they have sampled,
+and a busy machine, this one included, may miss one look.
+"""
 FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS = 0.25, 5.0
-"""Before a server is asked again for a turn that it failed: doubled each time, or a request that no server
-can answer would keep them all from answering others."""
+"""The pause before a server is asked again for a turn that it failed, doubled each time. Otherwise a request
+that no server can answer would keep all of them busy.
+"""
 TRIES = 12
-"""Servers that may fail one turn, one after the other, before it is the turn that is taken to be at fault."""
+"""After so many failures of servers in a row, the turn itself counts as the cause."""
 STATIC = ("lora", "base")
 """Kinds of weights that nothing replaces while a request samples from them."""
 NOTHING = WeightsState(version=None, ready=False)
-"""What a server says of a slot that it let go of."""
+"""The state of a slot that a server has released."""
 STARTING = 503
-"""Status with which a server answers that still loads the base model: no failure, it will take weights."""
+"""A server answers with this status while it loads the base model. That is not a failure: it will take
+weights.
+"""
 
 _log = logging.getLogger(__name__)
 
 
 def _reason(error: UpstreamError | Unreachable | ValidationError, seconds: float) -> Reason:
-    """Of which kind a load is that brought no answer to be used, after so many seconds."""
+    """The kind of failure of a load without a usable answer, after so many seconds."""
     if not isinstance(error, Unreachable) or error.answered:
         return Reason.UPDATE_FAILED
     return Reason.UPDATE_TIMED_OUT if seconds >= weights.LOAD_SECONDS else Reason.SERVER_SILENT
 
 
 def retry_after(failures: int) -> float:
-    """Seconds until a server that answered so many loads in a row with an error is told to load again."""
+    """Seconds until the next load on a server that has answered so many loads in a row with an error."""
     return doubled(failures, RETRY_SECONDS, LAST_RETRY_SECONDS)
 
 
@@ -68,14 +74,14 @@ class NotTaken(Exception):
 
 
 class Fleet:
-    """All rollout servers of the job, as far as one slot of theirs goes. Each slot has a fleet of its own.
+    """All rollout servers of the job, for one of their weight slots. Each slot has a fleet of its own.
 
     Args:
         slot: where the servers hold the wanted weights.
-        unannounced: what there is to say while no weights are wanted.
-        on_load: a server took weights, so many seconds after it was told of them.
-        on_sync: the first server is in rotation with the weights of a step, so many seconds after the
-            learner's report of it.
+        unannounced: the problem to report while no weights are wanted.
+        on_load: called when a server took weights, with the seconds since it was asked to.
+        on_sync: called with a step, and the seconds since the learner's report of it, when the first server
+            with its weights is in rotation.
     """
 
     def __init__(
@@ -96,38 +102,42 @@ class Fleet:
         self._on_sync = on_sync
         self._slot = slot
         self._reported: float | None = None
-        """When the wanted weights were reported (monotonic), until a server is in rotation with them."""
+        """When the wanted weights were reported, in monotonic seconds. None once a server is in rotation with
+        them.
+        """
         self._manifest: WeightsManifest | None = None
         self._released = False
-        """Servers are to hold nothing in the slot."""
+        """Whether servers must hold nothing in the slot."""
         self._changed = asyncio.Condition()
         self._keepers: dict[Endpoint, asyncio.Task[None]] = {}
         self._leaving: dict[Endpoint, asyncio.Task[None]] = {}
         self._asking: defaultdict[Endpoint, set[asyncio.Timeout]] = defaultdict(set)
-        """Of each server the requests in flight, by what ends their patience with it."""
+        """By server: the requests in flight, as the timeouts that end their wait."""
         self._loading: dict[Endpoint, tuple[PolicyVersion, asyncio.Timeout]] = {}
-        """Of each server that is told of new weights, which, and what ends the wait for its answer."""
+        """By server that loads new weights: the version, and the timeout that ends the wait for its
+        answer.
+        """
         self.router = Router(unannounced=unannounced)
         self.reroutes, self._schemas = 0, Suspects()
-        """Times that a request was lost with its server and asked again."""
+        """Requests that were lost with a server and sent to another."""
         self.verification_failures = 0
-        """Loads that ended with a server saying that the weights are not those of their manifest."""
+        """Loads after which a server found that the weights do not match their manifest."""
 
     async def want(self, manifest: WeightsManifest, reported: float | None = None) -> None:
-        """From now on only servers that hold `manifest` are asked.
+        """Ask only servers that hold `manifest` from now on.
 
-        `reported` is when the learner reported its step (monotonic), for `on_sync`; None where that is not
-        known, as after a restart.
+        `reported` is when the learner reported its step (monotonic), for `on_sync`. It is None if unknown, as
+        after a restart.
         """
         self._manifest, self._reported, self._released = manifest, reported, False
         self.router.want(manifest.version)
         await self._notify()
 
     async def release(self) -> None:
-        """Have every server let go of the slot, once no request uses it; from now on no weights are wanted.
+        """Have every server release the slot, once no request uses it. No weights are wanted from then on.
 
-        A server that does not answer is told again while `run` goes on. The slot of the trained policy lasts
-        as long as its server: what lies there stays until other weights are wanted.
+        A server that does not answer is asked again while `run` goes on. The slot of the trained policy lasts
+        as long as its server: it keeps its weights until others are wanted.
         """
         self._manifest, self._reported, self._released = None, None, self._slot != POLICY
         self.router.wanted = None
@@ -150,8 +160,8 @@ class Fleet:
         """Sample from the wanted version; `timeout` seconds for each server asked.
 
         Raises:
-            SchemaRefused: its schema was, or servers were lost with it.
-            InfraFault: the request itself was refused, or failed every server that was asked.
+            SchemaRefused: the servers refuse the schema, or servers were lost with it.
+            InfraFault: the request itself was refused, or every server that was asked failed.
         """
         failures, failed = 0, set[Endpoint]()
         while True:
@@ -181,7 +191,7 @@ class Fleet:
         """Sample from one server.
 
         Raises:
-            ServerLost: it failed, went or fell silent.
+            ServerLost: it failed, left or stopped responding.
             InfraFault: the request itself was refused.
         """
         url, version = server.endpoint.engine, manifest.version
@@ -204,17 +214,18 @@ class Fleet:
             server.inflight -= 1
 
     def _give_up(self, endpoint: Endpoint) -> None:
-        """Have the requests in flight on a server go elsewhere."""
+        """Move the requests in flight on a server to other servers."""
         now = asyncio.get_running_loop().time()
         for patience in self._asking.pop(endpoint, ()):
             patience.reschedule(now)
 
     async def _proven(self, server: Server, asked: PolicyVersion, newest: PolicyVersion) -> None:
-        """A turn that went on under newer weights counts once its server has shown that they are right: the
-        newest of them, which may be more than one version ahead of those that were asked for.
+        """Wait until a server has proven the weights that it took during a turn.
+
+        Only then does the turn count. `newest` may be more than one version ahead of `asked`.
 
         Raises:
-            ServerLost: it has not.
+            ServerLost: the server did not prove them.
         """
 
         def gone() -> bool:
@@ -231,7 +242,7 @@ class Fleet:
             raise vllm.ServerLost(f"weights {newest}, taken during the turn, were not verified")
 
     async def run(self) -> None:
-        """Discover servers and keep their weights, until cancelled."""
+        """Discover servers and keep their weights up to date, until cancelled."""
         try:
             while True:
                 came, went = self.router.discovered(await self._discover())
@@ -256,14 +267,16 @@ class Fleet:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _mind(self, endpoint: Endpoint) -> None:
-        """All that is done for one server."""
+        """Do all work for one server."""
         async with asyncio.TaskGroup() as both:
             both.create_task(self._keep(endpoint))
             both.create_task(self._watch(endpoint))
 
     async def _see_off(self, endpoint: Endpoint) -> None:
-        """Let a server that left discovery end its requests: it may only have been slow to say that it is
-        ready. They go elsewhere at its first silence."""
+        """Let a server that left discovery finish its requests.
+
+        It may only have been slow to report that it is ready. The requests move once it stops responding.
+        """
         while self._asking.get(endpoint):
             try:
                 await self._state(endpoint)
@@ -275,7 +288,7 @@ class Fleet:
             await asyncio.sleep(RETRY_SECONDS)
 
     async def _watch(self, endpoint: Endpoint) -> None:
-        """See whether a server answers at all, be it taking weights; give it up once it is silent."""
+        """Check that a server answers at all, even while it takes weights. Give it up once it is silent."""
         silent = 0
         while True:
             try:
@@ -293,18 +306,18 @@ class Fleet:
             await asyncio.sleep(RETRY_SECONDS if silent else CHECK_SECONDS)
 
     def _look_again(self, endpoint: Endpoint, state: WeightsState) -> None:
-        """End a load that still waits for its answer where the server has taken the weights."""
+        """If the server has taken the weights, end a load that still waits for the answer."""
         version, loading = self._loading.get(endpoint, (None, None))
         if loading is not None and state.ready and state.version == version:
             del self._loading[endpoint]
             loading.reschedule(asyncio.get_running_loop().time())
 
     async def _state(self, endpoint: Endpoint) -> WeightsState:
-        """What a server holds in the slot."""
+        """The weights that a server holds in the slot."""
         return await weights.state(self._http, endpoint.weights, self._key, self._slot)
 
     async def _keep(self, endpoint: Endpoint) -> None:
-        """Keep one server holding the wanted weights."""
+        """Keep the wanted weights on one server."""
         seen, failures = self._manifest, 0
         while True:
             manifest = self._manifest
@@ -323,7 +336,7 @@ class Fleet:
             await self._pause(endpoint, manifest, pause)
 
     async def _bring(self, endpoint: Endpoint, manifest: WeightsManifest | None) -> bool:
-        """One look at a server, and a load where it lacks the wanted weights; says whether it has them.
+        """Look at a server once, and load the wanted weights if it lacks them. Returns whether it has them.
 
         Raises:
             NotTaken: it answered the load with an error.
@@ -346,9 +359,10 @@ class Fleet:
     async def _load(
         self, endpoint: Endpoint, manifest: WeightsManifest, before: WeightsState
     ) -> WeightsState:
-        """Tell a server of new weights, and note how that went.
+        """Have a server load new weights, and note the result.
 
-        That it did not take weights which were overtaken meanwhile is no failure: they may be gone already.
+        If newer weights replaced them meanwhile, a failed load is no failure: the old weights may be gone
+        already.
 
         Raises:
             NotTaken: it answered with an error.
@@ -373,14 +387,17 @@ class Fleet:
             wrong = failure.reason is Reason.VERIFICATION_FAILED
             if wrong or manifest.version == self.router.wanted:
                 self.router.failed(endpoint, failure)
-            # A server that failed for good says so again until it has ended: that is still one failure.
+            # A server with a permanent failure repeats it until it has ended. That counts as one failure.
             self.verification_failures += wrong and after != before
             raise NotTaken(after.error)
         return after
 
     async def _loaded(self, endpoint: Endpoint, manifest: WeightsManifest) -> WeightsState:
-        """What a server says once it has taken weights, or failed to. Where `_watch` finds that it has taken
-        them, this answer may have been lost on its way, and it is asked again."""
+        """The server's answer once it has taken weights, or failed to.
+
+        The answer may be lost on its way. If `_watch` finds that the server has taken them, it is asked
+        again.
+        """
         try:
             async with asyncio.timeout(None) as loading:
                 self._loading[endpoint] = manifest.version, loading

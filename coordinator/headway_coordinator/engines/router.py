@@ -1,8 +1,8 @@
-"""Which server answers: pure bookkeeping of servers, what they hold and what they are doing.
+"""Decides which server answers: pure bookkeeping of servers, their weights and their load.
 
-A server is in rotation exactly when it is healthy, its weights are the version wanted, and it does not rest.
-Servers enter by `discovered` and `holds`, and leave by `discovered`, `lost`, or by a new version being
-wanted. One that loses requests rests after each loss, longer and longer, while there is another one to ask.
+A server is in rotation if it is healthy, holds the wanted version, and does not rest. Servers enter by
+`discovered` and `holds`. They leave by `discovered`, by `lost`, or when a new version is wanted. A server
+that loses requests rests after each loss, longer and longer, while there is another one to ask.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from headway_api.records import PolicyVersion
 from headway_coordinator.engines import weights
 
 SLACK: Final = 2
-"""Episodes that a server may have, beside one, more than another server has (a quarter of its own where that
-is more) before that one moves: its cached prefix stays behind, which costs the other server a prefill."""
+"""An episode moves if its server has so many more episodes than another one, or a quarter of its own if that
+is more. Moving leaves its cached prefix behind, which costs the other server a prefill.
+"""
 
 FIRST_REST_SECONDS: Final = 1.0
-"""After one loss: what breaks off once, as when a server takes weights or restarts, costs little."""
+"""The rest after one loss. A single break, as when a server takes weights or restarts, costs little."""
 LAST_REST_SECONDS: Final = 60.0
 
 
@@ -32,13 +33,13 @@ UNANNOUNCED: Final = "the learner has not announced weights yet"
 
 
 def rest_after(losses: int) -> float:
-    """Seconds that a server rests after so many losses, one after the other."""
+    """Seconds that a server rests after so many losses in a row."""
     return doubled(losses, FIRST_REST_SECONDS, LAST_REST_SECONDS)
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Addresses of one rollout server."""
+    """The addresses of one rollout server."""
 
     engine: str
     """Base URL of vLLM."""
@@ -52,7 +53,7 @@ class Failure:
 
     reason: Reason
     message: str
-    """In the server's own words, where it said any."""
+    """The server's own words, if it gave any."""
 
 
 ALWAYS_BEHIND: Final = Failure(
@@ -60,47 +61,49 @@ ALWAYS_BEHIND: Final = Failure(
     f"always behind: for more than {weights.LOAD_SECONDS:.0f} s it has held none but overtaken weights, as "
     "it takes longer to load them than a step takes",
 )
-"""Of a server whose every load ends well, and too late. No numbers of its own: they would be others at every
-step."""
+"""The failure of a server whose loads all succeed, but too late. It has no numbers, because they would change
+at every step.
+"""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """How full a server said it is."""
+    """How full a server was when it reported."""
 
     version: PolicyVersion
-    """Weights it held."""
+    """The weights that it held."""
     kv_use: float
     """Share of its KV cache in use, 0 to 1."""
     preemptions: float
-    """Requests it has taken out of the cache since it started, those for new weights included."""
+    """Requests preempted since its start, including those for new weights."""
     waiting: float
-    """Requests it had not begun to compute."""
+    """Requests that it had not begun to compute."""
 
 
 @dataclass
 class Server:
-    """One rollout server as it is known now."""
+    """What is known of one rollout server."""
 
     endpoint: Endpoint
     version: PolicyVersion | None = None
     """Verified weights; None while unknown, loading or failed."""
     inflight: int = 0
     losses: int = 0
-    """Times that it lost requests, one after the other, without an answer in between."""
+    """Times in a row that it lost requests, without an answer in between."""
     rests_until: float = 0.0
     """By the router's clock."""
     problem: str = "its weight agent has not answered yet"
-    """Why it is not in rotation, in the server's own words; empty where there is nothing to say."""
+    """Why it is not in rotation, in the server's own words; empty if there is no reason."""
     failure: Failure | None = None
-    """What ended badly there last; None once it holds the wanted weights."""
+    """Its last failure; None once it holds the wanted weights."""
     in_step_at: float = math.inf
-    """When it last held the wanted weights, or first any since it came or failed, by the router's clock; not
-    when it came, for a start is no load."""
+    """When it last held the wanted weights, by the router's clock. Failing that, when it first held any since
+    it came or failed. Its arrival does not count, because a start is not a load.
+    """
     canary_error: float | None = None
-    """Mean absolute difference to the manifest's canary, as measured when `version` was loaded."""
+    """Mean absolute difference to the manifest's canary, measured when `version` was loaded."""
     reading: Reading | None = None
-    """As of the last look; None where it was not in rotation, or did not answer."""
+    """The reading of the last look. None if it was not in rotation, or did not answer."""
 
 
 @dataclass(frozen=True)
@@ -109,36 +112,40 @@ class Home:
 
     endpoint: Endpoint
     version: PolicyVersion
-    """Weights that it was asked of: under others nothing of its prefix is found."""
+    """The version it sampled. Other versions do not find its cached prefix."""
 
 
 @dataclass
 class Router:
-    """Rotation, least loaded first, and an episode stays where its prefix is cached.
+    """Rotation with the least loaded server first. An episode stays where its prefix is cached.
 
-    Servers come back one after the other: from new weights, from a restart, as one more. Whoever samples
-    before the last of them is back does so on the first ones, and moves over later.
+    Servers come back one after the other: with new weights, from a restart, or as an addition. Episodes that
+    sample before the last one is back use the first ones, and move over later.
     """
 
     wanted: PolicyVersion | None = None
     unannounced: str = UNANNOUNCED
-    """What there is to say while no weights are wanted."""
+    """The problem to report while no weights are wanted."""
     replicas: int = 1
-    """Servers that the job asks for."""
+    """The number of servers that the job asks for."""
     servers: dict[Endpoint, Server] = field(default_factory=dict)
     gone: dict[Endpoint, Failure] = field(default_factory=dict)
-    """Of servers that went before they were mended, and whose place nothing has taken."""
+    """Failures of servers that left before they recovered, and that no new server has replaced."""
     met: bool = False
-    """Since the last failure, as many servers as are asked for have held the wanted weights at one moment."""
+    """Whether, since the last failure, as many servers as asked for held the wanted weights at the same
+    time.
+    """
     sessions: dict[str, Home] = field(default_factory=dict)
     _episodes: Counter[Endpoint] = field(default_factory=Counter)
-    """`sessions` by where they are: counted anew, each turn would cost as much as there are episodes."""
+    """The number of `sessions` by server. Counting them at each turn would take time in proportion to the
+    episodes.
+    """
     preemptions: int = 0
-    """Requests that servers took out of a full cache, as far as this process saw."""
+    """Requests that servers preempted because of a full cache, as far as this process saw."""
     clock: Callable[[], float] = time.monotonic
 
     def discovered(self, endpoints: Iterable[Endpoint]) -> tuple[set[Endpoint], set[Endpoint]]:
-        """The servers there are now; returns those that came and those that went."""
+        """Set the servers that exist now. Returns those that came and those that left."""
         now = set(endpoints)
         came, went = now - self.servers.keys(), self.servers.keys() - now
         behind = dict.fromkeys(self.behind(self.clock()), ALWAYS_BEHIND)
@@ -151,7 +158,7 @@ class Router:
         return came, went
 
     def want(self, version: PolicyVersion) -> None:
-        """From now on these are the weights wanted: whoever held the last ones was in step until now."""
+        """Set the wanted weights. Servers that held the previous ones count as in step until now."""
         for server in self._in_sync():
             server.in_step_at = self.clock()
         self.wanted = version
@@ -168,20 +175,20 @@ class Router:
             self.gone.clear()
 
     def failed(self, endpoint: Endpoint, failure: Failure) -> None:
-        """The server was told to take weights and did not."""
+        """The server failed to take weights."""
         if server := self.servers.get(endpoint):
             server.failure, server.in_step_at, self.met = failure, math.inf, False
             self.lost(endpoint, failure.message)
 
     def silent(self, endpoint: Endpoint, problem: str) -> None:
-        """The server answers nothing. What it failed at before is still what there is to say."""
+        """The server does not answer. Its earlier failure is still reported."""
         server = self.servers.get(endpoint)
         if server is not None and server.failure is None:
             self.failed(endpoint, Failure(Reason.SERVER_SILENT, problem))
         self.lost(endpoint, problem)
 
     def starting(self, endpoint: Endpoint) -> None:
-        """The server is not up yet, perhaps again: that is no load that takes long."""
+        """The server is not up yet, perhaps after a restart. Its load time does not count as slow."""
         if server := self.servers.get(endpoint):
             server.in_step_at = math.inf
 
@@ -191,8 +198,10 @@ class Router:
             server.version, server.problem = None, problem
 
     def lost_request(self, endpoint: Endpoint, problem: str) -> None:
-        """The server did not answer a request. What it loses while it rests anyway is the same loss: all that
-        runs on a server breaks off at once."""
+        """The server did not answer a request.
+
+        Losses during its rest count as the same loss, because all requests on a server break off at once.
+        """
         server, now = self.servers.get(endpoint), self.clock()
         if server is not None and now >= server.rests_until:
             server.losses += 1
@@ -200,8 +209,10 @@ class Router:
         self.lost(endpoint, problem)
 
     def in_rotation(self) -> list[Server]:
-        """Servers that may be asked, by address so that ties are broken alike everywhere. Those that rest are
-        none of them, unless there are no others."""
+        """Servers that may be asked, ordered by address so that ties always break alike.
+
+        Resting servers are left out, unless there are no others.
+        """
         usable, now = self._in_sync(), self.clock()
         rested = [server for server in usable if now >= server.rests_until]
         return sorted(rested or usable, key=lambda server: server.endpoint.engine)
@@ -211,18 +222,23 @@ class Router:
         return [s for s in self.servers.values() if self.wanted is not None and s.version == self.wanted]
 
     def verified(self) -> list[Server]:
-        """Servers that hold weights known to be right: the wanted ones, or those they are to replace."""
+        """Servers with proven weights: the wanted ones, or those that they are to replace."""
         return [server for server in self.servers.values() if server.version is not None]
 
     def behind(self, now: float) -> list[Endpoint]:
-        """Servers that have held none but overtaken weights for longer than a load may take: none of their
-        loads failed, and yet they answer nothing."""
+        """Servers that have held only overtaken weights for longer than a load may take.
+
+        None of their loads failed, and yet they answer nothing.
+        """
         overtaken = (server for server in self.verified() if server.version != self.wanted)
         return [s.endpoint for s in overtaken if now - s.in_step_at > weights.LOAD_SECONDS]
 
     def pick(self, session: str, failed: Collection[Endpoint] = ()) -> Server | None:
-        """The server with the fewest episodes, or this one's own while its prefix is cached there and the
-        server has not too many; None while none is in rotation. One that `failed` this turn is the last."""
+        """The server for an episode's turn; None if none is in rotation.
+
+        The episode's own server comes first if its prefix is cached there and the server has not too many
+        episodes. Otherwise it is the server with the fewest. Servers that `failed` this turn come last.
+        """
         usable = self.in_rotation()
         usable = [server for server in usable if server.endpoint not in failed] or usable
         if self.wanted is None or not usable:
@@ -238,7 +254,7 @@ class Router:
         return server
 
     def forget(self, session: str) -> None:
-        """The episode is over."""
+        """Note that the episode is over."""
         self._leave(session)
 
     def _leave(self, session: str) -> Home | None:
@@ -248,7 +264,7 @@ class Router:
         return home
 
     def problem(self) -> str | None:
-        """Why nothing can be sampled; None while a server is in rotation."""
+        """Why nothing can be sampled; None if a server is in rotation."""
         if self.in_rotation():
             return None
         if self.wanted is None:

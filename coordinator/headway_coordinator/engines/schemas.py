@@ -1,7 +1,7 @@
-"""Schemas that servers were lost with: the compiler of one runs beside everybody's turns.
+"""Schemas with which servers were lost, because a schema's compiler runs beside everybody's turns.
 
-What is known to be slow or ignored never comes so far (`gateway/schemas.py`). This is for what nobody
-knew: a schema that ends one server would end the next one too, where its turn is asked again.
+Schemas that are known to be slow or ignored never get here (`gateway/schemas.py`). This module covers unknown
+ones: a schema that ends one server would end the next one too, where its turn is tried again.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from typing import Final
 from headway_coordinator.engines.vllm import SchemaRefused, ServerLost
 
 LOSSES: Final = 2
-"""Servers that may be lost with one schema: the first may have been a coincidence."""
+"""Servers that may be lost with one schema, because the first may be a coincidence."""
 KEPT: Final = 1_000
-"""Schemas that are remembered."""
+"""The number of schemas that are remembered."""
 
 
 class Suspects:
-    """How many servers were lost with each schema that none has served."""
+    """Counts the servers lost with each schema that no server has completed."""
 
     def __init__(self) -> None:
         self._lost: dict[str, int] = {}
 
     @contextmanager
     def watched(self, schema: str | None) -> Iterator[None]:
-        """Around one server's turn.
+        """Watch one server's turn.
 
         Raises:
-            SchemaRefused: servers were lost with this schema, the one of this block included.
+            SchemaRefused: servers were lost with this schema, including the one of this block.
         """
         if schema is None:
             yield

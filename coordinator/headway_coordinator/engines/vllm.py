@@ -17,13 +17,15 @@ from headway_coordinator.faults import InfraFault
 from headway_coordinator.http import Unreachable, UpstreamError, Within, call
 
 MISSING_LOGPROB = -9999.0
-"""What vLLM writes where it has no log-probability."""
+"""vLLM writes this if it has no log-probability."""
 TOKEN_BYTES, TOKEN_VALUES = 1024, 32
-"""Of one sampled token in an answer, at most: it takes some 100 bytes, its log-probability included."""
+"""The most bytes and values of one sampled token in an answer. It takes some 100 bytes with its
+log-probability.
+"""
 ROUNDING = 1e-3
-"""How far above 0 a log-probability may come by rounding."""
+"""Rounding may raise a log-probability above 0 by at most this."""
 MOST_TOKENS = 10**9
-"""Of one count in an answer."""
+"""The largest count in an answer."""
 
 
 @dataclass(frozen=True)
@@ -37,15 +39,16 @@ class Request:
     seed: int
     stop_token_ids: Sequence[int]
     stop: Sequence[str] = ()
-    """Strings that end it, too: the token that completes one is the last."""
+    """Strings that also end it. The token that completes one is the last."""
     schema: str | None = None
-    """JSON schema: tokens that break it are hidden from the sampler, and the log-probabilities are of the
-    others alone."""
+    """JSON schema. Tokens that break it are hidden from the sampler, so the log-probabilities cover only the
+    others.
+    """
 
 
 @dataclass(frozen=True)
 class Sampled:
-    """What was sampled."""
+    """The sampled tokens."""
 
     tokens: list[int]
     logprobs: list[float]
@@ -53,11 +56,11 @@ class Sampled:
     finish_reason: str
     """`stop` (the model ended its turn) or `length`."""
     cached_tokens: int
-    """Prompt tokens the engine found in its prefix cache; 0 where it does not report them."""
+    """Prompt tokens that the engine found in its prefix cache; 0 if it does not report them."""
 
 
 class SchemaRefused(Exception):
-    """The server takes no such schema."""
+    """The server does not take the schema."""
 
 
 class ServerLost(Exception):
@@ -79,15 +82,15 @@ async def generate(
     """Sample one continuation from the server at `url`, whose `model` holds `version`.
 
     Args:
-        key: what the server's port asks for.
-        slot: of the server, that the model belongs to.
-        static: whether nothing can replace these weights during the request. None: so it is with an adapter,
-            and not with the base model's name.
+        key: the key that the server's port requires.
+        slot: the server's weight slot for the model.
+        static: whether nothing can replace these weights during the request. None: true for an adapter, false
+            for the base model's name.
 
     Raises:
-        ServerLost: unreachable, failing, without the model, or it aborted the request.
+        ServerLost: it is unreachable, fails, lacks the model, or aborted the request.
         SchemaRefused: it refuses a request that has a schema.
-        InfraFault: the server refuses the request itself, or answers what cannot be trusted.
+        InfraFault: the server refuses the request itself, or gives an answer that cannot be trusted.
     """
     body = _body(model, salt_of(version, slot), request)
     try:
@@ -118,15 +121,15 @@ async def generate(
 
 
 def largest(tokens: int) -> Within:
-    """How large an answer of at most so many tokens may be."""
+    """The bounds of an answer with at most so many tokens."""
     return Within(size=bounds.MIB + TOKEN_BYTES * tokens, values=bounds.ANSWER_VALUES + TOKEN_VALUES * tokens)
 
 
 def _body(model: str, salt: str, request: Request) -> dict[str, Any]:
     return {
         "model": model,
-        # Nothing that was computed for another version is ever found in the prefix cache, whatever was done
-        # to the cache when the weights changed.
+        # The prefix cache never finds what was computed for another version, whatever happened to the cache
+        # when the weights changed.
         "cache_salt": salt,
         "token_ids": list(request.prompt),
         "sampling_params": {
@@ -148,8 +151,7 @@ def read(answer: dict[str, Any], version: PolicyVersion, *, static: bool = True)
     """Check an answer: as many log-probabilities as tokens, each one finite and of the token itself.
 
     Raises:
-        ServerLost: the server aborted the request, or (of weights that are not static) has some that are none
-            of ours.
+        ServerLost: the server aborted the request, or used foreign weights (if they are not static).
         InfraFault: evidence for a sampled token is missing.
     """
     choice = answer["choices"][0]
@@ -174,7 +176,7 @@ def _whole(value: object) -> int:
     """A token's id, or a count.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not one.
     """
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST_TOKENS:
         raise ValueError(f"{_shown(value)} is no token id and no count")
@@ -199,14 +201,16 @@ def _logprob(entry: dict[str, Any], token: int) -> float:
 def _versions(
     spans: list[dict[str, Any]] | None, length: int, version: PolicyVersion, static: bool
 ) -> list[VersionSpan]:
-    """Spans as the server reports them where it knows our versions (full weights, swapped even during a
-    request). An adapter, and a base model that nothing replaces, are of one version; the server then calls
-    them `default`."""
+    """The version spans of an answer.
+
+    A server reports spans if it knows our versions (full weights, swapped even during a request). An adapter,
+    or a base model that nothing replaces, has one version, which the server calls `default`.
+    """
     if not spans and not static:
         raise InfraFault("the server does not say which weights sampled, and they may have changed meanwhile")
     known = spans and all("." in str(span["version"]) for span in spans)
     if spans and not known and not static:
-        # It was started again, and nobody has given it weights since.
+        # The server was restarted, and has received no weights since.
         raise ServerLost(f"the server sampled from weights it calls {_shown(spans[0]['version'])}")
     if not spans or not known:
         return [VersionSpan(start=0, end=length, version=version)]

@@ -1,4 +1,4 @@
-"""Client of the weight agent beside a rollout server: what it holds, and making it take a version."""
+"""Client of the weight agent beside a rollout server: reads what it holds, and makes it take a version."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from headway_coordinator.http import call
 
 ASK_SECONDS = 5.0
 LOAD_SECONDS = 600.0
-"""Longest a load may take, download included; a server that needs longer is taken for stuck."""
+"""The most seconds of a load, download included. A server that needs longer counts as stuck."""
 
 
 async def state(http: aiohttp.ClientSession, url: str, token: str, slot: str = POLICY) -> WeightsState:
-    """What the server holds in a slot, by its own measurement."""
+    """What the server holds in a slot, as it measured itself."""
     return WeightsState.model_validate(
         await call(http, "GET", _place(url, slot), timeout=ASK_SECONDS, token=token)
     )
@@ -23,17 +23,17 @@ async def state(http: aiohttp.ClientSession, url: str, token: str, slot: str = P
 async def load(
     http: aiohttp.ClientSession, url: str, token: str, manifest: WeightsManifest, slot: str = POLICY
 ) -> WeightsState:
-    """Make the server fetch, verify and take `manifest`; returns once it has, or has failed to."""
+    """Make the server fetch, verify and take `manifest`. Returns once it has, or has failed."""
     body = manifest.model_dump(mode="json")
     answer = await call(http, "POST", _place(url, slot), timeout=LOAD_SECONDS, token=token, body=body)
     return WeightsState.model_validate(answer)
 
 
 async def release(http: aiohttp.ClientSession, url: str, token: str, slot: str) -> None:
-    """Have the server let go of a slot, once no request uses its weights."""
+    """Have the server release a slot, once no request uses its weights."""
     await call(http, "DELETE", _place(url, slot), timeout=ASK_SECONDS, token=token)
 
 
 def _place(url: str, slot: str) -> str:
-    """A slot's address; that of the trained policy is the plain one."""
+    """A slot's address. The trained policy has the plain one."""
     return f"{url}/v1/weights" if slot == POLICY else f"{url}/v1/weights?slot={slot}"

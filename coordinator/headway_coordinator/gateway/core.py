@@ -36,7 +36,7 @@ from headway_coordinator.trajectory.lengths import content, extent, size
 from headway_coordinator.trajectory.render import Renderer
 
 INLINE_CHARACTERS = 16 * 1024
-"""Characters that are rendered at once, in some 20 ms. Rendering more would keep all other episodes
+"""Bytes that are rendered at once, in some 20 ms. Rendering more would keep all other episodes
 waiting.
 """
 BYTES_A_TOKEN = 4
