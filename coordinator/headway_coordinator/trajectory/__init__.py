@@ -1,1 +1,1 @@
-"""An episode as token ids: the message graph, its rendering, and the rows it becomes."""
+"""An episode as token ids: the message graph, its rendering, and its training rows."""

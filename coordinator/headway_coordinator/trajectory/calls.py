@@ -1,7 +1,7 @@
-"""What a sampled turn says: its text, and the tool calls in it, the unreadable ones included.
+"""The content of a sampled turn: its text, and its tool calls, including the unreadable ones.
 
-A model may write anything, and while it collapses it does. What cannot be carried out, or could not be
-written down again as JSON, is a call with a `problem`.
+A model may write anything, and does so while it collapses. A call that cannot be carried out, or not written
+again as JSON, has a `problem`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Tool = dict[str, Any]
 UNCLOSED, NO_NAME, NO_ARGUMENTS = "unclosed block", "missing name", "arguments are not an object"
 STRUCTURE = "malformed structure"
 UNREADABLE: Final = (ValueError, RecursionError, MemoryError)
-"""What Python's readers raise of text without end: brackets, numbers, chains of operators."""
+"""Python's parsers raise these for unbounded text: brackets, numbers, chains of operators."""
 _TOLD: tuple[tuple[MalformedKind, tuple[str, ...]], ...] = (
     ("unclosed", (UNCLOSED,)),
     ("no_name", (NO_NAME, "the name is not a string", "it names no function", "not addressed to a function")),
@@ -31,7 +31,7 @@ _TOLD: tuple[tuple[MalformedKind, tuple[str, ...]], ...] = (
     ("arguments", (NO_ARGUMENTS, "arguments")),
     ("structure", (STRUCTURE,)),
 )
-"""Words of a problem, and the kind that they tell of; the first that is found counts."""
+"""A kind of problem, and the words that show it. The first match counts."""
 
 
 @dataclass(frozen=True)
@@ -43,13 +43,13 @@ class Call:
     name: str | None
     arguments: dict[str, Any] | None
     problem: str | None = None
-    """Why it cannot be carried out; None where it can."""
+    """Why it cannot be carried out; None if it can."""
     tags: tuple[str, str] = ("", "")
-    """What stood around `raw`; the second is empty where the call was cut off."""
+    """The tags around `raw`. The second is empty if the call was cut off."""
 
     @property
     def kind(self) -> MalformedKind | None:
-        """What sort of fault `problem` is; None where there is none."""
+        """The kind of fault that `problem` is; None if there is none."""
         if self.problem is None:
             return None
         return next((kind for kind, told in _TOLD if any(text in self.problem for text in told)), "other")
@@ -62,7 +62,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Parsed:
-    """What a sampled turn says."""
+    """The content of a sampled turn."""
 
     content: str
     reasoning: str | None = None
@@ -70,7 +70,7 @@ class Parsed:
 
 
 def kinds(calls: Sequence[Call]) -> dict[MalformedKind, int]:
-    """How many calls cannot be carried out, by what is wrong with them."""
+    """The number of calls that cannot be carried out, by kind of fault."""
     return dict(Counter(call.kind for call in calls if call.kind is not None))
 
 
@@ -81,7 +81,7 @@ def malformed(raw: str, problem: object, tags: tuple[str, str] = ("", "")) -> Ca
 
 
 def judged(found: Any, tags: tuple[str, str] = ("", "")) -> Call:
-    """A call that the `renderers` package found, with what keeps it from being carried out."""
+    """A call that the `renderers` package found, with the reason if it cannot be carried out."""
     arguments, problem = found.arguments, None
     if str(found.status) != "ok":
         problem = str(found.status).replace("_", " ")
@@ -97,7 +97,7 @@ def judged(found: Any, tags: tuple[str, str] = ("", "")) -> Call:
 def called(
     raw: str, name: object, arguments: object, problem: str | None = None, tags: tuple[str, str] = ("", "")
 ) -> Call:
-    """A call of `name` with `arguments`, and what keeps it from being carried out."""
+    """A call of `name` with `arguments`, with the reason if it cannot be carried out."""
     problem = problem or _unusable(name, arguments)
     usable = arguments if problem is None and isinstance(arguments, dict) else None
     return Call(raw, name if isinstance(name, str) else None, usable, problem, tags)
@@ -109,12 +109,13 @@ def _unusable(name: object, arguments: object) -> str | None:
     if not isinstance(arguments, dict):
         return NO_ARGUMENTS
     try:
-        # As deep, and below as long, as the gateway and a sandbox read them.
+        # The same depth, and below it the same length, as the gateway and a sandbox accept.
         nesting(arguments, bounds.DEPTH, bounds.VALUES)
     except OutOfBounds as error:
         return f"arguments are out of bounds: {error}"
     try:
-        # JSON's escapes can spell half a character, and Python's reader takes NaN: neither goes any further.
+        # JSON's escapes can spell half a character, and Python's parser accepts NaN. Neither gets any
+        # further.
         size = len(json.dumps([name, arguments], ensure_ascii=False, allow_nan=False).encode())
     except UNREADABLE as error:
         return f"it cannot be written as JSON: {error}"

@@ -1,4 +1,4 @@
-"""Of the ways to render a model's template and to read its calls, the one of which most is shown."""
+"""Chooses how to render a model's template and read its calls: the way with the best proof."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headway_coordinator.trajectory.written import Written
 
 
 class Proved(Provable, Protocol):
-    """A renderer that remembers what was shown of it."""
+    """A renderer that keeps its proof."""
 
     proof: Proof | None
 
@@ -27,12 +27,12 @@ R = TypeVar("R", bound=Proved)
 def ways(
     tokenizer: Any, grammars: Sequence[Grammar], *, asked: bool = False
 ) -> Iterator[tuple[Template, str]]:
-    """A model's template with each grammar whose tags it writes, however it takes calls.
+    """A model's template with each grammar whose tags it writes, for each form in which it takes calls.
 
     Args:
         tokenizer: the model's, with its template.
-        grammars: those that may be its.
-        asked: the user named them: the first is there even where the template writes no call of it.
+        grammars: the ones to consider.
+        asked: the user named them. The first is offered even if the template writes no call of it.
     """
     for taken in WAYS:
         said = partial(template_text, tokenizer, taken=taken)
@@ -40,7 +40,7 @@ def ways(
             asking = said(ASKED, SIMPLE, generate=False)
             calls = said([*ASKED, calling(call(KEY))], SIMPLE, generate=False)
             thought = said([*ASKED, calling(call(KEY), thought=WHY)], SIMPLE, generate=False)
-        except Exception:  # a template raises what its author chose: it does not take calls in this way
+        except Exception:  # a template raises what its author chose: it does not take calls in this form
             continue
         if taken.thought != PLAIN.thought and WHY not in thought:
             continue
@@ -60,12 +60,13 @@ def _template(tokenizer: Any, grammar: Grammar, taken: Taken) -> Template:
 
 
 def best(tokenizer: Any, candidates: Iterable[tuple[R, str]], usual: R | None, name: str = "") -> R:
-    """The candidate of which most is shown, its proof with it; `usual` where none shows more."""
+    """The candidate with the best proof, which it keeps; `usual` if no other has a better one."""
     found = usual
     if usual is not None:
         usual.proof = prove(usual, tokenizer, name)
     for candidate, reader in candidates:
-        # Ways to hand a template its thoughts come first: without them it may seem that it writes none.
+        # Forms with a separate place for thoughts come first. Without them it may seem that the template
+        # writes no thoughts.
         elsewhere = getattr(candidate, "taken", PLAIN).thought != PLAIN.thought
         known = found.proof if found is not None else None
         if found is not None and known is not None and known.whole and (known.thought or not elsewhere):

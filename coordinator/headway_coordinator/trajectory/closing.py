@@ -1,4 +1,4 @@
-"""With which tokens a model's template ends a turn: a model that samples one has said what it will."""
+"""Finds the tokens with which a model's template ends a turn. A model that samples one has ended its turn."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headway_coordinator.trajectory.template import decoded
 
 
 def closers(tokenizer: Any, said: Callable[..., str], closing: str = "") -> list[int]:
-    """Ids of the special tokens with which a template ends a turn, or begins what follows one.
+    """Ids of the special tokens with which a template ends a turn, or begins the next message.
 
     Args:
         tokenizer: the model's.
@@ -50,6 +50,9 @@ def closers(tokenizer: Any, said: Callable[..., str], closing: str = "") -> list
 
 
 def _once(tokenizer: Any, said: Callable[..., str], whole: str, token: list[int]) -> bool:
-    """Whether a turn of two calls has a token only at its end: it ends the turn, and no call."""
+    """Whether a turn of two calls has the token only at its end.
+
+    If so, the token ends the turn and not a call.
+    """
     turn = whole[len(said(ASKED, SIMPLE, generate=False)) :]
     return turn.count(decoded(tokenizer, token)) == 1

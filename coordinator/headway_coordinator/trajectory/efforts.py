@@ -1,4 +1,4 @@
-"""How much a model thinks, as chat templates know it: by the variables that change what one writes. Pure."""
+"""How much a model thinks, by the variables that change what its chat template writes. Pure."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ LEVEL: Final = "reasoning_effort"
 
 Variables = Mapping[str, Any]
 Said = Callable[[Variables], str]
-"""A probe's conversation by a template that is given these variables."""
+"""A probe's conversation, rendered by a template with these variables."""
 
 
 def variables(effort: str) -> dict[str, Any]:
-    """What a template is given."""
+    """The variables of a template for an effort."""
     if effort in ("none", "on"):
         return dict.fromkeys(SWITCHES, effort == "on")
     return {LEVEL: effort}
@@ -27,8 +27,10 @@ def _other(effort: str) -> str:
 
 
 def chosen(said: Said, effort: str) -> dict[str, Any] | None:
-    """The variables that have a template write for `effort`: none where it does so anyway. None where it
-    writes the same whatever it is given, or takes no such value."""
+    """The variables that make a template write for `effort`, or an empty dict if it does so anyway.
+
+    None if it writes the same for all values, or does not take this one.
+    """
     given = variables(effort)
     try:
         text = said(given)

@@ -1,4 +1,4 @@
-"""What the `renderers` package asks of a tokenizer, with what was encoded lately at hand."""
+"""The tokenizer that the `renderers` package uses, with a cache of recent texts."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ from functools import lru_cache
 from typing import Any, Final
 
 KEPT: Final = 2048
-"""Texts that are at hand."""
+"""The number of cached texts."""
 LONGEST: Final = 4096
-"""Characters of a text that is kept: roles, tools and system prompts come again, a tool's results do not."""
+"""The most characters of a cached text. Roles, tools and system prompts repeat; a tool's results do not."""
 
 
 class Encoder:
-    """A tokenizer without character offsets, which tell a message's words from the template's and are not
-    needed here: for them a renderer would encode everything once more, and ask each time if it can.
+    """A tokenizer without character offsets.
 
-    A call costs a tokenizer tens of microseconds, whatever it encodes, and a turn takes ten of them.
+    Offsets separate a message's words from the template's, which nobody needs here. With them a renderer
+    would encode everything once more, and would check each time whether it can.
+
+    A call of a tokenizer costs tens of microseconds, whatever it encodes, and a turn takes ten calls.
     """
 
     def __init__(self, tokenizer: Any) -> None:

@@ -1,8 +1,8 @@
-"""How families write tool calls, as grammars: tags, and what stands between them. Text in, calls out.
+"""The families' notations for tool calls, as grammars: tags, and the text between them. Text in, calls out.
 
-A grammar goes through its text from tag to tag and looks back nowhere: a megabyte takes some 0.2 s, whatever
-a model wrote. The `renderers` package searches for a closing tag from each opening one anew: its reader of
-Qwen 3.5 takes 7 s for 56 kB of `<parameter=a>`.
+A grammar goes through its text from tag to tag and never back: a megabyte takes some 0.2 s, whatever a model
+wrote. The `renderers` package searches for a closing tag from each opening one again. Its reader of Qwen 3.5
+takes 7 s for 56 kB of `<parameter=a>`.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from headway_coordinator.trajectory.notations import MOST_CALLS, Body, Tags, jso
 from headway_coordinator.trajectory.values import Schemas
 
 TOOL: Final = "\0"
-"""Stands for a tool's name where a call is begun for the model."""
+"""A placeholder for the tool's name, if a call is begun for the model."""
 
 
 class Grammar(Protocol):
-    """One family's way to write calls."""
+    """One family's notation for calls."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def marks(self) -> tuple[str, ...]:
-        """A template writes one of these where it calls a tool in this way."""
+        """A template that calls a tool in this notation writes one of these."""
 
     @property
     def any_tool(self) -> str | None:
-        """A turn begins with this that calls some tool; None: such a turn cannot be begun for the model."""
+        """The beginning of a turn that calls some tool. None: such a turn cannot be begun for the model."""
 
     @property
     def named(self) -> str | None:
-        """And with this, one that calls the tool for which `TOOL` stands."""
+        """The beginning of a turn that calls one tool, with `TOOL` as the placeholder of its name."""
 
     def read(self, text: str, tools: Schemas) -> tuple[str, list[Call]]:
         """The text around the calls, and the calls."""
@@ -54,7 +54,7 @@ class Grammar(Protocol):
 
 @dataclass(frozen=True)
 class Blocks:
-    """Calls between an opening and a closing tag, as many blocks as there are."""
+    """Calls in any number of blocks, each between an opening and a closing tag."""
 
     name: str
     opening: str
@@ -63,9 +63,9 @@ class Blocks:
     any_tool: str | None = None
     named: str | None = None
     open_ended: bool = False
-    """The end of the turn, or the next opening tag, closes a block too."""
+    """Whether the end of the turn, or the next opening tag, also closes a block."""
     bare: re.Pattern[str] | None = None
-    """What begins a call without its opening tag, which models leave out at times."""
+    """Begins a call without its opening tag, which models sometimes omit."""
 
     @property
     def marks(self) -> tuple[str, ...]:
@@ -92,7 +92,7 @@ class Blocks:
         return "".join(around), calls
 
     def _start(self, text: str, at: int) -> tuple[int, int]:
-        """Where the next block begins, and where its body; -1 where there is none."""
+        """The starts of the next block and of its body; -1 if there is none."""
         start = text.find(self.opening, at)
         found = None if self.bare is None else self.bare.search(text, at, start if start >= 0 else len(text))
         if found is not None:
@@ -100,7 +100,7 @@ class Blocks:
         return start, start + len(self.opening)
 
     def _end(self, text: str, begin: int) -> tuple[int, int, bool]:
-        """Where a block's body ends, where the text goes on, and whether a tag closed it."""
+        """The end of a block's body, the place where the text goes on, and whether a tag closed the block."""
         end = text.find(self.closing, begin) if self.closing else -1
         if end >= 0:
             return end, end + len(self.closing), True
@@ -112,7 +112,7 @@ class Blocks:
 
 
 def inner(opening: str, closing: str, body: Body) -> Body:
-    """Calls that are tagged once more within a section."""
+    """Calls with tags of their own within a section."""
     blocks = Blocks("", opening, closing, body)
 
     def read(raw: str, tags: Tags, tools: Schemas) -> list[Call]:
@@ -131,7 +131,7 @@ class Xml:
     parameter: str
     parameter_end: str
     trims: bool = False
-    """A value stands on lines of its own."""
+    """Whether values are on lines of their own."""
 
     def __call__(self, raw: str, tags: Tags, tools: Schemas) -> list[Call]:
         calls = list(self._calls(raw, tags, tools))
@@ -180,10 +180,10 @@ class Xml:
             at = after
 
     def _value_end(self, raw: str, begin: int) -> tuple[int, int]:
-        """Where a value ends, and where the call goes on.
+        """The end of a value, and the place where the call goes on.
 
-        A value on lines of its own ends where a line begins with a tag: one within a line is part of it, and
-        one that a model forgot is ended by the next.
+        A value on lines of its own ends at a line that begins with a tag. A tag within a line belongs to the
+        value. If a model forgot the closing tag, the next tag ends the value.
         """
         if not self.trims or not raw.startswith("\n", begin):
             stop = raw.find(self.parameter_end, begin)
@@ -197,7 +197,7 @@ class Xml:
 
 
 def _head(text: str) -> tuple[str, bool]:
-    """Of an element's head: the name in it, and whether it says that its value is a string."""
+    """The name in an element's head, and whether the head marks the value as a string."""
     if '"' not in text:
         return text.strip(), False
     name, _, rest = text.partition('"')
@@ -210,7 +210,7 @@ def _unframed(text: str) -> str:
 
 @dataclass(frozen=True)
 class Bare:
-    """A turn that is nothing but calls in Python, `[f(key="value"), g()]`, perhaps between tags."""
+    """A turn with only calls in Python, `[f(key="value"), g()]`, perhaps between tags."""
 
     name: str
     tags: Tags = ("<|python_start|>", "<|python_end|>")
@@ -234,8 +234,10 @@ class Bare:
 
 @dataclass(frozen=True)
 class Objects:
-    """A turn that ends in calls as JSON, one object behind the other, perhaps behind text between tags; or
-    one that calls in Python, as the same models do."""
+    """A turn that ends in calls as JSON, one object after the other.
+
+    Text between tags may come first. The same models also write calls in Python.
+    """
 
     name: str
     any_tool: str | None
@@ -276,4 +278,4 @@ class Objects:
 _PYTHON = Bare("pythonic")
 _DECODER, _OBJECT = json.JSONDecoder(), json_calls(arguments=("parameters", "arguments"))
 MOST_HEAD: Final = 4096
-"""Characters of an object in which it is looked for what makes it a call."""
+"""The most characters of an object that are searched for the mark of a call."""

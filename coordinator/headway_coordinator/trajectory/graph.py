@@ -1,9 +1,9 @@
 """The message graph of one episode: an append-only forest whose nodes hold only the tokens they add.
 
-A prompt node adds tokens that were given (system prompt, tool result), a sampled node adds what the model
-produced, with the log-probability and policy version of each token. The path from a root to a node is the
-exact token sequence the engine saw. Tokens are never edited: where a client's history no longer matches
-what was sampled, the graph forks, and both branches stay on record.
+A prompt node adds given tokens (system prompt, tool result). A sampled node adds the model's tokens, each
+with its log-probability and policy version. The path from a root to a node is the exact token sequence the
+engine saw. Tokens are never edited. If a client's history no longer matches what was sampled, the graph
+forks, and both branches stay recorded.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ class Node:
     parent: int | None
     tokens: tuple[int, ...]
     logprobs: tuple[float, ...] = ()
-    """One a token where the model sampled them; empty where they were given."""
+    """One a token if the model sampled them; empty if they were given."""
     versions: tuple[VersionSpan, ...] = ()
-    """Cover all of `tokens` where they were sampled, counted from the node's own start."""
+    """If the tokens were sampled: spans that cover all of `tokens`, counted from the node's own start."""
 
     @property
     def sampled(self) -> bool:
@@ -37,7 +37,9 @@ class Graph:
 
     nodes: list[Node] = field(default_factory=list, init=False)
     _children: dict[int | None, list[int]] = field(default_factory=dict, init=False, repr=False)
-    """By parent, None for the roots: sought among all nodes, a turn would cost as the square of the turns."""
+    """Children by parent, None for the roots. Searching all nodes would take time with the square of the
+    turns.
+    """
 
     def path(self, index: int | None) -> list[int]:
         """Indices of the nodes from the root to `index`, both included."""
@@ -56,7 +58,10 @@ class Graph:
         return [i for i in range(len(self.nodes)) if i not in self._children]
 
     def turns(self) -> dict[int, int]:
-        """Which turn each sampled node is: every turn adds one, in the order in which they are recorded."""
+        """The turn of each sampled node.
+
+        Every turn adds one, in the order in which the turns are recorded.
+        """
         sampled = (i for i, node in enumerate(self.nodes) if node.sampled)
         return {index: turn for turn, index in enumerate(sampled)}
 
@@ -65,7 +70,7 @@ class Graph:
         return list(self._children.get(index, ()))
 
     def add_prompt(self, parent: int | None, tokens: Sequence[int]) -> int:
-        """Append given tokens; returns the new node, or an equal child that is already there."""
+        """Append given tokens. Returns the new node, or an equal child that exists already."""
         for child in self.children(parent):
             if not self.nodes[child].sampled and self.nodes[child].tokens == tuple(tokens):
                 return child
@@ -74,7 +79,7 @@ class Graph:
     def add_sampled(
         self, parent: int, tokens: Sequence[int], logprobs: Sequence[float], versions: Sequence[VersionSpan]
     ) -> int:
-        """Append what the model sampled after `parent`.
+        """Append tokens that the model sampled after `parent`.
 
         Raises:
             ValueError: log-probabilities or version spans do not cover the tokens exactly.
@@ -86,9 +91,11 @@ class Graph:
         return self._add(Node(parent, tuple(tokens), tuple(logprobs), tuple(versions)))
 
     def place(self, prompt: Sequence[int]) -> int:
-        """Node whose path is exactly `prompt`, going on from the longest sampled sequence it begins with.
+        """The node whose path is exactly `prompt`.
 
-        Extending an episode adds one node; a history that drifted forks at the last node it agrees with.
+        It continues the longest sampled sequence that the prompt begins with.
+
+        Extending an episode adds one node. A history that drifted forks at the last node that it agrees with.
         """
         whole = tuple(prompt)
         at, shared = self._deepest(whole)
@@ -99,22 +106,22 @@ class Graph:
         return at
 
     def forks_at(self, tokens: Sequence[int], unseen: Collection[int] = ()) -> bool:
-        """Whether a turn whose prompt these `tokens` are leaves what was sampled.
+        """Whether a turn with these prompt `tokens` leaves the sampled history.
 
-        It does where they begin with no sampled sequence, or where the last one that they begin with has
-        another sampled one after it already: an agent that edits the middle of its history goes back there.
-        What the agent never saw (`unseen`) is no place that it leaves.
+        It does if they begin with no sampled sequence. It also does if another sampled sequence already
+        follows the last one that they begin with: an agent that edits the middle of its history returns
+        there. Sequences that the agent never saw (`unseen`) do not count.
         """
         last = self.last_sampled(tokens)
         return last is None or any(i not in unseen for i in self._sampled_after(last))
 
     def last_sampled(self, tokens: Sequence[int]) -> int | None:
-        """The last sampled node whose whole path `tokens` begin with."""
+        """The last sampled node whose whole path is a prefix of `tokens`."""
         at, _ = self._deepest(tuple(tokens))
         return next((i for i in reversed(self.path(at)) if self.nodes[i].sampled), None)
 
     def _sampled_after(self, index: int) -> Iterator[int]:
-        """The sampled nodes that are the next ones after a node."""
+        """The first sampled nodes below a node."""
         reached = self.children(index)
         while reached:
             child = reached.pop()
@@ -124,9 +131,10 @@ class Graph:
                 reached += self.children(child)
 
     def _deepest(self, tokens: tuple[int, ...]) -> tuple[int | None, int]:
-        """A node whose path `tokens` begin with, and the path's length.
+        """A node whose path is a prefix of `tokens`, and the path's length.
 
-        Of several the one after the longest sampled sequence, then after the newest, then the longest itself.
+        Among several, first comes the one after the longest sampled sequence, then after the newest, then the
+        longest path.
         """
         best = (0, -1, 0, -1)
         reached: list[tuple[int, int, int, int]] = [best]

@@ -1,9 +1,9 @@
-"""OpenAI's Harmony, the format of gpt-oss: channels instead of one text a turn.
+"""OpenAI's Harmony, the format of gpt-oss: a turn has channels instead of one text.
 
-The family's servers render it with OpenAI's encoder and not with the chat template, and so does the
-`renderers` package; the template differs from it in tool turns. Two things are ours: a turn begins, as those
-servers have it, before the channel, so that the model chooses one (or is made to call a tool), and a tool's
-answer is signed with the tool's name, which clients leave out.
+The family's servers render it with OpenAI's encoder instead of the chat template, and so does the `renderers`
+package. The template differs from it in tool turns. Two things differ from the package. A turn begins before
+the channel, as on those servers, so that the model chooses a channel (or must call a tool). A tool's answer
+has the tool's name, which clients leave out.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class HarmonyRenderer(Bounded):
         reader: Reader,
         at: Callable[[str], HarmonyRenderer] | None = None,
     ) -> None:
-        """`at` makes the renderer of a reasoning effort."""
+        """`at` returns the renderer of a reasoning effort."""
         self._at = at
         self._tokenizer = tokenizer
         self._inner = inner
@@ -66,7 +66,7 @@ class HarmonyRenderer(Bounded):
         bridged = self._bridged(self._inner, prompt, sampled, history, new, tools)
         if bridged is not None:
             return bridged
-        # A word of the user's drops what was thought before; where nothing was, the row goes on.
+        # A user's message drops earlier thoughts. If there were none, the row goes on.
         bridged = self._bridged(self._keeping, prompt, sampled, history, new, tools)
         if bridged is None or not held(history):
             return bridged
@@ -107,7 +107,7 @@ class HarmonyRenderer(Bounded):
 
 
 def signed(history: Sequence[Message], new: Sequence[Message]) -> list[Message]:
-    """`new`, its tool messages with the names of the tools that were called."""
+    """`new`, with the names of the called tools in its tool messages."""
     from renderers import extract_message_tool_names
 
     names = extract_message_tool_names([*history, *new])[len(history) :]

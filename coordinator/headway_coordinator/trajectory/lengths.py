@@ -1,7 +1,9 @@
-"""How many tokens a text must come to at least, before it is made tokens: that costs seconds for megabytes.
+"""The fewest tokens that a text can have, known before it is encoded, because encoding megabytes takes
+seconds.
 
-What is counted is ASCII that prints, and words of it. Templates trim blanks and tokenizers fold them, and
-Unicode's normal forms make several characters one: but never two of these, and no two words.
+Only printable ASCII characters, and words of them, are counted. Templates trim blanks and tokenizers fold
+them, and Unicode's normal forms make several characters one. But they never merge two of these characters or
+two words.
 """
 
 from __future__ import annotations
@@ -19,34 +21,34 @@ from headway_coordinator.trajectory.proof import Proof
 from headway_coordinator.trajectory.template import decoded, template_text
 
 SLICE = 16 * 1024
-"""Characters that are made tokens at once where a text may be too long: nothing else runs meanwhile."""
+"""The most characters that are encoded at once if a text may be too long. Nothing else runs meanwhile."""
 GLANCE = 256 * 1024
-"""Characters that are counted at once."""
+"""The most characters that are counted at once."""
 SLACK = 32
-"""Tokens that a cut may add: a special token that it divides is spelled."""
+"""Tokens that a cut may add, because a special token is spelled out if the cut divides it."""
 PRINTING = "".join(map(chr, range(0x21, 0x7F)))
 _OTHERS = bytes(set(range(256)) - set(PRINTING.encode()) - set(b" "))
 
 
 @dataclass(frozen=True)
 class Extent:
-    """What a text, or a token, holds."""
+    """The size of a text or of a token."""
 
     letters: int
-    """Characters of ASCII that print."""
+    """Printable ASCII characters."""
     words: int
-    """Runs of them between spaces: other blanks may be written out, as they are in JSON."""
+    """Runs of them between spaces. Other blanks may be spelled out, as in JSON."""
 
     def __add__(self, other: Extent) -> Extent:
         return Extent(self.letters + other.letters, self.words + other.words)
 
     def tokens(self, longest: Extent) -> int:
-        """The fewest tokens that hold this much, where none holds more than `longest`."""
+        """The fewest tokens for this size if no token holds more than `longest`."""
         return max(-(-self.letters // longest.letters), -(-self.words // longest.words))
 
 
 class Bounded:
-    """What every renderer knows by its tokenizer."""
+    """The parts of a renderer that depend on the tokenizer only."""
 
     _tokenizer: Any
     family: str = ""
@@ -80,7 +82,7 @@ class Bounded:
         asked: list[Message] = [{"role": "user", "content": "Hello."}]
         try:
             said = self.said(asked, [], generate=True)
-        except Exception:  # a template for tools may take no conversation without one (Hermes)
+        except Exception:  # a template for tools may reject a conversation without tools (Hermes)
             said = self.said(asked, SIMPLE, generate=True)
         marks = thoughts.opened(said)
         return [] if marks is None else self.encode(f"\n{marks[1]}\n\n", whole=False)
@@ -93,19 +95,19 @@ class Bounded:
         """See `Renderer`."""
         try:
             text = template_text(self._tokenizer, messages, tools, generate=True)
-        except Exception:  # a template raises what its author chose; what every template says is counted
+        except Exception:  # a template raises what its author chose; words that all templates say are counted
             text = "".join(content(one) for one in messages if one.get("role") in ("user", "tool"))
         return longer(self._tokenizer, text, most)
 
 
 def content(message: Message) -> str:
-    """A message's content, be it a string, blocks or nothing."""
+    """A message's content, whether it is a string, blocks or missing."""
     found = message.get("content") or ""
     return found if isinstance(found, str) else "".join(part.get("text", "") for part in found)
 
 
 def size(messages: Sequence[Message], tools: Sequence[Tool]) -> int:
-    """Bytes of UTF-8 in a conversation, about."""
+    """Approximate bytes of UTF-8 in a conversation."""
     total = _bytes(json.dumps(list(tools), ensure_ascii=False)) if tools else 0
     for message in messages:
         total += _bytes(content(message)) + _bytes(message.get("reasoning_content") or "")
@@ -120,11 +122,11 @@ def _bytes(text: str) -> int:
 
 
 def longer(tokenizer: Any, text: str, most: int) -> bool:
-    """Whether a text comes to more than `most` tokens. It is made tokens slice by slice, and no further than
-    that is known: memory and time follow `most`, and not the text.
+    """Whether a text has more than `most` tokens.
 
-    A cut changes a few tokens beside it, so a text that is only a little longer may be taken for one that is
-    not.
+    It is encoded slice by slice, until the answer is known. So memory and time depend on `most` instead of
+    the text. A cut changes a few tokens beside it. So a text that is only a little too long may count as
+    short enough.
     """
     known, slack = 0, most // 8
     for start in range(0, len(text), SLICE):
@@ -136,7 +138,7 @@ def longer(tokenizer: Any, text: str, most: int) -> bool:
 
 
 def extent(texts: Iterable[str]) -> Extent:
-    """What texts hold together."""
+    """The size of several texts together."""
     letters = runs = 0
     for text in texts:
         for start in range(0, len(text), GLANCE):
@@ -148,10 +150,10 @@ def extent(texts: Iterable[str]) -> Extent:
 
 
 def longest_token(tokenizer: Any) -> Extent | None:
-    """The most that one token stands for.
+    """The largest size of one token.
 
-    None where that is not known: a tokenizer by whole words makes any word that it does not know one token,
-    and another may drop what it does not like.
+    None if it is unknown. A tokenizer by whole words makes any unknown word one token, and another may drop
+    characters.
     """
     from tokenizers.models import BPE, Unigram
 

@@ -1,11 +1,11 @@
 """From the message graph to training rows: one row a leaf, every sampled token trained exactly once.
 
-A linear episode of T turns has one leaf, so it is one row, (T+1)/2 times fewer tokens than a row a turn.
-Where the graph forked, the branches share a prefix; its sampled tokens are trained in the oldest branch
-and are context in the others.
+A linear episode of T turns has one leaf, so it is one row. That is (T+1)/2 times fewer tokens than a row a
+turn. Branches of a fork share a prefix. Its sampled tokens are trained in the oldest branch and are context
+in the others.
 
-tinker-cookbook's merge makes the same rows, in the same order, of an episode whose turns never come back to a
-conversation they had left; where they do, it makes a row for each visit, and here the row goes on.
+tinker-cookbook's merge makes the same rows, in the same order, if an episode's turns never return to a
+conversation that they left. If they do, it makes a row for each visit, and here the row goes on.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from headway_coordinator.trajectory.graph import Graph, Node
 def linearize(graph: Graph, unseen: Collection[int] = ()) -> list[TrainingSequence]:
     """Rows of an episode, oldest leaf first. A branch that trains nothing new makes no row.
 
-    What the agent never saw (`unseen`, sampled nodes) had no part in its reward: it is not trained.
+    Sampled nodes that the agent never saw (`unseen`) had no part in its reward, so they are not trained.
     """
     rows: list[TrainingSequence] = []
     turns, trained = graph.turns(), set(unseen)
@@ -33,9 +33,9 @@ def linearize(graph: Graph, unseen: Collection[int] = ()) -> list[TrainingSequen
 
 
 def _row(parts: list[tuple[Node, int | None]]) -> TrainingSequence:
-    """Concatenate nodes up to the last trained one: what follows it has no bearing on the gradient.
+    """Concatenate nodes up to the last trained one, because later tokens do not change the gradient.
 
-    Beside each node its turn, where it is trained here.
+    Each node comes with its turn if it is trained in this row.
     """
     while parts[-1][1] is None:
         parts.pop()

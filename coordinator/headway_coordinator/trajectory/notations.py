@@ -1,4 +1,4 @@
-"""What families write between a call's tags: JSON, names before it, keys and values, Python, Gemma's."""
+"""The families' notations between a call's tags: JSON, names before it, keys and values, Python, Gemma's."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from headway_coordinator.trajectory.values import Schemas
 
 Tags = tuple[str, str]
 Body = Callable[[str, Tags, Schemas], list[Call]]
-"""What stands between two tags -> the calls in it."""
+"""The text between two tags -> the calls in it."""
 CALL_ID, ARGS = "[CALL_ID]", "[ARGS]"
-"""Of Mistral's templates: a call's id, which nobody needs, and its arguments."""
+"""In Mistral's templates: a call's id, which nothing needs, and its arguments."""
 MOST_CALLS: Final = 128
-"""Calls of one turn that are told apart; what follows them is one that is malformed."""
+"""The most calls of one turn that are read separately. The rest is one malformed call."""
 
 
 def json_calls(name: str = "name", arguments: tuple[str, ...] = ("arguments", "parameters")) -> Body:
@@ -34,7 +34,7 @@ def json_calls(name: str = "name", arguments: tuple[str, ...] = ("arguments", "p
         if len(found) > MOST_CALLS:
             return [malformed(raw, f"{STRUCTURE}: more than {MOST_CALLS} calls", tags)]
         try:
-            # Of a list that can be read, each call is written again: its own text has no place of its own.
+            # Each call of a readable list is written again, because it has no separate text of its own.
             parts = [raw if len(found) == 1 else json.dumps(one, ensure_ascii=False) for one in found]
         except UNREADABLE as error:
             return [malformed(raw, error, tags)]
@@ -63,9 +63,9 @@ def named_json(separators: tuple[str, ...], *, fence: bool = False, prefix: str 
     """A call as a name, one of `separators`, and JSON.
 
     Args:
-        separators: what ends the name; the first that is found.
-        fence: the JSON stands between ```json and ```, below a line with the name.
-        prefix: what stands before the name.
+        separators: strings that end the name; the first one in the text counts.
+        fence: the JSON is between ```json and ```, below a line with the name.
+        prefix: the text before the name.
         cut: the name ends before the last of these, which begins a number.
     """
 
@@ -99,7 +99,7 @@ _PAIRS = re.compile(f"({'|'.join(_PAIR)})")
 
 
 def pairs(raw: str, tags: Tags, tools: Schemas) -> list[Call]:
-    """A call as its name, and keys and values in tags: GLM's."""
+    """A call as its name, with keys and values in tags: GLM's."""
     name, *rest = _PAIRS.split(raw)
     name = name.strip()
     if not name:

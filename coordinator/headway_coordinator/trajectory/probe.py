@@ -1,4 +1,4 @@
-"""The conversation on which it is shown that a model's tool calls can be read."""
+"""The conversation that proves whether a model's tool calls can be read."""
 
 from __future__ import annotations
 
@@ -67,6 +67,6 @@ def call(arguments: dict[str, Any], name: str = "look_up", index: int = 0) -> di
 
 
 def calling(*calls: dict[str, Any], content: str = "", thought: str = "") -> Message:
-    """A turn of the assistant that calls tools."""
+    """An assistant turn that calls tools."""
     message: Message = {"role": "assistant", "content": content, "tool_calls": list(calls)}
     return message | {"reasoning_content": thought} if thought else message

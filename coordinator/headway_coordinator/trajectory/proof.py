@@ -1,7 +1,7 @@
-"""Whether a model's tool calls can be read, shown on a probe.
+"""Proves on a probe whether a model's tool calls can be read.
 
-The model's own template writes turns of every kind. What it writes is read back, and gone on from: the same
-calls must come of it, and the same tokens.
+The model's own template writes turns of every kind. Each one is read back and continued. The result must have
+the same calls and the same tokens.
 """
 
 from __future__ import annotations
@@ -30,15 +30,19 @@ from headway_coordinator.trajectory.probe import (
 from headway_coordinator.trajectory.template import decoded
 
 Thoughts = Literal["none", "kept", "dropped", "at once", "forked", "lost"]
-"""`none`: the template writes no thoughts. `kept`: it keeps them, and the row goes on. `dropped`: it drops
-them, and another row begins. `at once`: so it does behind every turn. Neither of the last two is right:
-`forked`, another row begins although it keeps them; `lost`, the row goes on although it drops them."""
+"""`none`: the template writes no thoughts.
+`kept`: it keeps them, and the row goes on.
+`dropped`: it drops them, and another row begins.
+`at once`: the same after every turn.
+`forked`, which is wrong: another row begins although it keeps them.
+`lost`, which is wrong: the row goes on although it drops them.
+"""
 HARMONY: Final = "<|return|>"
-"""With this a model ends a turn in Harmony."""
+"""A model ends a turn in Harmony with this token."""
 
 
 class Provable(Protocol):
-    """What a renderer has to have for a proof."""
+    """The parts of a renderer that a proof needs."""
 
     stop_token_ids: list[int]
 
@@ -58,41 +62,43 @@ class Provable(Protocol):
 
 @dataclass(frozen=True)
 class Proof:
-    """What was shown of a renderer and its reader."""
+    """The proven abilities of a renderer and its reader."""
 
     reader: str = ""
     call: bool = False
-    """A call is read as it was written. Where it is not, no tool is ever called."""
+    """A call is read as it was written. Otherwise no tool is ever called."""
     values: bool = False
-    """So are arguments of every type of JSON."""
+    """Arguments of every JSON type are read as they were written."""
     words: bool = False
-    """And those with quotes, brackets, lines and letters of every script."""
+    """Arguments with quotes, brackets, line breaks and letters of every script are read as they were
+    written.
+    """
     before: bool = False
     """Text before a call is the turn's content."""
     parallel: bool = False
     """Two calls of one turn are read."""
     thought: bool | None = None
-    """A thought before a call is told apart from it; None: the template writes none."""
+    """A thought before a call is separated from it; None: the template writes none."""
     forced: bool = False
     """A call can be begun on the model's behalf."""
     row: bool = False
     """A call, its result and an answer are one row, token by token."""
     thinking_row: bool | None = None
-    """So they are with a thought before each; None: the template writes no thought."""
+    """The same with a thought before the call and before the answer; None: the template writes no thought."""
     word: bool = False
-    """So is the user's next word, where nothing was thought."""
+    """Without thoughts, the user's next message continues the same row."""
     thoughts: Thoughts = "none"
-    """What becomes of thoughts at the user's next word."""
+    """What happens to thoughts at the user's next message."""
 
     @property
     def score(self) -> int:
-        """How much of it holds: a thought that stays in the text is worse than none."""
+        """The number of proven abilities. A thought that stays in the text is worse than none."""
         held = sum(value is True for value in asdict(self).values())
         return max(held - 3 * (self.thought is False), int(self.call))
 
     @property
     def whole(self) -> bool:
-        """Whether all of it holds that the template writes."""
+        """Whether every ability that the template needs is proven."""
         return False not in asdict(self).values() and self.thoughts not in ("forked", "lost")
 
 
@@ -108,7 +114,7 @@ class Turn:
 def prove(renderer: Provable, tokenizer: Any, reader: str) -> Proof:
     """Let the renderer write and read the probe.
 
-    A template raises what its author chose: what it does not take is not shown.
+    A template raises what its author chose. A conversation that it does not take proves nothing.
     """
     probe = Probe(renderer, tokenizer)
     if not probe.reads(SIMPLE, KEY):
@@ -136,7 +142,7 @@ def prove(renderer: Provable, tokenizer: Any, reader: str) -> Proof:
 
 
 class Probe:
-    """A renderer, asked one thing after the other."""
+    """Tests one renderer step by step."""
 
     def __init__(self, renderer: Provable, tokenizer: Any) -> None:
         self._renderer = renderer
@@ -174,19 +180,21 @@ class Probe:
         return _calls(turn.read) == [("look_up", KEY)] and WHY not in turn.read.content
 
     def begins(self) -> bool:
-        """A turn that begins as `force` has it, and goes on as the template would, is read."""
+        """Whether a turn can be read that begins with `force` and goes on as the template would."""
         turn = self.turn(ASKED, calling(call(KEY)), SIMPLE, RESULT)
         ways = [self._renderer.force(tool) for tool in (None, "look_up")]
         if turn is None or None in ways:
             return False
         said = "".join(decoded(self._tokenizer, turn.sampled).split())
         some, named = ["".join(decoded(self._tokenizer, list(way or ())).split()) for way in ways]
-        # How the head of a call goes on behind its name is left to the model by some templates.
+        # Some templates let the model choose how a call goes on after its name.
         named = named[: named.rfind("look_up") + len("look_up")]
         return all(text.rpartition("</think>")[2] in said for text in (some, named))
 
     def rows(self) -> tuple[bool, bool]:
-        """Whether a call, its result and an answer are one row, and whether the user's next word is in it."""
+        """Whether a call, its result and an answer are one row, and whether the row has the user's next
+        message.
+        """
         answered = self._answered("", "")
         if answered is None:
             return False, False
@@ -194,7 +202,10 @@ class Probe:
         return True, self._extended(answer, history, ASKED_AGAIN) is not None
 
     def thinking_rows(self) -> tuple[bool, Thoughts]:
-        """The same with a thought before the call and one before the answer; and what becomes of them."""
+        """The same with a thought before the call and one before the answer.
+
+        Also what happens to the thoughts.
+        """
         answered = self._answered(WHY, WHY_GOLD)
         if answered is None:
             return False, "none"
@@ -207,8 +218,11 @@ class Probe:
         return True, "lost" if goes_on else "dropped"
 
     def tells_begun(self) -> tuple[bool | None, Thoughts]:
-        """Whether a thought is told apart that the prompt begins and the template never writes, and what
-        becomes of it; None: the prompt begins none."""
+        """Whether a thought that the prompt begins, and the template never writes, is separated from the
+        rest.
+
+        Also what happens to the thought. None: the prompt begins none.
+        """
         turn = self.turn(ASKED, calling(call(KEY)), SIMPLE, RESULT)
         if turn is None or thoughts.opened(decoded(self._tokenizer, turn.prompt[-thoughts.TAIL :])) is None:
             return None, "none"
@@ -220,7 +234,10 @@ class Probe:
         return True, "at once" if goes_on is None else "kept"
 
     def _answered(self, why: str, why_gold: str) -> tuple[Turn, list[Message]] | None:
-        """An answer in the row of its call, and the conversation to its end; None where it begins another."""
+        """An answer in the row of its call, and the conversation to its end.
+
+        None if it begins another row.
+        """
         turn = self.turn(ASKED, calling(call(KEY), thought=why), SIMPLE, RESULT)
         if turn is None:
             return None
@@ -236,7 +253,10 @@ class Probe:
         return answer, [*history, _spoken(answer.read)]
 
     def _extended(self, turn: Turn, history: list[Message], new: Message) -> list[int] | None:
-        """The conversation with `new`, where it begins with what was sampled and goes on as a fresh one."""
+        """The conversation with `new`.
+
+        None unless it begins with the sampled tokens and goes on like a fresh rendering.
+        """
         said = [*turn.prompt, *turn.sampled]
         try:
             found = self._renderer.extend(turn.prompt, turn.sampled, history, [new], SIMPLE)
@@ -256,14 +276,14 @@ class Probe:
         following: Message,
         prompt: list[int] | None = None,
     ) -> Turn | None:
-        """A turn after `history` as a model samples it, to its end, and read; None where that cannot be said.
+        """A turn after `history` as a model samples it, to its end, and its reading. None if that is unknown.
 
         Args:
-            history: what was said before.
-            turn: what the model says.
-            tools: what it may call.
-            following: the message after it, which some templates begin with what ends a turn.
-            prompt: the ids before it, where they are known.
+            history: the earlier messages.
+            turn: the model's message.
+            tools: the tools that it may call.
+            following: the message after it; some templates begin it with the token that ends a turn.
+            prompt: the ids before it, if they are known.
         """
         try:
             ids = prompt or self._renderer.render(history, tools)
@@ -278,15 +298,17 @@ class Probe:
     def _sampled(
         self, history: list[Message], turn: Message, tools: list[Tool], following: Message
     ) -> str | None:
-        """What a model samples that says `turn`: what the template writes of it behind its own prompt."""
+        """The text that a model samples to say `turn`: what the template writes of it after its own
+        prompt.
+        """
         begun = self._renderer.said(history, tools, generate=True)
         whole = self._renderer.said([*history, turn], tools, generate=False)
         if whole.startswith(begun):
             return whole[len(begun) :]
         if any(message.get("reasoning_content") for message in history):
-            # The template drops thoughts once there is an answer, which is the same without them.
+            # The template drops thoughts once there is an answer, and the answer is the same without them.
             return self._sampled([thoughts.without(one) for one in history], turn, tools, following)
-        # The prompt begins a thought, or holds an empty one, and the template drops it from a past turn.
+        # The prompt begins a thought or has an empty one, and the template drops it from a past turn.
         bare = begun.rstrip()
         for opening, closing in thoughts.MARKS:
             if bare.endswith(opening):
@@ -303,7 +325,7 @@ class Probe:
         return self._behind(begun, whole, history, tools)
 
     def _behind(self, begun: str, whole: str, history: list[Message], tools: list[Tool]) -> str | None:
-        """The last turn of `whole`, where what is before it is written otherwise than in a prompt."""
+        """The last turn of `whole`, if the text before it differs from a prompt's."""
         closed = self._renderer.said(history, tools, generate=False)
         if begun.startswith(closed) and (opening := begun[len(closed) :]):
             return whole.rpartition(opening)[2] if opening in whole else None
@@ -314,8 +336,11 @@ class Probe:
     def _ended(
         self, said: str, history: list[Message], turn: Message, tools: list[Tool], following: Message
     ) -> list[int] | None:
-        """Ids of a turn, to the token that ends it: of a template that writes none, the next message's."""
-        # Harmony's history has <|end|> where the model says <|return|>.
+        """Ids of a turn, including the token that ends it.
+
+        If the template writes none, the next message's first one.
+        """
+        # Harmony's history has <|end|> instead of the model's <|return|>.
         if HARMONY in map(self._told, self._renderer.stop_token_ids):
             said = said.removesuffix("<|end|>") + HARMONY * said.endswith("<|end|>")
         ids = list(self._tokenizer.encode(said, add_special_tokens=False))
@@ -340,12 +365,12 @@ def _calls(parsed: Parsed) -> list[tuple[str | None, dict[str, Any] | None]]:
 
 
 def _words(message: Message) -> str:
-    """What every template says of a message."""
+    """Words of a message that every template writes."""
     return "gold" if message is RESULT else "calm-heron"
 
 
 def _spoken(parsed: Parsed) -> Message:
-    """A turn that was read, as a client sends it back."""
+    """A turn that was read, in the form in which a client sends it back."""
     message: Message = {"role": "assistant", "content": parsed.content}
     if parsed.reasoning:
         message["reasoning_content"] = parsed.reasoning

@@ -1,7 +1,8 @@
-"""How the model families write a tool call: read from what was sampled, or begun on the model's behalf.
+"""The model families' styles of tool calls: reading them from samples, or beginning them for the model.
 
-Whatever was sampled, reading it never fails. The parsers are those of the `renderers` package; what they drop
-without a word (a call cut off in its header, JSON that does not close) is found here and counted.
+Reading never fails, whatever was sampled. The parsers are those of the `renderers` package. They silently
+drop some text, such as a call cut off in its header or JSON that does not close. This module finds and counts
+it.
 """
 
 from __future__ import annotations
@@ -31,19 +32,21 @@ TOKENS: dict[str, tuple[str, ...]] = {
     ),
     LLAMA: ("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"),
 }
-"""By these a tokenizer shows that its model was trained in a style."""
+"""A tokenizer with these tokens shows that its model was trained in a style."""
 
 
 @dataclass(frozen=True)
 class Form:
-    """A call as text; TOOL stands for the tool's name."""
+    """A call as text, with TOOL as the placeholder of the tool's name."""
 
     opening: str = "<tool_call>"
     closing: str = "</tool_call>"
     any_tool: str | None = None
-    """With this a turn begins that calls some tool."""
+    """The beginning of a turn that calls some tool."""
     named: str | None = None
-    """And with this, one that calls TOOL. It ends where the model's own token would, before the blank."""
+    """The beginning of a turn that calls TOOL. It ends where the model's own token would, before the
+    blank.
+    """
 
 
 XML = Form(any_tool="<tool_call>\n<function=", named="<tool_call>\n<function=TOOL>\n")
@@ -64,11 +67,11 @@ FORMS: dict[str, Form] = {
     "kimi-k2": Form("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),
     "minimax-m2": Form("<minimax:tool_call>", "</minimax:tool_call>"),
 }
-"""By renderer; what is not named here has <tool_call> tags and cannot be begun on the model's behalf."""
+"""Forms by renderer. Other renderers have <tool_call> tags and cannot begin a call for the model."""
 
 
 class Reader(Protocol):
-    """Sampled ids -> what they say, in one family's style."""
+    """Sampled ids -> their content, in one family's style."""
 
     stop_token_ids: list[int]
 
@@ -90,14 +93,14 @@ class Tagged:
             found = self._inner.parse_response(
                 list(sampled), tools=list(tools) or None, prompt_ids=list(prompt)
             )
-        except UNREADABLE as error:  # brackets without end, a number of thousands of digits
+        except UNREADABLE as error:  # such as endless brackets, or a number of thousands of digits
             return self._unreadable(text(self._tokenizer, sampled, self.stop_token_ids), error)
         tags = (self._form.opening, self._form.closing)
         calls = [judged(call, tags) for call in found.tool_calls]
         return Parsed(found.content, found.reasoning_content, calls)
 
     def _unreadable(self, written: str, error: Exception) -> Parsed:
-        """All from the first opening tag on as one call."""
+        """Everything from the first opening tag on, as one call."""
         content, opening, rest = written.partition(self._form.opening)
         if not opening:
             return Parsed("", calls=[malformed(written, error)])
@@ -107,8 +110,9 @@ class Tagged:
 
 
 class Llama:
-    """A turn that calls is one call, `{"name": ..., "parameters": {...}}`, perhaps after text and
-    <|python_tag|>."""
+    """A calling turn is one call, `{"name": ..., "parameters": {...}}`, perhaps after text and
+    <|python_tag|>.
+    """
 
     STOPS = ("<|eot_id|>", "<|eom_id|>", "<|end_of_text|>")
     _ATTEMPT = re.compile(r'\{\s*("type"\s*:\s*"function"\s*,\s*)?"name"\s*:')
@@ -138,7 +142,7 @@ class Llama:
 
 
 def _meant(call: Call, tools: Sequence[Tool]) -> bool:
-    """Whether an object with a name is a call at all: an answer may well be JSON with a name in it."""
+    """Whether an object with a name is a call. An answer may also be JSON with a name in it."""
     named = {tool.get("function", tool).get("name") for tool in tools}
     return call.name in named or not {"parameters", "arguments"}.isdisjoint(json.loads(call.raw))
 
@@ -170,12 +174,12 @@ class Harmony:
         return self._with_last(Parsed(found.content, found.reasoning_content or None, calls), ids)
 
     def _header(self, prompt: Sequence[int]) -> list[int]:
-        """What the prompt holds of the turn's first message already."""
+        """The part of the turn's first message that the prompt already contains."""
         start = self._id["<|start|>"]
         return list(prompt[last(prompt, start) :]) if start in prompt else list(self._begun)
 
     def _with_last(self, parsed: Parsed, ids: list[int]) -> Parsed:
-        """Adds what the parser passes over: a message without a body, a call of something not a function."""
+        """Add what the parser skips: a message without a body, a call of something other than a function."""
         start, body = last(ids, self._id["<|start|>"]), self._id["<|message|>"]
         message = ids[start + 1 :]
         split = message.index(body) if body in message else len(message)
@@ -200,7 +204,7 @@ class Harmony:
 
 
 def forced(tokenizer: Any, style: str | None, tool: str | None) -> list[int] | None:
-    """Ids with which a turn begins that calls `tool`, or any; None where the style has no known way."""
+    """Ids that begin a turn that calls `tool`, or any tool. None if the style has no known way."""
     form = FORMS.get(style or "", Form())
     begun = form.any_tool if tool is None else form.named
     if begun is None:
@@ -214,7 +218,7 @@ def kept(said: list[int], extended: list[int]) -> list[int] | None:
 
 
 def end_of_last(part: Sequence[int], ids: Sequence[int]) -> int:
-    """Where the last occurrence of `part` ends; the end where there is none."""
+    """Where the last occurrence of `part` ends; the end of `ids` if there is none."""
     size = len(part)
     ends = range(len(ids), size - 1, -1)
     return next((end for end in ends if list(ids[end - size : end]) == list(part)), len(ids))
@@ -225,23 +229,23 @@ def _until(ids: Sequence[int], token: int) -> list[int]:
 
 
 def text(tokenizer: Any, ids: Sequence[int], stop_token_ids: Sequence[int]) -> str:
-    """What was sampled before the first stop token, special tokens included."""
+    """The text before the first stop token, including special tokens."""
     end = next((i for i, token in enumerate(ids) if token in stop_token_ids), len(ids))
     return str(tokenizer.decode(list(ids[:end]), skip_special_tokens=False))
 
 
 def token_id(tokenizer: Any, token: str) -> int | None:
-    """Id of a token that the tokenizer has as one, else None."""
+    """The id of a string that is a single token of the tokenizer, else None."""
     found = tokenizer.convert_tokens_to_ids(token)
     return None if found is None or found == tokenizer.unk_token_id else int(found)
 
 
 def stops(tokenizer: Any, tokens: Sequence[str]) -> list[int]:
-    """Ids of the tokens that end a turn, those that the tokenizer has, and its own."""
+    """Ids of those of these tokens that the tokenizer has, and of its own end token."""
     found = [token_id(tokenizer, token) for token in tokens] + [tokenizer.eos_token_id]
     return list(dict.fromkeys(i for i in found if i is not None))
 
 
 def last(ids: Sequence[int], token: int) -> int:
-    """Index of the last `token`, which is among them."""
+    """Index of the last `token`, which must be in `ids`."""
     return len(ids) - 1 - list(reversed(ids)).index(token)

@@ -1,12 +1,12 @@
 """Messages to token ids, and sampled ids back to a message.
 
-Two ways, one contract. A *typed* renderer (PyPI `renderers`) knows a model family's template by heart; it is
-taken only where it says what the model's own chat template says for a set of probe
-conversations. Otherwise the model's chat template itself is rendered, and extended by the text it adds.
-Either way the turns are read in the model's own style (`readers.py`).
+There are two ways with one contract. A *typed* renderer (PyPI `renderers`) has a model family's template
+built in. It is only used if it agrees with the model's own chat template on a set of probe conversations.
+Otherwise the model's chat template itself is rendered, and extended by the text that it adds. Either way the
+turns are read in the model's own style (`readers.py`).
 
-`extend` never re-tokenizes what the model sampled: the ids it returns begin with exactly the ids given, or
-it returns None, and the caller renders afresh and forks.
+`extend` never re-tokenizes what the model sampled: the ids it returns begin with exactly the given ids. If
+that is impossible it returns None, and the caller renders the conversation again and forks.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "deepseek_v3": ("deepseek-v3", "deepseek-r1", "kimi-k2"),
     "minimax_m2": ("minimax-m2",),
 }
-"""`model_type` -> renderers that may fit it; the first that agrees with its chat template is taken."""
+"""`model_type` -> renderers that may fit it. The first that agrees with the chat template is used."""
 
 STYLES = {"hermes": HERMES, "llama": LLAMA, "harmony": GPT_OSS}
-"""`toolCallParser` -> the style it asks for; others are the grammars' own names."""
+"""`toolCallParser` -> its style; other values are the grammars' own names."""
 
 PROBE_TOOLS: list[Tool] = [
     {
@@ -99,7 +99,7 @@ _PROBE_THOUGHT: list[Message] = [
     {"role": "assistant", "content": "4", "reasoning_content": _THOUGHT},
     {"role": "user", "content": "And 3 + 3?"},
 ]
-"""Whether thoughts of earlier turns are kept or dropped."""
+"""Shows whether thoughts of earlier turns are kept or dropped."""
 _PROBE_RESULT: Message = {
     "role": "tool",
     "tool_call_id": "c0",
@@ -111,8 +111,8 @@ _PROBE_RESULT: Message = {
 class Typed(Bounded):
     """A renderer of the `renderers` package.
 
-    `inner` does not bridge where the family's template may drop what the model thought before (a word of the
-    user's); `keeping` does, which is right where there was nothing to drop.
+    `inner` does not bridge if the family's template may drop the model's earlier thoughts (at a user's
+    message). `keeping` does bridge, which is right if there were no thoughts.
     """
 
     def __init__(self, name: str, tokenizer: Any, inner: Any, keeping: Any, reader: Reader) -> None:
@@ -126,7 +126,7 @@ class Typed(Bounded):
         self._opening = list(inner.render_ids(PROBES[0], add_generation_prompt=True)[len(closed) :])
 
     def reading(self, reader: Reader) -> Typed:
-        """The same, its calls read otherwise."""
+        """The same with another reader for its calls."""
         return Typed(self.name, self._tokenizer, self._inner, self._keeping, reader)
 
     def said(self, messages: Sequence[Message], tools: Sequence[Tool], *, generate: bool) -> str:
@@ -188,7 +188,7 @@ def load(folder: Path, tool_call_parser: str = "auto") -> tuple[Renderer, Any]:
     """Renderer and tokenizer of the model in `folder`.
 
     Raises:
-        JobError: `TokenizerUnusable`, `ChatTemplateMissing` or `ToolCallParserUnusable`, naming what is
+        JobError: `TokenizerUnusable`, `ChatTemplateMissing` or `ToolCallParserUnusable`, with what is
             missing.
     """
     from transformers import AutoTokenizer
@@ -213,10 +213,10 @@ def load(folder: Path, tool_call_parser: str = "auto") -> tuple[Renderer, Any]:
 
 
 def model_type(folder: Path) -> str:
-    """`model_type` of the model's config.json; empty where it does not say.
+    """`model_type` of the model's config.json; empty if it has none.
 
     Raises:
-        JobError: `ModelNotLoadable`, where the file is no configuration.
+        JobError: `ModelNotLoadable`: the file is not a configuration.
     """
     path = folder / "config.json"
     try:
@@ -227,13 +227,13 @@ def model_type(folder: Path) -> str:
 
 
 def choose(tokenizer: Any, family: str, tool_call_parser: str = "auto") -> Renderer:
-    """The renderer of a model's family where it agrees with the model's chat template, else the template.
+    """The renderer of a model's family if it agrees with the model's chat template, else the template itself.
 
-    A parser other than `auto` is a wish for how calls are read: a renderer that reads them otherwise is
-    passed over. With `auto` the reader is the one that reads most of what the template writes (`prove`).
+    A parser other than `auto` decides how calls are read: a renderer with another reader is skipped. With
+    `auto` the reader is the one that reads most of what the template writes (`prove`).
 
     Raises:
-        JobError: `ToolCallParserUnusable`, where `hermes` could never find a call.
+        JobError: `ToolCallParserUnusable`: `hermes` could never find a call.
     """
     found = _chosen(tokenizer, family, tool_call_parser)
     found.family = family
@@ -259,8 +259,8 @@ def _chosen(tokenizer: Any, family: str, tool_call_parser: str) -> Renderer:
             if agrees(found, tokenizer):
                 return _proved(found, tokenizer, wish)
         except Exception as error:
-            # The tokenizer lacks the family's special tokens, or its template does not take the probes, and
-            # raises what its author likes: the template decides.
+            # The tokenizer lacks the family's special tokens, or its template rejects the probes with any
+            # error. The template decides.
             said = shortened(f"{type(error).__name__}: {error}", 300)
             logs.event(_log, "renderer-passed-over", renderer=name, error=said)
     style = wish or next((style for style in TOKENS if _has(tokenizer, style)), None)
@@ -269,10 +269,11 @@ def _chosen(tokenizer: Any, family: str, tool_call_parser: str) -> Renderer:
 
 
 def _proved(found: Renderer, tokenizer: Any, wish: str | None) -> Renderer:
-    """A family's renderer with what is shown of it, its calls read by a grammar that reads no fewer of them.
+    """A family's renderer with its proof. A grammar reads its calls if it reads no fewer of them.
 
-    The package's own parsers search from each opening tag to the end: 56 kB of `<parameter=a>` take that of
-    Qwen 3.5 seven seconds, in which every episode waits. Those of Hermes and Llama do not.
+    The package's own parsers search from each opening tag to the end. For 56 kB of `<parameter=a>`, that of
+    Qwen 3.5 takes seven seconds, in which every episode waits. The parsers of Hermes and Llama do not search
+    so.
     """
     found.proof = prove(found, tokenizer, found.name)
     if wish is not None or not isinstance(found, Typed) or found.name in (HERMES, LLAMA):
@@ -283,7 +284,7 @@ def _proved(found: Renderer, tokenizer: Any, wish: str | None) -> Renderer:
 
 
 def typed(name: str, tokenizer: Any) -> Renderer:
-    """The `renderers` package's renderer of that name."""
+    """The renderer of the `renderers` package with that name."""
     from renderers import GptOssRendererConfig, config_from_name, create_renderer
 
     if name == GPT_OSS:
@@ -312,7 +313,7 @@ def typed(name: str, tokenizer: Any) -> Renderer:
 
 
 def _reader(style: str | None, tokenizer: Any) -> Reader:
-    """What reads a style on a template of its own; None finds no calls."""
+    """The reader of a style, for a template of its own. With None it finds no calls."""
     from renderers import DefaultRendererConfig, create_renderer
 
     if style == LLAMA:
@@ -328,11 +329,12 @@ def _has(tokenizer: Any, style: str) -> bool:
 
 
 def agrees(typed: Renderer, tokenizer: Any) -> bool:
-    """Whether a typed renderer says what the model's own template says: first prompts, tools, old thoughts.
+    """Whether a typed renderer agrees with the model's own template: on first prompts, tools and old
+    thoughts.
 
-    Texts are compared, not ids: a renderer encodes a turn piece by piece, and a tokenizer that would merge
-    across two pieces gives other ids for the same text. Harmony's encoder is the family's reference in tool
-    turns, its template an approximation: there a first prompt has to do.
+    Texts are compared instead of ids. A renderer encodes a turn piece by piece, and a tokenizer that merges
+    across two pieces gives other ids for the same text. In tool turns Harmony's encoder is the family's
+    reference and its template an approximation, so only a first prompt is compared there.
     """
     if isinstance(typed, HarmonyRenderer):
         return decoded(tokenizer, typed.render(PROBES[0], [])) == template_text(
@@ -345,7 +347,7 @@ def agrees(typed: Renderer, tokenizer: Any) -> bool:
                 text = template_text(tokenizer, messages, tools, generate=True)
                 if decoded(tokenizer, typed.render(messages, tools)) != text:
                     return False
-    # A family's renderer may keep between tool calls what the template drops; how it is set out may differ.
+    # A family's renderer may keep thoughts between tool calls that the template drops. The layout may differ.
     thinking = [*PROBES[0], {**_PROBE_CALL, "reasoning_content": _THOUGHT}, _PROBE_RESULT]
     said = decoded(tokenizer, typed.render(thinking, PROBE_TOOLS))
     told = template_text(tokenizer, thinking, PROBE_TOOLS, generate=True)

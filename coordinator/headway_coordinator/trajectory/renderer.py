@@ -1,4 +1,4 @@
-"""What every renderer of a model does: messages and texts <-> token ids."""
+"""The interface of all renderers of a model: messages and texts <-> token ids."""
 
 from __future__ import annotations
 
@@ -17,36 +17,35 @@ class Renderer(Protocol):
     stop_token_ids: list[int]
 
     family: str
-    """`model_type` of the model, as far as it is known."""
+    """`model_type` of the model, if it is known."""
     proof: Proof | None
-    """What was shown of it on a probe; None: nothing was asked."""
+    """Its proof on a probe; None if none was made."""
 
     @property
     def longest_token(self) -> Extent | None:
-        """The most that one token holds; None: any amount."""
+        """The largest size of one token; None: unbounded."""
 
     @property
     def vocabulary(self) -> int:
-        """Token ids are below it."""
+        """All token ids are below it."""
 
     def text(self, ids: Sequence[int]) -> str:
-        """Tokens as text, special ones included."""
+        """Tokens as text, including special ones."""
 
     def encode(self, text: str, *, whole: bool) -> list[int]:
-        """A text's tokens; a `whole` one begins with what the tokenizer puts before every text."""
+        """A text's tokens. A `whole` one begins with the tokens that the tokenizer puts before every text."""
 
     def longer(self, text: str, most: int) -> bool:
-        """Whether a text comes to more than `most` tokens; see `lengths.longer`."""
+        """Whether a text has more than `most` tokens; see `lengths.longer`."""
 
     def exceeds(self, messages: Sequence[Message], tools: Sequence[Tool], most: int) -> bool:
-        """Whether a conversation is certain to come to more than `most` tokens, found without rendering all
-        of it."""
+        """Whether a conversation certainly has more than `most` tokens, found without rendering all of it."""
 
     def said(self, messages: Sequence[Message], tools: Sequence[Tool], *, generate: bool) -> str:
         """A conversation as text, with or without the beginning of the model's next turn."""
 
     def render(self, messages: Sequence[Message], tools: Sequence[Tool]) -> list[int]:
-        """Ids of the whole conversation, up to where the model begins its next turn."""
+        """Ids of the whole conversation, up to the beginning of the model's next turn."""
 
     def extend(
         self,
@@ -56,7 +55,7 @@ class Renderer(Protocol):
         new: Sequence[Message],
         tools: Sequence[Tool],
     ) -> list[int] | None:
-        """Ids of `history` + `new`, beginning with `prompt` + `sampled`, where that can be had.
+        """Ids of `history` + `new` that begin with `prompt` + `sampled`. None if there are none.
 
         `history` ends with the assistant message that was parsed from `sampled`.
         """
@@ -65,14 +64,14 @@ class Renderer(Protocol):
         """Read a sampled turn; never fails."""
 
     def thinking(self, effort: str) -> Renderer | None:
-        """The renderer of turns with another of `efforts.EFFORTS`; None where the template knows it not."""
+        """The renderer of turns with another of `efforts.EFFORTS`; None if the template does not know it."""
 
     def thoughtless(self) -> list[int]:
-        """Ids with which a turn begins that answers at once: they end a thought that the prompt has begun."""
+        """Ids that begin a turn that answers at once: they end a thought that the prompt has begun."""
 
     def force(self, tool: str | None) -> list[int] | None:
-        """Ids with which a turn begins that is calling `tool`, or any: for the end of a prompt.
+        """Ids that begin a turn that calls `tool`, or any tool. They go to the end of a prompt.
 
-        None where the family has no known way. Such a turn is read as `parse([*forced, *sampled], prompt)`
-        and extended as `extend([*prompt, *forced], sampled)`, since the model did not sample them.
+        None if the family has no known way. Such a turn is read as `parse([*forced, *sampled], prompt)` and
+        extended as `extend([*prompt, *forced], sampled)`, because the model did not sample them.
         """

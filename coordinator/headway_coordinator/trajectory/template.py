@@ -1,4 +1,4 @@
-"""What a model's own chat template says of a conversation, as text."""
+"""A conversation as text, by the model's own chat template."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 from headway_coordinator.trajectory.calls import Message, Tool
 
 TODAY = datetime(2024, 7, 26)
-"""The day that templates which state it are told: a prompt must not depend on when it is rendered."""
+"""The date for templates that state it. A prompt must not depend on when it is rendered."""
 LETTERS: Final = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 SHORT: Final = 9
 """Letters of a call's id in Mistral's templates."""
@@ -27,16 +27,16 @@ class Taken:
     text: bool = False
     """Arguments as JSON in a string; else as an object."""
     ids: Literal["given", "short", "numbered"] = "given"
-    """Ids as they come; of nine letters (Mistral); or functions.NAME:COUNT (Kimi)."""
+    """Ids as given; shortened to nine letters (Mistral); or functions.NAME:COUNT (Kimi)."""
     named: bool = False
-    """A tool's answer carries the tool's name."""
+    """Whether a tool's answer has the tool's name."""
     null: bool = False
-    """A turn that only calls has no content, where others have an empty one."""
+    """Whether a turn with only calls has null content instead of an empty one."""
     thought: Literal["field", "thinking", "part"] = "field"
-    """What was thought is in `reasoning_content`, in `thinking` (LFM2.5), or a part of content (Mistral)."""
+    """The place of thoughts: `reasoning_content`, `thinking` (LFM2.5), or a part of content (Mistral)."""
 
     def __call__(self, messages: Sequence[Message]) -> list[Message]:
-        """The conversation as the template takes it."""
+        """The conversation in the form that the template takes."""
         found = [_with_arguments(message, text=self.text) for message in messages]
         if self.thought != "field":
             found = [_with_thought(message, self.thought) for message in found]
@@ -58,11 +58,11 @@ WAYS: Final = (
     Taken(ids="numbered", named=True),
     Taken(named=True),
 )
-"""In the order in which they are tried."""
+"""The order in which they are tried."""
 
 
 def inlined(thought: str, content: str) -> str:
-    """A turn as one text, its thought within: what a client holds that is not told them apart."""
+    """A turn as one text with its thought inside, as held by a client that does not separate them."""
     return f"<think>\n{thought}\n</think>\n\n{content}"
 
 
@@ -75,7 +75,7 @@ def template_text(
     taken: Taken = PLAIN,
     variables: Mapping[str, Any] | None = None,
 ) -> str:
-    """A conversation by the model's own chat template, which is given `variables`."""
+    """A conversation rendered by the model's own chat template with `variables`."""
     return str(
         tokenizer.apply_chat_template(
             taken(messages),
@@ -89,16 +89,19 @@ def template_text(
 
 
 def decoded(tokenizer: Any, ids: list[int]) -> str:
-    """Ids as text, special tokens included, nothing tidied."""
-    # The types of a list are checked one by one, which takes longer than decoding it. A tokenizer with code
-    # of its own may take nothing but a list.
+    """Ids as text, including special tokens, without clean-up."""
+    # Checking the types of a list one by one takes longer than decoding it. A tokenizer with its own code may
+    # accept only a list.
     given = np.asarray(ids, dtype=np.int64) if getattr(tokenizer, "is_fast", False) else ids
     return str(tokenizer.decode(given, skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
 
 def _with_arguments(message: Message, *, text: bool) -> Message:
-    """Most templates write an object as JSON, and a string in quotes: they are given objects. Others add the
-    arguments to a text as they are."""
+    """Arguments in the form that the template takes.
+
+    Most templates write an object as JSON, and a string in quotes, so they receive objects. Others append the
+    arguments to a text unchanged.
+    """
     calls = message.get("tool_calls")
     if not calls:
         return message
@@ -113,7 +116,7 @@ def _without_blank(message: Message) -> Message:
 
 
 def _with_thought(message: Message, place: Literal["thinking", "part"]) -> Message:
-    """The same, what was thought where the template looks for it."""
+    """The same message, with its thought where the template looks for it."""
     thought = message.get("reasoning_content")
     if message.get("role") != "assistant" or not thought:
         return message
@@ -137,7 +140,7 @@ def _text_arguments(function: dict[str, Any]) -> dict[str, Any]:
 
 
 def _renamed(messages: list[Message], taken: Taken) -> list[Message]:
-    """Ids as the template wants them, the same in a call and in its answer."""
+    """Ids in the template's form, the same in a call and in its answer."""
     known: dict[str, tuple[str, str]] = {}
     count = 0
     found = []

@@ -18,11 +18,11 @@ PROBE: Final[list[Message]] = [{"role": "user", "content": "What is 2 + 2?"}]
 
 
 class Template(Bounded):
-    """The model's own chat template, extended by the text it adds after an assistant's turn.
+    """The model's own chat template, extended by the text that it adds after an assistant's turn.
 
-    The template must be prefix-stable for that: the text of a conversation must begin with the text of its
-    beginning. And it must say what the model thought: one that drops the thoughts of every past turn is
-    stable without them. Both are checked at every extension; where one does not hold, the episode forks.
+    For that the template must be prefix-stable: the text of a conversation must begin with the text of its
+    first messages. It must also write the model's thoughts, because a template that drops all past thoughts
+    is stable only without them. Every extension checks both. If one fails, the episode forks.
     """
 
     def __init__(
@@ -63,20 +63,21 @@ class Template(Bounded):
         return [*prompt, *sampled, *self._ids(after[end:])]
 
     def _end(self, before: str, after: str, begun: int, sampled: int) -> int | None:
-        """Where the turn with which `before` ends is over, in `after`; None where its end is not found.
+        """Where the last turn of `before` ends in `after`; None if its end is not found.
 
         Args:
             before: the conversation to its end.
             after: the same, and what follows.
-            begun: how much of `after` is what `before` says.
-            sampled: the token with which the model ended it.
+            begun: the length of `after` that says the same as `before`.
+            sampled: the token with which the model ended the turn.
         """
-        # The template may close a turn with another of the family's stops than the model did.
+        # The template may close a turn with another of the family's stop tokens than the model did.
         stops = [decoded(self._tokenizer, [token]) for token in self.stop_token_ids]
         end = max((before.rfind(stop) + len(stop) for stop in stops if stop in before), default=None)
         if end is not None and not before[end:].strip():
             return begun - (len(before) - end)
-        # It may close none: the next message begins with what ends a turn (GLM), or with nothing of the kind.
+        # It may close none. The next message then begins with the token that ends a turn (GLM), or with no
+        # such token.
         stop = decoded(self._tokenizer, [sampled])
         if after.startswith(stop, begun):
             return begun + len(stop)
@@ -85,30 +86,33 @@ class Template(Bounded):
     def _keeps_thought(
         self, history: Sequence[Message], new: Sequence[Message], tools: Sequence[Tool], after: str
     ) -> bool:
-        """Whether what was thought in the last turn of `history`, or since the user spoke, is still said once
-        `new` follows it."""
+        """Whether thoughts of the last turn of `history`, or since the user's last message, are still written
+        before `new`.
+        """
         *earlier, last = history
         if self._forgets(earlier, tools, after):
             return False
         thought = (last.get("reasoning_content") or "").strip()
         if not thought:
             return True
-        if self._style == GPT_OSS:  # served by Harmony's encoder, which keeps them until the user speaks
+        if self._style == GPT_OSS:  # Harmony's encoder keeps them until the user's next message
             return all(message["role"] != "user" for message in new)
 
         def times(content: str) -> int:
-            """How often the thought stands in the conversation, the last turn being `content` alone."""
+            """How often the thought appears in the conversation if the last turn is `content` alone."""
             turn = thoughts.without(last) | {"content": content}
             return self.said([*earlier, turn, *new], tools, generate=True).count(thought)
 
         content = last.get("content") or ""
         elsewhere = times(content)
-        # A template that knows no field for thoughts is shown them where the model wrote them, in the text.
+        # A template without a field for thoughts sees them inside the text, where the model wrote them.
         return after.count(thought) > elsewhere or times(inlined(thought, content)) > elsewhere
 
     def _forgets(self, earlier: Sequence[Message], tools: Sequence[Tool], after: str) -> bool:
-        """Whether `after` lacks a thought that the last turn's prompt had: some templates drop them once
-        there is an answer, before the user speaks."""
+        """Whether `after` lacks a thought that the last turn's prompt had.
+
+        Some templates drop thoughts once there is an answer, before the user's next message.
+        """
         since = next((i for i, one in enumerate(reversed(earlier)) if one["role"] == "user"), len(earlier))
         told = [one.get("reasoning_content") for one in earlier[len(earlier) - since :]]
         gone = [thought for thought in told if thought and thought.strip() and thought.strip() not in after]
@@ -144,13 +148,13 @@ class Template(Bounded):
 
     @cached_property
     def _always(self) -> str:
-        """The beginning of a turn that the template writes whether asked or not, as Cohere's do."""
+        """The beginning of a turn that the template always writes, as Cohere's do."""
         asked: list[Message] = [{"role": "user", "content": "Hello."}]
         turns: list[list[Message]] = [[], [{"role": "assistant", "content": "Yes."}]]
         eos = str(self._tokenizer.eos_token)
         try:
             ends = {self._text([*asked, *turn], SIMPLE, generate=False).rpartition(eos)[2] for turn in turns}
-        except Exception:  # a template raises what its author chose: it takes no such conversation
+        except Exception:  # a template raises what its author chose: it does not take this conversation
             return ""
         end = ends.pop()
         return "" if ends or not end.strip() else end
@@ -160,16 +164,16 @@ class Template(Bounded):
 
 
 def variables(tokenizer: Any, effort: str, taken: Taken = PLAIN) -> dict[str, Any] | None:
-    """What a model's template is given for an effort; see `efforts.chosen`."""
+    """The variables of a model's template for an effort; see `efforts.chosen`."""
     said = partial(template_text, tokenizer, PROBE, [], generate=True, taken=taken)
     return efforts.chosen(lambda given: said(variables=given), effort)
 
 
 def _told(before: str, after: str) -> int | None:
-    """How much of `after` says all that `before` does; None where it does not begin with that.
+    """The length of `after` that says all that `before` does; None if it does not begin with that.
 
-    Templates write an empty thought into the last turn, and drop it once another one follows: nothing that
-    was thought is lost by it.
+    Templates write an empty thought into the last turn, and drop it once another turn follows. No thought is
+    lost by that.
     """
     if after.startswith(before):
         return len(before)

@@ -1,4 +1,4 @@
-"""What a model thought before it spoke, by the marks of its family."""
+"""Finds a model's thoughts by the marks of its family."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ MARKS: Final = (
     ("<|START_THINKING|>", "<|END_THINKING|>"),
     ("<|channel>thought", "<channel|>"),
 )
-"""Before and after a thought."""
+"""The marks before and after a thought."""
 _EMPTY: Final = re.compile(
     "|".join(rf"{re.escape(opening)}\s{{0,4}}{re.escape(closing)}\s{{0,4}}" for opening, closing in MARKS)
 )
 TAIL: Final = 32
-"""Tokens of a prompt's end that tell whether it begins a thought."""
+"""The number of tokens at a prompt's end that show whether it begins a thought."""
 
 
 def opened(prompt: str) -> tuple[str, str] | None:
-    """The marks of the thought in which a prompt ends, by its last words; None where it ends in none."""
+    """The marks of the unfinished thought at a prompt's end; None if there is none."""
     bare = prompt.rstrip()
     return next((marks for marks in MARKS if bare.endswith(marks[0])), None)
 
 
 def split(said: str, prompt: str) -> tuple[str | None, str]:
-    """A turn's thought, and the rest of it. A thought without an end is all that was said.
+    """A turn's thought, and the rest of it. An unfinished thought is the whole turn.
 
     Args:
         said: the turn as text.
-        prompt: the end of what stands before it.
+        prompt: the end of the text before it.
     """
     marks = opened(prompt)
     begun = marks is not None
@@ -41,7 +41,7 @@ def split(said: str, prompt: str) -> tuple[str | None, str]:
         marks = next((known for known in MARKS if bare.startswith(known[0])), None)
     if marks is None:
         return None, said
-    # One that the prompt has begun may be begun by the model once more.
+    # The model may open a thought again that the prompt has already begun.
     inside = bare.removeprefix(marks[0]) if bare.startswith(marks[0]) else said
     thought, closing, rest = inside.partition(marks[1])
     if not closing and begun and not inside:
@@ -50,27 +50,29 @@ def split(said: str, prompt: str) -> tuple[str | None, str]:
 
 
 def empty(text: str) -> list[tuple[int, int]]:
-    """Where thoughts stand of which nothing is said."""
+    """The places of empty thoughts."""
     return [found.span() for found in _EMPTY.finditer(text)]
 
 
 def without_empty(text: str) -> str:
-    """A text without them."""
+    """A text without empty thoughts."""
     return _EMPTY.sub("", text)
 
 
 def without(message: dict[str, Any]) -> dict[str, Any]:
-    """A message without what was thought: templates write a field that is None as the word."""
+    """A message without its thoughts: templates write a field that is None as the word."""
     return {key: value for key, value in message.items() if key != "reasoning_content"}
 
 
 def dropped(said: str, fresh: str, history: Sequence[dict[str, Any]]) -> bool:
-    """Whether `said` has a thought of `history` more often than a fresh rendering. How blanks are set, and
-    an empty thought, are no reason to leave what was sampled."""
+    """Whether `said` has a thought of `history` more often than a fresh rendering.
+
+    Different blanks and an empty thought are no reason to leave the sampled tokens.
+    """
     return any(said.count(thought) > fresh.count(thought) for thought in held(history))
 
 
 def held(history: Sequence[dict[str, Any]]) -> list[str]:
-    """The thoughts of a conversation, without empty ones."""
+    """The non-empty thoughts of a conversation."""
     told = [message.get("reasoning_content") for message in history]
     return [thought.strip() for thought in told if isinstance(thought, str) and thought.strip()]

@@ -1,6 +1,6 @@
 """Values of arguments as model families write them: JSON, text that a tool's schema types, Python, Gemma's.
 
-Every function takes time in proportion to its text, and raises ValueError for what it cannot read.
+Every function takes time in proportion to its text, and raises ValueError for text that it cannot read.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any, Final
 from headway_coordinator.trajectory.calls import UNREADABLE, Tool
 
 MOST_PYTHON: Final = 64 * 1024
-"""Characters of Python that are read at once: its reader takes hundreds of bytes for each."""
+"""The most characters of Python that are parsed at once: the parser takes hundreds of bytes for each."""
 DEEPEST: Final = 64
 """Levels of nesting in Gemma's notation."""
 QUOTE: Final = '<|"|>'
-"""Before and after each string in Gemma 4's notation."""
+"""The mark before and after each string in Gemma 4's notation."""
 LITERALS: Final[Mapping[str, bool | None]] = {
     "true": True,
     "false": False,
@@ -27,7 +27,7 @@ LITERALS: Final[Mapping[str, bool | None]] = {
     "False": False,
     "None": None,
 }
-"""As JSON has them, and Python."""
+"""The spellings of JSON and of Python."""
 Schemas = Mapping[str, Mapping[str, Any]]
 """Tool -> the schema of each of its parameters."""
 
@@ -44,9 +44,9 @@ def schemas(tools: Sequence[Tool]) -> Schemas:
 
 
 def typed(text: str, schema: object) -> Any:
-    """A value that was written without quotes: a string where the schema says so, else what it reads as.
+    """A value that was written without quotes: a string if the schema says so, else whatever it parses as.
 
-    What reads as nothing else is handed to the tool as the text that it is.
+    Text that does not parse goes to the tool as a string.
     """
     kinds = _kinds(schema)
     if kinds == {"string"}:
@@ -104,7 +104,7 @@ def tree(text: str) -> list[ast.expr]:
     """Python expressions, one a line, parsed and never run.
 
     Raises:
-        ValueError: they are none, or too long or too deep to be read.
+        ValueError: the text has none, or is too long or too deep to be parsed.
     """
     if len(text) > MOST_PYTHON:
         raise ValueError(f"{len(text)} characters are more than the {MOST_PYTHON} that are read as Python")
@@ -122,7 +122,7 @@ _LINE: Final = re.compile(rb"\r\n|\r|\n")
 
 
 def written(text: str, nodes: Sequence[ast.expr]) -> list[str]:
-    """What each of the expressions that `tree` found in `text` is written as there."""
+    """The source text of each expression that `tree` found in `text`."""
     raw = text.strip().encode()
     starts = [0, *(line.end() for line in _LINE.finditer(raw))]
 
@@ -138,10 +138,10 @@ def written(text: str, nodes: Sequence[ast.expr]) -> list[str]:
 
 
 def python(text: str) -> Any:
-    """A literal of Python, JSON's true, false and null among them.
+    """A literal of Python, or JSON's true, false or null.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the text is not a literal.
     """
     nodes = tree(text)
     if len(nodes) != 1:
@@ -150,10 +150,10 @@ def python(text: str) -> Any:
 
 
 def literal(node: ast.expr) -> Any:
-    """What an expression says that calls and computes nothing.
+    """The value of an expression that calls and computes nothing.
 
     Raises:
-        ValueError: it does.
+        ValueError: it calls or computes something.
     """
     match node:
         case ast.Constant(value=str() | bool() | int() | float() | None as value):
@@ -176,7 +176,7 @@ def gemma(text: str) -> dict[str, Any]:
     """Arguments in Gemma 4's notation, without the braces around them: key:value,key:<|"|>text<|"|>.
 
     Raises:
-        ValueError: they are not that.
+        ValueError: the text is not in that notation.
     """
     reader = _Gemma("{" + text + "}")
     found = reader.value(0)
@@ -189,7 +189,7 @@ _BLANKS, _KEY_ENDS, _VALUE_ENDS = re.compile(r"\s*"), re.compile(r"[:,{}\[\]]"),
 
 
 class _Gemma:
-    """A place in a text, and what stands there."""
+    """A parser's position in a text."""
 
     def __init__(self, text: str) -> None:
         self.text = text

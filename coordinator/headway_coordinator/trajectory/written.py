@@ -25,7 +25,7 @@ FRAMES: Final = (
     *("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"),
     *("<response>", "</response>"),
 )
-"""Tags around an answer, which are no part of it."""
+"""Tags around an answer that do not belong to it."""
 DSML: Final = "｜DSML｜"
 
 GRAMMARS: Final[tuple[Grammar, ...]] = (
@@ -189,12 +189,12 @@ GRAMMARS: Final[tuple[Grammar, ...]] = (
     ),
     Bare("pythonic"),
 )
-"""In the order in which they are tried."""
+"""The order in which they are tried."""
 BY_NAME: Final = {grammar.name: grammar for grammar in GRAMMARS}
 
 
 class Written:
-    """Reads what was sampled by a grammar, special tokens as their text."""
+    """Reads sampled tokens by a grammar, with special tokens as text."""
 
     def __init__(self, tokenizer: Any, grammar: Grammar, stop_token_ids: Sequence[int]) -> None:
         self.name = grammar.name
@@ -218,7 +218,10 @@ class Written:
         return Parsed(_answer(content, calls), thought, calls)
 
     def _within(self, thought: str, tools: Sequence[Tool]) -> list[Call]:
-        """Calls with which a thought without an end breaks off: nobody carries them out, and they count."""
+        """Calls in an unfinished thought at the end of a turn.
+
+        Nothing carries them out, but they are counted.
+        """
         closing = getattr(self._grammar, "closing", "")
         if not closing or not thought.endswith(closing):
             return []
@@ -233,7 +236,7 @@ class Written:
         return set(self.stop_token_ids)
 
     def force(self, tool: str | None) -> list[int] | None:
-        """Ids with which a turn begins that calls `tool`, or any; None where there is no known way."""
+        """Ids that begin a turn that calls `tool`, or any tool. None if there is no known way."""
         begun = self._grammar.any_tool if tool is None else self._grammar.named
         if begun is None:
             return None
@@ -244,5 +247,5 @@ class Written:
 
 
 def _answer(content: str, calls: Sequence[Call]) -> str:
-    """The text of a turn without the blank lines between it and what it calls."""
+    """The text of a turn without the blank lines before its calls."""
     return content.strip() if calls else content.lstrip("\n") if content.startswith("\n") else content
