@@ -1,1 +1,1 @@
-"""The driver that runs a validation."""
+"""Evaluations, and the driver of a training job's validations."""

@@ -1,4 +1,4 @@
-"""What bounds the groups of an evaluation, and whether a budget has room for one of each kind."""
+"""The bounds of an evaluation's groups, and whether a budget has room for one of each kind."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from headway_coordinator.budget.worst import Bill, Limits
 
 @dataclass(frozen=True)
 class Kind:
-    """Groups that may cost the same: of one candidate, on rows or on the samples of one suite."""
+    """Groups with the same worst case: of one candidate, on rows or on the samples of one suite."""
 
     what: str
-    """In words."""
+    """Describes the kind."""
     size: int
     """Episodes of a group."""
     bill: Bill
@@ -27,11 +27,11 @@ class Kind:
 
 
 def episode_limits(spec: RLEvalJobSpec, context_length: int, suite: str | None) -> Limits:
-    """What bounds an episode of a candidate.
+    """The bounds of a candidate's episode.
 
     Args:
         spec: the job's.
-        context_length: most tokens of an episode; 0 of a candidate without rollout servers.
+        context_length: most tokens of an episode; 0 for a candidate without rollout servers.
         suite: name of the suite, for an episode of one of its samples.
     """
     of_suite = [each.sandbox.deadline_seconds for each in spec.suites if each.name == suite]
@@ -44,7 +44,7 @@ def episode_limits(spec: RLEvalJobSpec, context_length: int, suite: str | None) 
 
 
 def kinds(job: EvalConfig, contexts: Mapping[str, int]) -> Iterator[Kind]:
-    """Every kind of group that the job plays. One whose candidate's context is not known is left out.
+    """Every kind of group that the job plays. Kinds whose candidate has an unknown context are left out.
 
     Args:
         job: its candidates resolved.
@@ -70,11 +70,11 @@ def kinds(job: EvalConfig, contexts: Mapping[str, int]) -> Iterator[Kind]:
 def fits(budget: Budget, job: EvalConfig, contexts: Mapping[str, int]) -> str:
     """Say that a group of every kind fits the budget, whatever follows.
 
-    Each kind must be played in the end. So a budget with no room for one of them could never do, and rows of
-    the others would be paid for in vain.
+    Each kind must be played in the end. If the budget has no room for one kind, the job cannot succeed, and
+    rows of the others would be paid for in vain.
 
     Raises:
-        JobError: `BudgetTooSmall`, with the least that would do for all kinds.
+        JobError: `BudgetTooSmall`, with the smallest budget that fits all kinds.
     """
     most = job.spec.max_tokens
     lacking: dict[str, tuple[Lack, str]] = {}

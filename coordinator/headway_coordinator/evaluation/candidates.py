@@ -1,6 +1,6 @@
-"""What a candidate needs before it can be measured: tokenizer, context, and proof of its weights.
+"""Prepares a candidate's measurement: tokenizer, context, and proof of its weights.
 
-Everything here is read from the artifact store. A candidate that cannot be had is a `CandidateFault`; the
+Everything here is read from the artifact store. A candidate that cannot be loaded is a `CandidateFault`; the
 other candidates go on.
 """
 
@@ -44,17 +44,17 @@ class Readable:
 
 
 def field_of(candidate: str, below: str) -> str:
-    """Path of a candidate's field, for messages."""
+    """The path of a candidate's field, for messages."""
     return f"spec.candidates[{candidate}].{below}"
 
 
 def endpoint_field(candidate: str, below: str) -> str:
-    """The same, of an endpoint's."""
+    """The path of an endpoint's field, for messages."""
     return field_of(candidate, f"endpoint.{below}")
 
 
 def model_fields(name: str, spec: RLEvalJobSpec) -> tuple[str, str]:
-    """The fields that say which model a candidate is, and how long its context is.
+    """The fields that name a candidate's model and its context length.
 
     A trained candidate, and the base beside it, have both from the training job.
     """
@@ -71,7 +71,7 @@ def readable(
     """Tokenizer and context of the model that the candidate's servers load. Blocking: run it in a thread.
 
     Raises:
-        CandidateFault: the model cannot be had or rendered, or an episode does not fit its context.
+        CandidateFault: the model cannot be loaded or rendered, or an episode does not fit its context.
     """
     with _faults_of(candidate, spec):
         found = _loaded(candidate, spec, store, cache)
@@ -84,8 +84,8 @@ def readable(
 def at_hand(job: EvalConfig, store: Store, cache: Path) -> dict[str, Readable]:
     """The models of candidates with rollout servers, before any server is made. Blocking: run it in a thread.
 
-    A candidate whose model cannot be had or read is absent: it fails by itself once it is its turn. A store
-    or hub that does not answer is not asked for another one, since that would hold up the job's start.
+    A candidate whose model cannot be loaded is absent, and fails by itself later. If a store or hub does not
+    answer, it is not asked for another model, because that would delay the job's start.
     """
     found: dict[str, Readable] = {}
     known: dict[tuple[str | None, str | None, int | None], Readable] = {}
@@ -114,7 +114,7 @@ def _loaded(candidate: ResolvedCandidate, spec: RLEvalJobSpec, store: Store, cac
     """Tokenizer and context of a model.
 
     Raises:
-        JobError: it cannot be had or rendered.
+        JobError: it cannot be loaded or rendered.
     """
     assert candidate.base is not None
     base, length = model_fields(candidate.name, spec)
@@ -126,23 +126,23 @@ def _loaded(candidate: ResolvedCandidate, spec: RLEvalJobSpec, store: Store, cac
 
 @contextmanager
 def _faults_of(candidate: ResolvedCandidate, spec: RLEvalJobSpec) -> Iterator[None]:
-    """What is final of a candidate's model is the candidate's fault."""
+    """Turn a permanent error of a candidate's model into the candidate's fault."""
     try:
         yield
     except JobError as error:
         if not error.permanent:
             raise
         said, base = error.termination, model_fields(candidate.name, spec)[0]
-        # A fault of the model's own files names the field of a training job.
+        # A fault in the model's own files names the field of a training job.
         field = base if said.field is None or said.field.startswith("spec.model.") else said.field
         raise CandidateFault(said.reason, said.message, field) from error
 
 
 def manifest(candidate: ResolvedCandidate, store: Store) -> WeightsManifest:
-    """What the servers are to hold for a candidate. Blocking: run it in a thread.
+    """The weights that the servers must hold for a candidate. Blocking: run it in a thread.
 
     Raises:
-        CandidateFault: its weights are not kept, or are none that servers can take.
+        CandidateFault: its weights are not stored, or servers cannot take them.
     """
     if candidate.kind == "Model":
         assert candidate.base is not None
@@ -150,7 +150,8 @@ def manifest(candidate: ResolvedCandidate, store: Store) -> WeightsManifest:
     published = _published(candidate, store)
     if candidate.kind == "Adapter":
         return published
-    # All weights are served as a model of its own; the learner's log-probabilities prove that it is the one.
+    # Full weights are served as a separate model. The learner's log-probabilities prove that it is the right
+    # one.
     files = published.files if published.whole else []
     return WeightsManifest(
         version=published.version, kind="base", uri=published.uri, files=files, canary=published.canary
@@ -158,7 +159,7 @@ def manifest(candidate: ResolvedCandidate, store: Store) -> WeightsManifest:
 
 
 def _published(candidate: ResolvedCandidate, store: Store) -> WeightsManifest:
-    """The manifest that the learner wrote when it published the weights."""
+    """The manifest that the learner wrote with the weights."""
     which, uri = field_of(candidate.name, "checkpoint"), candidate.uri or ""
     found = WEIGHTS_FOLDER.fullmatch(uri)
     if found is None:

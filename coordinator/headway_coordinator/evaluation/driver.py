@@ -1,4 +1,6 @@
-"""Runs a validation: the same rows at every step, as groups of their own purpose, durable like any other."""
+"""Runs a validation: the same rows at every step, as groups with a purpose of their own, durable like any
+other.
+"""
 
 from __future__ import annotations
 
@@ -48,13 +50,13 @@ def standing(found: Iterable[GroupRecord]) -> list[GroupRecord]:
 
 
 def refused(groups: Sequence[GroupRecord]) -> bool:
-    """Whether some did not fit the budget of a job that begins nothing more."""
+    """Whether some groups did not fit the budget of a job that begins nothing more."""
     found = (group.abandoned for group in groups)
     return any(why is not None and why.reason == "BudgetExhausted" for why in found)
 
 
 def complete(groups: Sequence[GroupRecord], rows: int) -> bool:
-    """Whether a validation of `rows` rows is over: each was tried, and not all of them in vain."""
+    """Whether a validation of `rows` rows is over: each was tried, and at least one was answered."""
     return len(groups) >= rows and any(group.scored for group in groups)
 
 
@@ -63,7 +65,7 @@ async def validate(
     have: Sequence[GroupRecord],
     run: Callable[[Plan], Coroutine[Any, Any, GroupRecord]],
 ) -> list[GroupRecord]:
-    """Run the groups that are not there yet; returns all of them in order."""
+    """Run the missing groups. Returns all of them in order."""
     done = {group.group_id: group for group in have}
     async with asyncio.TaskGroup() as tasks:
         running = {

@@ -52,14 +52,14 @@ from headway_coordinator.view import bill
 from headway_wire.listening import listening
 
 COMPARE_SECONDS: Final = 3.0
-"""At least so long between two looks at what the tries amount to."""
+"""The minimum pause between two comparisons of the tries."""
 REST_FOR_EACH: Final = 9.0
-"""Seconds without a look for each second that the last one took: intervals of many tries cost CPU time."""
+"""Seconds of pause for each second of the last comparison, because intervals of many tries cost CPU time."""
 _log = logging.getLogger(__name__)
 
 
 class EvalCoordinator(Process):
-    """Evaluates: one process of one RLEvalJob."""
+    """The process that runs one RLEvalJob."""
 
     def __init__(
         self,
@@ -81,8 +81,9 @@ class EvalCoordinator(Process):
         self.job = job
         self.spec = job.spec
         self._told = told or st.RLEvalJobStatus()
-        """What a predecessor said: it stands until this process knows as much. The operator deletes the
-        servers that are not said to be needed."""
+        """The predecessor's status, shown until this process knows as much. The operator deletes servers that
+        the status does not list as needed.
+        """
         self._conditions = [each for each in self._told.conditions if each.type not in OF_BUDGET]
         super().__init__(
             job,
@@ -118,7 +119,7 @@ class EvalCoordinator(Process):
             job, self.layout, store, self._ledger, lambda: prices.Tariff(self._book), self._told.estimate
         )
         self._final = False
-        """The figures are those of all rows, and written down."""
+        """Whether the figures cover all rows and are written."""
 
     def status(self) -> st.RLEvalJobStatus:
         """Everything this process owns of `.status`."""
@@ -127,7 +128,7 @@ class EvalCoordinator(Process):
             artifacts=view.artifacts(self.layout, finished=self._final, paged=self._paged),
         )
         compared, before = self._compared, self._told
-        # Merged: a condition is as old as its status, not as this write.
+        # Merged, so that a condition keeps the time of its last change instead of this write.
         said = view.gate_passed(self.spec, compared, self._final)
         said += view.healthy(self._conditions, self._faults.standing)
         self._conditions = merge(self._conditions, said)
@@ -228,7 +229,7 @@ class EvalCoordinator(Process):
         await self._measure(stack, evaluation, [*units.all()])
 
     async def _measure(self, stack: AsyncExitStack, evaluation: Evaluation, units: Sequence[Unit]) -> None:
-        """Measure every row. No look at fewer rows outlives that: the figures of all rows stand."""
+        """Measure every row. Comparisons of fewer rows end with it, so the figures of all rows are final."""
         looking = self._background(stack, self._compare_again(evaluation))
         await evaluation.run(units)
         looking.cancel()
@@ -241,10 +242,10 @@ class EvalCoordinator(Process):
         return (name for name in self.spec.candidate_names if name in known)
 
     async def _finish(self, evaluation: Evaluation) -> None:
-        """Results, final status, and the job's end as the gate and the candidates decide it.
+        """Write the results and the final status. The gate and the candidates decide how the job ends.
 
         Raises:
-            JobError: `CandidateFailed` or `GateNotPassed`: the results stand all the same.
+            JobError: `CandidateFailed` or `GateNotPassed`: the results are valid anyway.
         """
         compared = self._compared = await self._compare(evaluation, None)
         await self._count_last()
@@ -259,17 +260,17 @@ class EvalCoordinator(Process):
             raise error
 
     def _decoder(self) -> Decode | None:
-        """Text of the token ids of every candidate; None where they are of several models."""
+        """Text of the token ids of every candidate; None if they belong to several models."""
         models = at_hand(self.job, self._store, self._cache) if self.job.model else {}
         return next((model.renderer.text for model in models.values()), None)
 
     def _run_of(self, evaluation: Evaluation) -> results.Run:
-        """What the results tell of."""
+        """The run that the results describe."""
         told = self._estimates.report(self._usage())
         return results.Run(self.job, evaluation.state, self._ledger.days, self._book, told)
 
     async def _compare_again(self, evaluation: Evaluation) -> None:
-        """Sum up what there is so far whenever something has changed, off the event loop."""
+        """Compare the tries so far after each change, off the event loop."""
         while True:
             await self._stale.wait()
             self._stale.clear()
@@ -280,12 +281,12 @@ class EvalCoordinator(Process):
             await asyncio.sleep(max(COMPARE_SECONDS, REST_FOR_EACH * (time.monotonic() - began)))
 
     async def _estimate(self, evaluation: Evaluation) -> None:
-        """Estimate the whole job anew."""
+        """Estimate the whole job again."""
         found = await asyncio.to_thread(self._estimates.look, self._estimates.progress(evaluation.state))
         self._estimates.show(found)
 
     async def _compare(self, evaluation: Evaluation, compared: list[str] | None) -> Comparison:
-        """What the tries amount to, with the differences of the measures in `compared`; None: of all."""
+        """Compare the tries, with the differences of the measures in `compared`; None: of all."""
         return await asyncio.to_thread(
             compare_all,
             {name: candidate.all_tries for name, candidate in evaluation.state.candidates.items()},
@@ -298,12 +299,12 @@ class EvalCoordinator(Process):
         )
 
     def _moved(self) -> None:
-        """The job went forward."""
+        """Note progress of the job."""
         self._stale.set()
         self._status.changed()
 
     def _hear(self, heard: status_writer.Heard) -> None:
-        """The operator may have given up servers: their candidates fail alone."""
+        """Apply the operator's news: it may have given up servers, and only their candidates fail."""
         if self._evaluation is not None:
             for name, (reason, message) in heard.lost.items():
                 self._evaluation.lose(name, reason, message)

@@ -1,6 +1,6 @@
-"""What each candidate is measured on: the rows of the job's dataset, then the samples of its suites. Pure.
+"""The rows and samples that each candidate is measured on: the job's dataset, then its suites. Pure.
 
-A position stands for the same row or sample in every process of the job, so seeds and group ids follow it.
+A position means the same row or sample in every process of the job. So seeds and group ids depend on it.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ class Measured:
     """A row or a sample."""
 
     row: Row
-    """What its episodes begin with."""
+    """The start of its episodes."""
     size: int
     """Tries."""
     task: str = ""
     cluster: str | None = None
     """The row's value in the column of clusters."""
     suite: str | None = None
-    """The suite of a sample; None: a row of the job's own dataset."""
+    """The suite of a sample; None for a row of the job's own dataset."""
     row_id: str = ""
 
 
 def measured(spec: RLEvalJobSpec, rows: Sequence[Row]) -> list[Measured]:
-    """All of them by position."""
+    """All rows and samples, by position."""
     return [*_rows(spec, rows), *_samples(spec)]
 
 
@@ -49,5 +49,5 @@ def _samples(spec: RLEvalJobSpec) -> Iterator[Measured]:
 
 
 def _text(row: Mapping[str, Any], column: str | None) -> str | None:
-    """The value of a row in a column of names."""
+    """A row's value in a column of names."""
     return None if column is None else str(row[column])

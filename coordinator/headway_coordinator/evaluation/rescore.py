@@ -1,4 +1,4 @@
-"""Judges the episodes of an earlier run again: the same tool calls in a fresh sandbox, no token sampled."""
+"""Scores the episodes of an earlier run again: the same tool calls in a fresh sandbox, without sampling."""
 
 from __future__ import annotations
 
@@ -21,21 +21,23 @@ from headway_coordinator.faults import AgentFault, CandidateFault, InfraFault
 from headway_coordinator.gateway.asks import Session
 
 Stored = Mapping[tuple[int, int], EpisodeRecord]
-"""(position of the row, try) -> the episode that was recorded."""
+"""(position of the row, try) -> the recorded episode."""
 
 
 def stored(name: str, asked: CandidateRescore, store: Store) -> Stored:
-    """The episodes to judge, and those of rows of which nothing was scored. Blocking: run it in a thread.
+    """The episodes to score again, including those of rows without a scored episode.
+
+    Blocking: run it in a thread.
 
     Raises:
-        CandidateFault: nothing that can be read lies there.
+        CandidateFault: there is nothing readable in the folder.
     """
     root, where = asked.uri.rstrip("/"), field_of(name, "rescore.uri")
     what = f"evaluation/{asked.candidate}" if asked.candidate is not None else f"validation/{asked.step:06d}"
     folder = f"{root}/trajectories/{what}"
     try:
         groups = [*read_each(store, written(store.list(folder), folder, GROUPS), spool.decode)]
-        # The last one of a row stands: an answered group, where there is one.
+        # The last one of a row counts, so an answered group comes after the others.
         found = dict(_episodes([*_unanswered(root, asked, store), *groups]))
     except Denied as error:
         text = f"{error}; let the credentials of spec.output read it"
@@ -50,7 +52,7 @@ def stored(name: str, asked: CandidateRescore, store: Store) -> Stored:
 
 
 def _unanswered(root: str, asked: CandidateRescore, store: Store) -> Iterator[GroupRecord]:
-    """The groups of the same run of which nothing was scored. They lie in a folder that all share."""
+    """The same run's groups without a scored episode. All candidates share their folder."""
     of_candidate = asked.candidate is not None
     ids = f"e-{asked.candidate}-" if of_candidate else f"v{asked.step:06d}-"
     folder = f"{root}/trajectories/failed"
@@ -62,7 +64,7 @@ def _unanswered(root: str, asked: CandidateRescore, store: Store) -> Iterator[Gr
 
 
 def _episodes(groups: Sequence[GroupRecord]) -> Iterator[tuple[tuple[int, int], EpisodeRecord]]:
-    """Those of the run's own rows: suites are not scored again."""
+    """Episodes of the run's own rows: suites are not scored again."""
     for group in groups:
         if group.suite is None:
             for episode in group.episodes:
@@ -71,22 +73,23 @@ def _episodes(groups: Sequence[GroupRecord]) -> Iterator[tuple[tuple[int, int], 
 
 @dataclass(frozen=True)
 class Rescorer:
-    """An agent that says again what was recorded: the environment judges it anew."""
+    """An agent that repeats a recorded episode, so that the environment judges it again."""
 
     name: str
-    """Of the candidate."""
+    """The candidate's name."""
     episodes: Stored
     reports_reward: bool
-    """The agent of the run told its own reward, which the environment judges by."""
+    """Whether the run's agent reported its own reward, which the environment uses."""
     lost: set[str] = field(default_factory=set)
-    """Ids of the episodes for which nothing but a failure was recorded, so that none is retried."""
+    """Ids of the episodes whose record has only a failure, so that none is retried."""
 
     async def play(self, context: EpisodeContext) -> AgentResult:
-        """Carry out the recorded tool calls again, and leave the recorded conversation to be judged.
+        """Run the recorded tool calls again, and leave the recorded conversation to the environment's
+        judgement.
 
         Raises:
             AgentFault: the recorded agent failed.
-            InfraFault: nothing was recorded but a failure of the platform.
+            InfraFault: the record has only a failure of the platform.
             CandidateFault: the run has no such episode, or made it on another row.
         """
         before = self._recorded(context.session.episode_id)
@@ -101,7 +104,7 @@ class Rescorer:
         if before.outcome is Outcome.AGENT_ERROR:
             raise AgentFault(before.error or "the recorded agent failed")
         reported = [before.reward] if self.reports_reward and before.reward is not None else None
-        # The record does not say which of its metrics came with the agent's reward: all are told again.
+        # The record does not say which metrics came with the agent's reward, so all are reported again.
         metrics = before.metrics if reported else {}
         return AgentResult(before.outcome is Outcome.TRUNCATED, before.error, reported, metrics)
 
@@ -117,7 +120,7 @@ class Rescorer:
         return found
 
     def _require_same_row(self, first: Sequence[Mapping[str, Any]], before: EpisodeRecord) -> None:
-        """The environment begins the row with the user's words that were recorded."""
+        """Require that the environment begins the row with the recorded user messages."""
         asked = [message.get("content") for message in first if message.get("role") == "user"]
         said = [message.get("content") for message in before.messages if message.get("role") == "user"]
         if said[: len(asked)] != asked:
@@ -126,17 +129,17 @@ class Rescorer:
 
 
 def retell(session: Session, turns: Sequence[Turn]) -> None:
-    """Have a session hold recorded turns, without the tokens, which stay with the run."""
+    """Add recorded turns to a session, without their tokens, which stay with the run."""
     session.turns = list(turns)
     session.nodes = list(range(len(turns)))
     session.unseen = {node for node, turn in enumerate(turns) if not turn.delivered}
 
 
 def calls(messages: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The tool calls that were carried out, in order: those that a tool's message answers.
+    """The executed tool calls, in order: those that a tool message answers.
 
     Raises:
-        InfraFault: a recorded call's arguments are no JSON object.
+        InfraFault: a recorded call's arguments are not a JSON object.
     """
     answered = {message.get("tool_call_id") for message in messages if message.get("role") == "tool"}
     for message in messages:

@@ -1,4 +1,4 @@
-"""Writes what an evaluation found: the table, the report, the logs, and what MLflow is told."""
+"""Writes an evaluation's results: the table, the report, the logs, and the runs in MLflow."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from headway_coordinator.metrics import evaluations
 from headway_coordinator.spool import Spool
 
 FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
-"""The disk takes no more."""
+"""The disk takes no more data."""
 _log = logging.getLogger(__name__)
 
 
@@ -47,14 +47,16 @@ class Run:
     days: Days
     book: PriceBook
     estimate: Mapping[str, Any] | None = None
-    """What it was to cost, beside what it did."""
+    """The estimated cost, for comparison with the actual one."""
 
 
 def write(store: Store, layout: Layout, run: Run, found: Comparison) -> MlflowRun | None:
-    """Write everything beside the ledger and the trajectories; the job's run in MLflow, where there is one.
+    """Write everything beside the ledger and the trajectories.
 
-    Blocking, and to be called outside of an event loop. Writing it again is harmless. `report.json` is
-    written last of the files: where it lies, the others do.
+    Returns the job's run in MLflow, if there is one.
+
+    Blocking, and must be called outside an event loop. Writing it again is harmless. `report.json` is the
+    last file: if it exists, the others do too.
     """
     finished = _finished(run)
     report = document(finished, found)
@@ -79,14 +81,14 @@ def _finished(run: Run) -> Finished:
 
 
 def _log_of(store: Store, layout: Layout, run: Finished, standing: Standing, found: Comparison) -> None:
-    """The Inspect log of one candidate. It shows what the trajectories hold: a fault of it fails no job."""
+    """The Inspect log of one candidate. It only shows the trajectories, so a fault in it fails no job."""
     name, estimates = standing.name, found.estimates.get(standing.name, {})
     with ExitStack() as stack:
         try:
             path = Path(stack.enter_context(tempfile.TemporaryDirectory()), f"{name}.eval")
             inspect_log.write(path, run, standing, estimates, played(store, layout, standing))
         except (ValueError, TypeError, KeyError, AttributeError, RuntimeError, OSError) as error:
-            # Of the operating system's errors the disk's alone: the store may be away, and is waited for.
+            # Only the disk's errors are final. The store may be away, and is tried again.
             if isinstance(error, OSError) and error.errno not in FULL:
                 raise
             text = f"{type(error).__name__}: {error}"
@@ -96,7 +98,7 @@ def _log_of(store: Store, layout: Layout, run: Finished, standing: Standing, fou
 
 
 def played(store: Store, layout: Layout, standing: Standing) -> Iterator[Played]:
-    """The tries of a candidate with their episodes, by row. They are read while they are taken."""
+    """The tries of a candidate with their episodes, by row. Each is read when it is needed."""
     by_episode = {each.episode_id: each for each in standing.tries}
     mine = f"{layout.failed_groups}/e-{standing.name}-"
     failed = written(store.list(layout.failed_groups), layout.failed_groups, GROUPS)
@@ -110,7 +112,7 @@ def played(store: Store, layout: Layout, standing: Standing) -> Iterator[Played]
 
 
 def _figures(store: Store, layout: Layout, run: Finished, name: str) -> Figures:
-    """A candidate's figures as a validation has them, of the own groups that were answered."""
+    """A candidate's figures in a validation's form, from its own answered groups."""
     spec = run.job.spec
     measure, agent = spec.evaluation, spec.agent
     found = [group for group in Spool(store, layout).evaluated(name) if group.suite is None]
@@ -121,7 +123,7 @@ def _figures(store: Store, layout: Layout, run: Finished, name: str) -> Figures:
 def _track(
     store: Store, layout: Layout, run: Finished, report: Mapping[str, Any], text: str
 ) -> MlflowRun | None:
-    """Tell MLflow, where the spec asks for it."""
+    """Log to MLflow if the spec asks for it."""
     wanted, job = run.job.spec.tracking.mlflow, run.job
     if wanted is None:
         return None

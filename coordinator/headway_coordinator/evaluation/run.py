@@ -2,11 +2,11 @@
 
 a unit begins           when a place for its servers is free; candidates that need none begin at once
 rows are measured       in the order of the file, every candidate of a unit at a row before the next row; the
-                        samples of suites come after them, and are rows in all else
+                        samples of suites come after them, and are rows in every other respect
 a group is done         once it is in the spool and in the ledger; a successor does not sample it again
-a place is free         once its group is sampled: the next one begins while that one is written down
-a unit ends             when each of its candidates has every row, or has failed; its servers are let go
-a process is stopped    its servers stay: the successor goes on with them
+a place is free         once its group is sampled: the next one begins while that one is written
+a unit ends             when each of its candidates has every row, or has failed; its servers are released
+a process is stopped    its servers stay: the successor uses them
 """
 
 from __future__ import annotations
@@ -45,35 +45,36 @@ from headway_coordinator.serial_executor import SerialExecutor
 from headway_coordinator.spool import Spool
 
 WRITING: Final = 8
-"""Sampled groups that may wait to be written down while others are sampled in their places."""
+"""Sampled groups that may wait to be written while others are sampled in their places."""
 _log = logging.getLogger(__name__)
 
 Players = Mapping[str, groups.Run]
-"""Candidate -> what lives one of its episodes."""
+"""Candidate -> what runs one of its episodes."""
 
 
 @dataclass(frozen=True)
 class Unit:
-    """Candidates that are measured side by side, since they share what samples for them."""
+    """Candidates that are measured side by side, because the same servers or endpoint sample for them."""
 
     candidates: tuple[str, ...]
     sampled_by: Literal["servers", "endpoint", "nobody"]
     open: Callable[[], AbstractAsyncContextManager[Players]]
-    """Brings up what the candidates need. Candidates that cannot be measured are absent from what it yields,
-    and have failed."""
+    """Prepares the candidates' samplers. Candidates that cannot be measured are absent from the result, and
+    have failed.
+    """
     limiter: AdaptiveSemaphore
     server_set: int | None = None
     """The set of rollout servers that it needs."""
     settled: Container[str] = ()
-    """Ids of its episodes that are lost for good, since they were so in the run that is scored again."""
+    """Ids of its episodes that are permanently lost, as they were in the run that is scored again."""
     limits: Callable[[str, str | None], Limits] = lambda candidate, suite: NO_LIMITS
-    """What bounds an episode of a candidate, of a suite's sample where one is named."""
+    """The bounds of a candidate's episode; with a suite, of that suite's sample."""
     model: str | None = None
     """As `GroupRecord.model`."""
 
 
 class Evaluation:
-    """Drives one job. All of its state is changed on the event loop only."""
+    """Drives one job. All of its state changes on the event loop only."""
 
     def __init__(
         self,
@@ -88,7 +89,7 @@ class Evaluation:
         faults: Recurring | None = None,
         budget: Budget | None = None,
     ) -> None:
-        """`faults` hears why episodes failed. `budget` lets groups begin."""
+        """`faults` collects why episodes failed. `budget` lets groups begin."""
         self._spec = spec
         self._rows = rows
         self._measured = measured(spec, rows)
@@ -114,13 +115,13 @@ class Evaluation:
 
     @property
     def store_busy(self) -> float:
-        """Seconds for which the write to the artifact store that is under way has been."""
+        """Seconds that the current write to the artifact store has taken so far."""
         return self._store.busy
 
     async def restore(self, server_sets: Iterable[int] = ()) -> None:
-        """Take up what a predecessor left: nothing that was answered is sampled again, and all is billed.
+        """Restore what a predecessor left: no answered group is sampled again, and all are billed.
 
-        `server_sets` are those that it had: they go on, where there is still something to measure.
+        `server_sets` are the predecessor's. They stay while there is something left to measure.
 
         Raises:
             JobError: `DatasetChanged`: the job began with other rows than there are now.
@@ -139,7 +140,7 @@ class Evaluation:
         logs.event(_log, "restored", groups=self.state.groups_done)
 
     async def _require_same_rows(self) -> None:
-        """Candidates are compared by row: all of them have to be measured on the same ones."""
+        """Require the rows that the job began with, because candidates are compared by row."""
         mine = await asyncio.to_thread(digest, self._rows)
         if await self._store(self._spool.rows_digest, mine) != mine:
             text = (
@@ -155,11 +156,11 @@ class Evaluation:
             raise JobError("DatasetChanged", text, field="spec.data.uri")
 
     async def run(self, units: Sequence[Unit]) -> None:
-        """Until every candidate has every row, or has failed.
+        """Run until every candidate has every row, or has failed.
 
         Raises:
-            ExceptionGroup: with a JobError: `EpisodesFailing`, where no other candidate is answered,
-                `Superseded`, or the reason of a fault that ends every episode.
+            ExceptionGroup: with a JobError: `EpisodesFailing`, if no other candidate is answered;
+                `Superseded`; or the reason of a fault that ends every episode.
         """
         pending = [unit for unit in units if self._pending(unit)]
         had = self.state.server_sets & {unit.server_set for unit in pending}
@@ -171,7 +172,7 @@ class Evaluation:
         self._moved()
 
     def lose(self, name: str, reason: str, message: str) -> None:
-        """The servers of a candidate were given up: it fails, what was measured stays, the others go on."""
+        """Fail a candidate whose servers were given up. Its results stay, and the others go on."""
         candidate = self.state.candidates[name]
         if candidate.stage not in ("Pending", "Running"):
             return
@@ -189,8 +190,8 @@ class Evaluation:
         async with self._sets_at_once:
             self.state.server_sets.add(unit.server_set)
             self._moved()
-            # A coordinator that is stopped midway still needs them: its successor goes on with servers that
-            # have the models loaded. Of a job that is suspended or over, the operator takes them anyway.
+            # A stopped coordinator does not release them: its successor uses servers that have the models
+            # loaded. If the job is suspended or over, the operator deletes them anyway.
             await self._measure(unit)
             self.state.server_sets.discard(unit.server_set)
             self._moved()
@@ -213,7 +214,10 @@ class Evaluation:
         self._moved()
 
     def _left(self, names: Sequence[str]) -> Iterator[tuple[CandidateState, int]]:
-        """What is to be measured yet, row by row; decided as late as possible, for a candidate may fail."""
+        """What is left to measure, row by row.
+
+        It is decided as late as possible, because a candidate may fail.
+        """
         for position in range(len(self._measured)):
             for candidate in map(self.state.candidates.__getitem__, names):
                 wanted = position < self.state.wanted(candidate)
@@ -297,7 +301,7 @@ class Evaluation:
             raise _failing(group, candidate, unit, self.state)
 
     def _put(self, group: GroupRecord) -> GroupRecord:
-        """`Spool.put`, by the newest coordinator alone."""
+        """`Spool.put`, by the newest coordinator only."""
         self._spool.refuse_superseded(self._incarnation)
         return self._spool.put(group)
 
@@ -346,7 +350,7 @@ class Evaluation:
 
 
 async def _unless_lost(candidate: CandidateState, episode: Awaitable[EpisodeRecord]) -> EpisodeRecord:
-    """Live an episode, but no longer than there is something to sample it.
+    """Run an episode, but only as long as something can sample it.
 
     Raises:
         CandidateFault: the candidate was lost; its episode is ended.
@@ -366,7 +370,7 @@ async def _unless_lost(candidate: CandidateState, episode: Awaitable[EpisodeReco
 
 
 def _failing(group: GroupRecord, candidate: CandidateState, unit: Unit, state: EvalState) -> Exception:
-    """Why a candidate whose groups all fail cannot go on: it alone, where the platform is seen to work."""
+    """Why a candidate whose groups all fail cannot go on. It fails alone if the platform works for others."""
     fault = lost(group)
     at_endpoint = unit.sampled_by == "endpoint"
     if group.suite is not None and (at_endpoint or state.own_rows_answered):

@@ -1,6 +1,6 @@
-"""A set of rollout servers, from before its pods exist until it is let go: a fleet for each candidate.
+"""A set of rollout servers, from before its pods exist until it is released: a fleet for each candidate.
 
-Each candidate holds a slot of its own on the same servers, so all of them are sampled at the same time.
+Each candidate has a weight slot of its own on the same servers, so all of them are sampled at the same time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from headway_coordinator.gateway.turns import Backend, TurnLimiter
 
 LOOK_SECONDS: Final = 0.5
 REFUSED_SECONDS: Final = 60.0
-"""A candidate whose weights every server has refused for so long is one that cannot be served."""
+"""A candidate cannot be served if every server has refused its weights for so long."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ async def served(
     limiter: AdaptiveSemaphore,
     timeout_seconds: float,
 ) -> AsyncIterator[dict[str, Served]]:
-    """Look after the slots of `candidates` on the servers that `discover` finds, until the block ends."""
+    """Keep the slots of `candidates` on the servers that `discover` finds, until the block ends."""
     found: dict[str, Served] = {}
     async with asyncio.TaskGroup() as tasks:
         running = []
@@ -58,7 +58,7 @@ async def served(
             found[name] = Served(
                 fleet, Backend(gateway, TurnLimiter(limiter.follower()), model.context_length)
             )
-        for one in [*found.values()][:1]:  # the same servers: one look says how full they are
+        for one in [*found.values()][:1]:  # they share the servers, so one look shows how full they are
             running.append(tasks.create_task(Concurrency(http, key, one.fleet.router, limiter).run()))
         try:
             yield found
@@ -68,9 +68,9 @@ async def served(
 
 
 async def proven(name: str, fleet: Fleet, is_wanted: Callable[[], bool]) -> None:
-    """Return once a server holds the candidate's weights, verified, or the candidate is not wanted any more.
+    """Return once a server holds the candidate's verified weights, or the candidate is no longer wanted.
 
-    That no server comes is for the operator to judge, which sees the pods.
+    If no server comes, the operator decides, because it sees the pods.
 
     Raises:
         CandidateFault: there are servers, and each of them refuses the weights.

@@ -1,4 +1,4 @@
-"""Why an evaluation that does not go forward does not: names the part it waits for."""
+"""Why an evaluation makes no progress: names the part that it waits for."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def blocker(
 
 
 def idle(evaluation: Evaluation) -> Callable[[], float | None]:
-    """For how long nothing has gone forward, in seconds; None of a job that is over."""
+    """Seconds without progress; None if the job is over."""
 
     def seconds() -> float | None:
         state = evaluation.state

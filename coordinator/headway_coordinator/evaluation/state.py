@@ -1,4 +1,4 @@
-"""Where an evaluation stands: what `run` changes, and status and metrics show."""
+"""The state of an evaluation: `run` changes it; status and metrics show it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Stage = Literal["Pending", "Running", "Complete", "Failed"]
 
 @dataclass
 class CandidateState:
-    """One candidate. Its tries are kept, and not its groups: those hold every token."""
+    """One candidate. Its tries are kept, but not its groups, because those hold every token."""
 
     name: str
     stage: Stage = "Pending"
@@ -31,22 +31,22 @@ class CandidateState:
     tries: dict[int, list[Try]] = field(default_factory=dict)
     """The final tries at each row, by the row's position."""
     days: Days = field(default_factory=dict)
-    """What it has used, by day and class."""
+    """Its usage, by day and class."""
     notes: Notes | None = None
-    """Of an endpoint: what this process has learned of it."""
+    """For an endpoint: what this process has learned about it."""
     known_dropped: dict[str, str] = field(default_factory=dict)
-    """As `GroupRecord.dropped`, of all of its groups."""
+    """As `GroupRecord.dropped`, for all of its groups."""
     lost: asyncio.Event = field(default_factory=asyncio.Event)
-    """Nothing will sample for it any more: what still runs for it ends."""
+    """Set once nothing will sample for it any more. Its running episodes end then."""
     lost_in_a_row: int = 0
-    """Groups of which nothing could be scored, one after the other."""
+    """Groups in a row of which nothing could be scored."""
     samples: int = 0
-    """Samples of suites that it is measured on, beside the rows."""
+    """Samples of suites that it is measured on, besides the rows."""
 
     def fail(self, reason: str, message: str) -> None:
-        """It cannot be measured any further; what was measured stays. The first reason stands."""
+        """End its measurement; its results stay. The first reason is kept."""
         if self.stage != "Failed":
-            # Messages quote what others wrote; status, report and log hold UTF-8 alone.
+            # Messages quote what others wrote, but status, report and log hold only UTF-8.
             self.stage, self.reason, self.message = (
                 "Failed",
                 reason,
@@ -54,39 +54,41 @@ class CandidateState:
             )
 
     def lose(self, reason: str, message: str) -> None:
-        """What samples for it is gone for good."""
+        """Note that its sampler is permanently gone."""
         self.fail(reason, message)
         self.lost.set()
 
     def fault(self, fault: CandidateFault) -> None:
-        """The same, of a fault that names its field."""
+        """Fail it because of a fault that names its field."""
         self.fail(fault.reason, fault.sentence)
 
     @property
     def dropped(self) -> dict[str, str]:
-        """Parameters that the endpoint refused -> the one sent instead, or an empty string. It outlives this
-        process, as it is kept with each group."""
+        """Parameters that the endpoint refused -> the replacement, or an empty string.
+
+        Each group stores them, so they outlive this process.
+        """
         return self.known_dropped | (self.notes.dropped if self.notes else {})
 
     @property
     def all_tries(self) -> list[Try]:
-        """Every final try, by row; those of suites are the last."""
+        """Every final try, by row. Those of suites come last."""
         return [one for position in sorted(self.tries) for one in self.tries[position]]
 
     @property
     def own_tries(self) -> list[Try]:
-        """The same without those of suites."""
+        """Every final try without those of suites."""
         return [one for one in self.all_tries if not one.place.suite]
 
     @property
     def answered(self) -> bool:
-        """Whether a try of it was scored, in this process or before it."""
+        """Whether a try of it was scored, in this process or an earlier one."""
         return any(one.scored for one in self.all_tries)
 
 
 @dataclass
 class EvalState:
-    """The whole job. Changed on the event loop only."""
+    """The whole job. Changes on the event loop only."""
 
     candidates: dict[str, CandidateState]
     rows: int
@@ -95,9 +97,9 @@ class EvalState:
     """Sets of rollout servers that are needed now."""
     finished: bool = False
     updated_at: datetime = field(default_factory=lambda: datetime.now(UTC))
-    """When anything last went forward."""
+    """When there was progress last."""
     moved_at: float = field(default_factory=time.monotonic)
-    """The same moment, monotonic."""
+    """The same moment, in monotonic seconds."""
     in_flight: Counter[str] = field(default_factory=Counter)
     """Episodes that hold a place now, by candidate."""
     ended: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -106,7 +108,7 @@ class EvalState:
     """Episodes that were started again after an InfraError, by candidate."""
 
     def moved(self) -> None:
-        """Something went forward."""
+        """Note progress."""
         self.updated_at, self.moved_at = datetime.now(UTC), time.monotonic()
 
     def live(self) -> Iterator[CandidateState]:
@@ -119,8 +121,10 @@ class EvalState:
         return [name for name, candidate in self.candidates.items() if candidate.stage == "Failed"]
 
     def others_are_answered(self, candidate: CandidateState) -> bool:
-        """Whether another candidate has answered rows. One whose newest row is lost too shows nothing: what
-        they share may have failed since."""
+        """Whether another candidate has answered rows.
+
+        A candidate whose newest row is lost too proves nothing: what they share may have failed since.
+        """
         others = (other for other in self.candidates.values() if other is not candidate)
         return any(other.answered and not other.lost_in_a_row for other in others)
 
@@ -136,14 +140,14 @@ class EvalState:
 
     @property
     def groups_wanted(self) -> int:
-        """Rows to do, over all candidates that have not failed, and those done of the others."""
+        """Rows to do for all candidates that have not failed, and rows done by the others."""
         failed = (c for c in self.candidates.values() if c.stage == "Failed")
         return sum(map(self.wanted, self.live())) + sum(len(candidate.tries) for candidate in failed)
 
     def rows_of(self, candidate: CandidateState) -> int:
-        """Rows of the job's own dataset that are done."""
+        """How many rows of the job's own dataset are done."""
         return sum(position < self.rows for position in candidate.tries)
 
     def wanted(self, candidate: CandidateState) -> int:
-        """Rows and samples that a candidate is measured on."""
+        """The number of rows and samples that a candidate is measured on."""
         return self.rows + candidate.samples

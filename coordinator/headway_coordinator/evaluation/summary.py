@@ -1,4 +1,4 @@
-"""What a finished validation came to, kept in the artifact store: a restart reads this and not the groups."""
+"""The result of a finished validation in the artifact store. A restart reads it instead of the groups."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headway_coordinator.dataset import position_of
 
 
 class Summary(ValidationRecord):
-    """One validation. It is a function of its groups, and stands for them while they are the same ones."""
+    """One validation. It is a function of its groups, and replaces them as long as they are the same."""
 
     @classmethod
     def of(
@@ -47,18 +47,18 @@ class Summary(ValidationRecord):
 
     @property
     def evaluation(self) -> Evaluation:
-        """It in a few numbers."""
+        """The validation in a few numbers."""
         return Evaluation(**self.model_dump(include=set(Evaluation._fields)))
 
     def estimate(self) -> Estimate | None:
-        """The mean external score with its interval; None where no try has one. It takes a while."""
+        """The mean external score with its interval; None if no try has one. Computing it takes a while."""
         return of_rows(row.scores for row in self.rows.values())
 
     @property
     def scored(self) -> dict[int, list[float]]:
-        """What every try scored, by row; the rewards, where an environment scores nothing."""
+        """The scores of every try, by row; or its rewards, if the environment gives no score."""
         return {position_of(group): row.scores or row.rewards for group, row in self.rows.items()}
 
     def covers(self, groups: Collection[str]) -> bool:
-        """Whether the groups with these ids, which are in the store, are the ones it was made of."""
+        """Whether it was made of exactly the stored groups with these ids."""
         return set(groups) == set(self.rows)

@@ -1,4 +1,4 @@
-"""How each kind of candidate is brought up: on the job's servers, at an endpoint, or from a stored run."""
+"""Prepares each kind of candidate: on the job's servers, at an endpoint, or from a stored run."""
 
 from __future__ import annotations
 
@@ -51,12 +51,14 @@ from headway_coordinator.recurring import Recurring
 from headway_coordinator.sandboxes import Broker
 
 AGAIN_SECONDS: Final = 15.0
-"""Between two tries to fetch a model that could not be had."""
+"""Seconds between two tries to fetch a missing model."""
 _log = logging.getLogger(__name__)
 
 
 async def _once_ready(chat: EndpointChat, play: groups.Run, task: Task) -> EpisodeRecord:
-    """Live an episode, but not while the endpoint asks to wait: its sandbox and its deadline would run."""
+    """Run an episode, but not while the endpoint asks to wait: its sandbox and its deadline would run
+    meanwhile.
+    """
     await chat.ready()
     return await play(task)
 
@@ -65,12 +67,12 @@ class Nobody:
     """Remembers nothing between turns."""
 
     def forget(self, session: str) -> None:
-        """Nothing was kept."""
+        """Do nothing, because nothing was kept."""
 
 
 @dataclass
 class Units:
-    """Makes the units of one job. What it opens, it closes."""
+    """Makes the units of one job. It closes what it opens."""
 
     job: EvalConfig
     state: EvalState
@@ -80,35 +82,35 @@ class Units:
     cache: Path
     broker: Broker
     first: ResetReply
-    """How the environment begins a row: what the context must hold."""
+    """How the environment begins a row. The context must hold it."""
     server: GatewayServer
-    """Where agents outside this process call."""
+    """The gateway that agents outside this process call."""
     where: Where
     discover: Callable[[int], Discover]
     changed: Callable[[], None] = lambda: None
     suites: Mapping[str, Broker] = field(default_factory=dict)
-    """Of each suite, who hands out its sandboxes."""
+    """The broker of each suite's sandboxes."""
     faults: Recurring = field(default_factory=Recurring)
-    """Hears why episodes failed."""
+    """Collects why episodes failed."""
     judges: Judges = field(default_factory=Judges)
-    """Whom the environment's reward and score may ask."""
+    """The judges that the environment's reward and score may ask."""
     budget: Budget = field(default_factory=unbounded)
     """What the job may use."""
     contexts: dict[str, int] = field(default_factory=dict)
-    """Most tokens of an episode of each candidate that has servers."""
+    """The most tokens of an episode, by candidate that has servers."""
     endpoints: Path = field(
         default_factory=lambda: Path(os.environ.get(names.ENV_ENDPOINTS, names.ENDPOINTS_DIR))
     )
-    """Where the tokens of endpoints lie."""
+    """The folder with the tokens of endpoints."""
     fleets: dict[str, Fleet] = field(default_factory=dict)
-    """Of each candidate that has servers now."""
+    """The fleet of each candidate that has servers now."""
 
     @property
     def _spec(self) -> RLEvalJobSpec:
         return self.job.spec
 
     def all(self) -> Iterator[Unit]:
-        """Every unit: a set of servers each, and each other candidate by itself."""
+        """Every unit: one for each set of servers, and one for each other candidate."""
         most = self._spec.rollout.max_concurrency
         for number, members in sorted(self.job.server_sets.items()):
             limiter = AdaptiveSemaphore(most)
@@ -131,11 +133,11 @@ class Units:
                 yield Unit((asked.name,), "nobody", opened, again, settled=lost, limits=self._limits)
 
     def _limits(self, candidate: str, suite: str | None) -> Limits:
-        """What bounds an episode of a candidate; of a sample of a suite, where one is named."""
+        """The bounds of a candidate's episode; with a suite, of that suite's sample."""
         return episode_limits(self._spec, self.contexts.get(candidate, 0), suite)
 
     def _rules(self, backend: Backend | None = None) -> Rules:
-        """What the spec says of every episode. `backend`: answers its turns."""
+        """The spec's rules for every episode. `backend` answers its turns."""
         low, high = self._spec.reward.range
         sandbox = self._spec.environment.sandbox.deadline_seconds
         bounded = self._spec.agent.turn_limit is None
@@ -148,7 +150,10 @@ class Units:
         )
 
     def _most_tokens(self, backend: Backend | None) -> int | None:
-        """Most tokens of an episode: under a budget, of an agent whose own loop decides."""
+        """The most tokens of an episode.
+
+        Only an agent with its own loop has such a limit, and only under a budget.
+        """
         if not self.budget.bounded or backend is None or backend.context_length is None:
             return None
         return CONTEXTS * backend.context_length
@@ -201,10 +206,12 @@ class Units:
                     del self.fleets[name]
 
     async def _prepared(self, candidate: ResolvedCandidate) -> tuple[Readable, WeightsManifest]:
-        """What a candidate needs. A hub that does not answer is asked again: the other candidates go on.
+        """Load what a candidate needs.
+
+        A hub that does not answer is tried again while the other candidates go on.
 
         Raises:
-            CandidateFault: it cannot be had, or not within `spec.pendingDeadlineSeconds`.
+            CandidateFault: it cannot be loaded, or not within `spec.pendingDeadlineSeconds`.
         """
         ends = time.monotonic() + self._spec.pending_deadline_seconds
         while True:
@@ -225,7 +232,7 @@ class Units:
         return candidates.readable(candidate, self._spec, self.first, self.store, self.cache), manifest
 
     async def _proven(self, found: Mapping[str, Served]) -> dict[str, Served]:
-        """Those that servers hold, verified; the others have failed."""
+        """The candidates whose weights are verified on servers. The others have failed."""
 
         async def one(name: str) -> None:
             with self._fault_of(name):
@@ -253,7 +260,10 @@ class Units:
             yield {asked.name: partial(_once_ready, chat, play)}
 
     async def _token(self, asked: Candidate) -> str | None:
-        """An endpoint's token, once its Secret is there. Until then the candidate says what it waits for."""
+        """An endpoint's token, once its Secret exists.
+
+        Until then the candidate shows that it waits for it.
+        """
         assert asked.endpoint is not None
         state, longest = self.state.candidates[asked.name], self._spec.pending_deadline_seconds
 
@@ -280,7 +290,7 @@ class Units:
         of_validation = asked.rescore.step is not None
 
         async def judged(task: Task) -> EpisodeRecord:
-            if of_validation:  # the environment drew from another seed then
+            if of_validation:  # the environment used another seed then
                 purpose, position = Purpose.VALIDATION, position_of(task.group_id)
                 drawn = seed(self._spec.seed, "environment", purpose, position)
                 task = dataclasses.replace(task, environment_seed=drawn)
@@ -293,7 +303,7 @@ class Units:
 
     @contextmanager
     def _fault_of(self, name: str) -> Iterator[None]:
-        """What goes wrong in the block is the candidate's."""
+        """Turn errors of the block into faults of the candidate."""
         try:
             yield
         except CandidateFault as fault:

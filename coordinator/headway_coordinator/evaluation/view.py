@@ -1,4 +1,4 @@
-"""An evaluation as status and metrics show it: projections of what is known, never a source."""
+"""An evaluation as status and metrics show it: projections of its state, never a source."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ RESULTS = {
 
 
 def gate_of(spec: RLEvalJobSpec) -> GateSpec | None:
-    """The spec's gate, as it is judged."""
+    """The spec's gate, in the form in which it is judged."""
     gate = spec.gate
     if gate is None:
         return None
@@ -51,7 +51,7 @@ def gate_of(spec: RLEvalJobSpec) -> GateSpec | None:
 
 
 def progress(state: EvalState, stalled: str | None) -> st.EvalProgress:
-    """How far it has come."""
+    """The progress of the evaluation."""
     return st.EvalProgress(
         groups=state.groups_done,
         of_groups=state.groups_wanted,
@@ -62,12 +62,12 @@ def progress(state: EvalState, stalled: str | None) -> st.EvalProgress:
 
 
 def results(state: EvalState, found: Comparison, book: PriceBook, today: date) -> list[st.CandidateResult]:
-    """What each candidate reached so far."""
+    """Each candidate's results so far."""
     return [_result(state, candidate, found, book, today) for candidate in state.candidates.values()]
 
 
 def suites(name: str, found: Comparison) -> list[st.SuiteResult]:
-    """What a candidate reached in each suite that it has been measured on."""
+    """A candidate's results in each suite that it was measured on."""
     scores = {suite: found.estimate(name, HEADLINE, suite) for suite in found.suites}
     return [st.SuiteResult(name=suite, score=in_a_line(score)) for suite, score in scores.items() if score]
 
@@ -99,7 +99,7 @@ def _result(
 
 
 def message(candidate: CandidateState, unpriced: Sequence[str]) -> str:
-    """Why a candidate failed, and what is missing of its figures."""
+    """Why a candidate failed, and what its figures lack."""
     missing = gaps(candidate.dropped, uncounted(candidate.all_tries), unpriced)
     return ". ".join([*([candidate.message] if candidate.message else ()), *missing])
 
@@ -148,7 +148,7 @@ def gate(found: Comparison, finished: bool) -> st.GateResult | None:
 
 
 def gate_passed(spec: RLEvalJobSpec, found: Comparison | None, finished: bool) -> list[Condition]:
-    """The condition GatePassed, of a job that has a gate."""
+    """The condition GatePassed of a job with a gate."""
     if spec.gate is None:
         return []
     if found is None or found.gate is None or not finished:
@@ -160,7 +160,7 @@ def gate_passed(spec: RLEvalJobSpec, found: Comparison | None, finished: bool) -
 
 
 def healthy(before: Sequence[Condition], failing: Sequence[Standing]) -> list[Condition]:
-    """The condition Healthy, of a job whose episodes fail or have failed."""
+    """The condition Healthy of a job whose episodes fail or have failed."""
     kind = ConditionType.HEALTHY
     if failing:
         return [condition(kind, False, Reason.EPISODES_FAILING, told(failing))]
@@ -206,7 +206,7 @@ def _decimal(value: float | None) -> str | None:
 
 
 def ending(state: EvalState, found: Comparison) -> JobError | None:
-    """How the job ends where it does not end well."""
+    """The error with which the job ends; None if it succeeds."""
     if state.failed:
         ended = [state.candidates[name] for name in state.failed]
         text = "; ".join(f"{candidate.name}: {candidate.reason}: {candidate.message}" for candidate in ended)

@@ -1,1 +1,4 @@
-"""Models that an environment's reward and score may ask: the coordinator asks, and brings the answer."""
+"""Models that an environment's reward and score may ask.
+
+The coordinator asks them, and delivers the answers.
+"""

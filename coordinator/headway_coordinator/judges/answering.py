@@ -1,7 +1,8 @@
-"""Brings questions of one sandbox to judges, and their answers back, while the environment judges.
+"""Sends one sandbox's questions to judges, and delivers their answers, while the environment judges.
 
-The coordinator opens each connection, with the token of the lease: nobody else can ask or answer. A judge
-that fails ends the judgement here; the environment is never told, so it cannot make a reward of that.
+The coordinator opens each connection, with the token of the lease. So nobody else can ask or answer. If a
+judge fails, the judgement ends here. The environment never sees the failure, so it cannot make a reward of
+it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from headway_coordinator.sandboxes import ENTRYPOINT, Sandbox
 
 Reply = TypeVar("Reply")
 LOOK_SECONDS: Final = 20.0
-"""Longest that one look for questions may take."""
+"""One look for questions takes at most so long."""
 
 
 @dataclass
@@ -33,14 +34,14 @@ class Judges:
 
     by_name: Mapping[str, Judge] = field(default_factory=dict)
     spending: Spending = UNBOUNDED
-    """Reserves what questions may cost that belong to no group."""
+    """Reserves the cost of questions that belong to no group."""
 
     @property
     def names(self) -> list[str]:
         return list(self.by_name)
 
     async def ready(self) -> None:
-        """Return once each of them answers that did not: an episode that begins then is not lost to it."""
+        """Return once each judge that failed answers again, so that a new episode is not lost to it."""
         for judge in self.by_name.values():
             await judge.ready()
 
@@ -52,12 +53,12 @@ class Judges:
         waits: Callable[[str | None], None] = lambda judge: None,
         spending: Spending | None = None,
     ) -> Reply:
-        """What the environment makes of an episode, or of a group. Its questions are answered meanwhile.
+        """The environment's result for an episode or a group. Its questions are answered meanwhile.
 
         Args:
             finish: asks the sandbox for it, given the judges that may be asked.
-            told: what each question cost.
-            waits: told which judge an answer is awaited of; None: of none.
+            told: called with the cost of each question.
+            waits: called with the judge whose answer is awaited; None: of none.
             spending: reserves what each question may cost; None: as for those that belong to no group.
 
         Raises:
@@ -70,7 +71,7 @@ class Judges:
         finishing = asyncio.ensure_future(finish(self.names))
         try:
             await asyncio.wait((answering, finishing), return_when=asyncio.FIRST_COMPLETED)
-            if answering.done():  # it ends by failing alone
+            if answering.done():  # it ends only by failing
                 answering.result()
             reply = finishing.result()
             one.require_all_answered()
@@ -83,7 +84,7 @@ class Judges:
 
 @dataclass
 class _Judgement:
-    """One episode's."""
+    """One episode's questions to judges."""
 
     judges: Judges
     sandbox: Sandbox
@@ -91,13 +92,13 @@ class _Judgement:
     waits: Callable[[str | None], None]
     spending: Spending
     open: dict[int, str] = field(default_factory=dict)
-    """Judge of each question that has no answer yet, by the question's id."""
+    """By id: the judge of each question without an answer."""
 
     async def answer_all(self) -> None:
-        """Take questions and bring answers, until cancelled.
+        """Take questions and deliver answers, until cancelled.
 
         Raises:
-            InfraFault: a judge failed, or the sandbox asks what it must not.
+            InfraFault: a judge failed, or the sandbox asked a question that it must not.
         """
         running: set[asyncio.Task[None]] = set()
         looking = asyncio.create_task(self.sandbox.questions(LOOK_SECONDS))
@@ -117,7 +118,7 @@ class _Judgement:
 
     async def _answer(self, question: Question) -> None:
         judge = self.judges.by_name.get(question.name)
-        if judge is None:  # a sandbox that knows its judges does not ask
+        if judge is None:  # a sandbox that knows its judges does not ask this
             raise _misused("JudgeUnknown", f"asks the judge {question.name}, and spec.judges has none such")
         try:
             if question.answer_schema is not None:
@@ -137,13 +138,13 @@ class _Judgement:
         await self._bring(question.id, found)
 
     async def _bring(self, question: int, found: Any) -> None:
-        # Before it is sent: the environment may have returned when that is answered.
+        # It is removed before the answer is sent, because the environment may return before that call ends.
         del self.open[question]
         self.waits(next(iter(self.open.values()), None))
         await self.sandbox.answer(question, found)
 
     def require_all_answered(self) -> None:
-        """Raise InfraFault where the environment did not wait for what it asked."""
+        """Raise InfraFault if the environment did not wait for its answers."""
         if self.open:
             names = ", ".join(sorted({*self.open.values()}))
             raise _misused("JudgeNotAwaited", f"returned before judge {names} had answered; wait for it")

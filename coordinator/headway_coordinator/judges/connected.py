@@ -1,4 +1,4 @@
-"""From the spec of a job's judges to whoever asks them."""
+"""Makes the clients of a job's judges from its spec."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from headway_coordinator.judges.kept import Kept
 
 
 def of_job(job: JobConfig | EvalConfig, http: aiohttp.ClientSession, store: Store, layout: Layout) -> Judges:
-    """The judges of a job in its pods, those that it serves itself too. As `connected`."""
+    """The judges of a job in its pods, including those that it serves itself. As `connected`."""
     return connected(job.spec.judges, http, store, layout, served=judge_servers.urls(job))
 
 
@@ -40,7 +40,7 @@ def connected(
 
     Args:
         http: without cookies.
-        folder: where each judge's token lies; absent: where `ENV_JUDGES` says.
+        folder: where each judge's token lies; by default the folder in `ENV_JUDGES`.
         served: base URL of each judge whose model the job serves.
     """
     folder = folder or Path(os.environ.get(names.ENV_JUDGES, names.JUDGES_DIR))
@@ -58,7 +58,7 @@ def _place(spec: JudgeSpec, served: Mapping[str, str]) -> Place:
 
 
 def token_of(spec: JudgeSpec, folder: Path) -> Callable[[], str | None]:
-    """Reads a judge's token at each question, so that a corrected Secret is taken up."""
+    """Reads a judge's token at each question, so that a corrected Secret applies."""
 
     def read() -> str | None:
         if spec.secret_ref is None and spec.model is None:

@@ -1,14 +1,14 @@
-"""One judge: asked as often as it takes, within its time; never twice the same while its answer is kept.
+"""One judge: asked as often as needed, within its time; a question with a stored answer is not asked again.
 
     429, 503, 529, no connection   every question waits as long as asked, or longer each time
     500, a broken answer, HTML     asked again, `TRIES` times in all
-    no answer to the question      the same: prose where JSON is wanted, nothing, a refusal, one cut short
-    a parameter is refused         left out from then on
-    anything else that is refused  not asked again: the field to change is named
+    no answer to the question      the same: prose instead of JSON, nothing, a refusal, one cut short
+    a parameter is refused         omitted from then on
+    anything else that is refused  not asked again: the fault names the field to change
     no answer within its time      the question is given up
 
 A question that is given up is an InfraFault. Its episode is tried again, and no episode begins before the
-judge answers: those that wait cost no tokens.
+judge answers. Waiting episodes cost no tokens.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ FIELDS: Final = {
     "requestsPerMinute": "concurrency",
     "timeoutSeconds": "timeoutSeconds",
 }
-"""Field that a verdict names -> that of the judge."""
+"""The field in a verdict -> the judge's field."""
 OF_A_MODEL: Final = dict.fromkeys(("url", "model", "secretRef"), "model")
-"""The same where the job serves the judge's model."""
+"""The same if the job serves the judge's model."""
 WAITS: Final = (Kind.BUSY, Kind.BROKEN, Kind.UNREADABLE)
 PASSING: Final = ("JudgeBusy", "JudgeFailing", "JudgeSlow", "JudgeUnreachable", "JudgeUnreadable")
-"""Reasons that may pass without a change of the job."""
+"""Failures that may end without a change of the job."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass
 class Spent:
-    """What one question has cost, over all of its tries."""
+    """The cost of one question, over all of its tries."""
 
     prompt_tokens: int = 0
     sampled_tokens: int = 0
@@ -72,7 +72,7 @@ class Spent:
 
 @dataclass
 class _Open:
-    """A question in flight, and who waits for its answer."""
+    """A question in flight, and how many callers wait for its answer."""
 
     task: asyncio.Task[Any]
     spent: Spent = field(default_factory=Spent)
@@ -80,7 +80,7 @@ class _Open:
 
 
 class Judge:
-    """Asks one judge. All of its state is changed on the event loop only."""
+    """Asks one judge. All of its state changes on the event loop only."""
 
     def __init__(
         self,
@@ -90,13 +90,13 @@ class Judge:
         token: Callable[[], str | None],
         kept: Kept,
     ) -> None:
-        """Nothing is sent yet.
+        """Sends nothing yet.
 
         Args:
             http: for endpoints, without cookies.
             spec: which model it is, and its limits.
             place: where it is served.
-            token: reads its bearer token; None where it has none. Raises TokenWrong.
+            token: reads its bearer token; None if it has none. Raises TokenWrong.
             kept: answers that were given.
         """
         self.spec = spec
@@ -107,21 +107,21 @@ class Judge:
         self._pace = Pace(spec.concurrency, None)
         self._without: set[str] = set()
         self._open: dict[str, _Open] = {}
-        # Servers of its own come up after this process: the first question waits for them.
+        # A job's own servers start after this process, so the first question waits for them.
         self._down: str | None = None if spec.model is None else "it has not answered yet"
-        """Why it does not answer, until it does."""
+        """Why it does not answer; None once it does."""
         self._probing = asyncio.Lock()
 
     @property
     def shown(self) -> str:
-        """Where it is served, without what may be secret in that."""
+        """Where it is served, without secrets."""
         return Caller(self._http, self._place, None).shown
 
     async def ask(self, question: Asked, told: Callable[[Judgement], None]) -> Any:
         """The answer to a question.
 
         Args:
-            told: what it cost, told once whatever becomes of it.
+            told: called once with the cost, whatever the result.
 
         Raises:
             InfraFault: there is none; its cause names the judge and the field to change.
@@ -138,7 +138,7 @@ class Judge:
         return await self._shared(one, question, told)
 
     async def ask_anew(self, question: Asked, told: Callable[[Judgement], None]) -> Any:
-        """The same, whatever was answered before. What is answered now is not kept."""
+        """The answer to a question, without looking at stored answers. The new answer is not stored."""
         return await self._shared(self._begun(question, keep=False), question, told)
 
     def _begun(self, question: Asked, *, keep: bool = True) -> _Open:
@@ -146,7 +146,7 @@ class Judge:
         return _Open(asyncio.create_task(self._answered(question, spent, keep=keep)), spent)
 
     async def _shared(self, one: _Open, question: Asked, told: Callable[[Judgement], None]) -> Any:
-        """Wait for an answer that others may wait for too. It is the last of them whom it costs something."""
+        """Wait for an answer that others may also wait for. Its cost counts for the last of them."""
         one.waiting += 1
         try:
             return await asyncio.shield(one.task)
@@ -173,7 +173,9 @@ class Judge:
         )
 
     async def ready(self) -> None:
-        """Return once it answers, where it did not: what begins then does not fail for the same reason."""
+        """Return once a judge that failed answers again, so that what begins then does not fail for the same
+        reason.
+        """
         if self._down is None:
             return
         tries = 0
@@ -184,7 +186,7 @@ class Judge:
                 await self.probe()
 
     async def probe(self) -> InfraFault | None:
-        """Ask for next to nothing, once; why it does not answer, where it does not."""
+        """Send a tiny request once. Returns why the judge does not answer, or None if it does."""
         short = self.spec.model_copy(update={"max_tokens": PROBE_TOKENS})
         try:
             async with asyncio.timeout(self.spec.timeout_seconds):
@@ -200,7 +202,7 @@ class Judge:
         return None
 
     async def _answered(self, question: Asked, spent: Spent, *, keep: bool) -> Any:
-        """The answer, however often it has to be asked for."""
+        """The answer, after as many tries as it takes."""
         last: list[Verdict] = []
         try:
             async with self._pace.request(), asyncio.timeout(self.spec.timeout_seconds):
@@ -243,7 +245,7 @@ class Judge:
         return await caller.complete(wanted)
 
     async def _wait(self, verdict: Verdict, tries: int) -> None:
-        """Before the question is sent once more; where the judge is busy, all of its questions wait."""
+        """Wait before the question is sent again. If the judge is busy, all of its questions wait."""
         self._event("judge-failed", error=verdict.said)
         if verdict.kind is Kind.BUSY:
             self._pace.pause(pause(verdict.wait, tries))
@@ -252,7 +254,7 @@ class Judge:
             await asyncio.sleep(verdict.wait or backoff(tries))
 
     def _drop(self, verdict: Verdict) -> None:
-        """Leave a parameter out from now on."""
+        """Omit a parameter from now on."""
         name = verdict.name
         if name == LIMIT and LIMIT in self._without:
             name = NEW_LIMIT
@@ -286,7 +288,7 @@ def _reason(kind: Kind) -> str:
 
 
 def _remedy(reason: str, where: str, *, served: bool) -> str:
-    """What to change. `served`: its servers are the job's own."""
+    """What to change. `served`: the job itself serves the judge."""
     match reason:
         case "JudgeDenied" if served:
             return "delete the job and create it again, and its keys are made anew"

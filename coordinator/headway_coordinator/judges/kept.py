@@ -1,4 +1,7 @@
-"""Answers of judges by the digest of judge and question, in memory and, for a successor, in the store."""
+"""Answers of judges by the digest of judge and question.
+
+They are in memory and, for a successor, in the store.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +23,9 @@ from headway_api.store_away import StoreAway
 from headway_api.stored import read
 
 MOST_IN_MEMORY: Final = 1024
-"""Answers; the largest have 256 KiB."""
+"""The number of answers in memory. The largest have 256 KiB."""
 STORE_SECONDS: Final = 5.0
-"""Longest that a question waits for the store."""
+"""A question waits at most so long for the store."""
 ALONE_SECONDS: Final = 60.0
 
 T = TypeVar("T")
@@ -31,13 +34,16 @@ _log = logging.getLogger(__name__)
 
 
 class KeptAnswer(Record):
-    """What lies in the store."""
+    """An answer as the store has it."""
 
     answer: Any
 
 
 class Kept:
-    """Of one job. An answer that cannot be kept or read is asked for again: only that costs anything."""
+    """The stored answers of one job.
+
+    If one cannot be stored or read, the judge is asked again, which only costs money.
+    """
 
     def __init__(self, store: Store, layout: Layout) -> None:
         self._store = store
@@ -46,7 +52,7 @@ class Kept:
         self._left_alone_until = -math.inf
 
     async def answer(self, question: str) -> KeptAnswer | None:
-        """The answer that was given before; None where there is none."""
+        """An earlier answer; None if there is none."""
         if (known := self._known.get(question)) is not None:
             self._known.move_to_end(question)
             return known
@@ -57,15 +63,17 @@ class Kept:
         return found
 
     async def keep(self, question: str, answer: Any) -> None:
-        """Keep an answer, for this process and its successors."""
+        """Store an answer, for this process and its successors."""
         found = KeptAnswer(answer=answer)
         self._remember(question, found)
         where, data = self._layout.judgement(question), found.model_dump_json().encode()
         await self._asked(partial(self._store.put_new, where, data))
 
     async def _asked(self, call: Callable[[], T]) -> T | None:
-        """What the store says; None where it says nothing soon. Then it is left alone for a while: a judge's
-        answer does not wait for it."""
+        """The store's result; None if it does not answer soon.
+
+        The store is then not asked for a while, so that a judge's answer does not wait for it.
+        """
         if time.monotonic() < self._left_alone_until:
             return None
         try:
@@ -73,7 +81,7 @@ class Kept:
                 return await asyncio.to_thread(call)
         except NotFound:
             return None
-        except JobError as error:  # an object that nobody here wrote
+        except JobError as error:  # a foreign object
             logs.event(_log, "judgement-unreadable", level=logging.WARNING, error=str(error))
             return None
         except (Denied, StoreAway, OSError) as error:  # TimeoutError is an OSError

@@ -1,4 +1,4 @@
-"""A question to a judge as its endpoint is asked, and what its answer is worth. Pure."""
+"""A question to a judge in the form of its endpoint, and the check of its answer. Pure."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from headway_coordinator.endpoint.wire import LIMIT, NEW_LIMIT
 from headway_coordinator.judges.schema import mismatch
 
 MOST_QUESTION: Final = 2048 * KIB
-"""Bytes of one question and of whom it is put to, as JSON; a sandbox hands over half of that."""
+"""The most bytes of one question and its judge, as JSON. A sandbox may send half of that."""
 MOST_ANSWER: Final = 256 * KIB
 """Bytes of one answer."""
 ANSWER_DEPTH: Final = 16
 FORMAT: Final = "response_format"
 TRIES: Final = 3
-"""Of a question whose failure may be its own."""
+"""The most tries of a question that may itself cause the failure."""
 SHOWN: Final = 100
-"""Characters of an answer that cannot be used, which a message shows."""
+"""A message shows so many characters of an unusable answer."""
 
 
 class NoAnswer(Exception):
-    """What a judge said is no answer to the question; asked again, it may say something else."""
+    """The judge's text does not answer the question. Another try may give something else."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """One question, and what tells it from every other."""
+    """One question with its identity."""
 
     messages: list[dict[str, Any]]
     schema: dict[str, Any] | None
@@ -47,7 +47,7 @@ class Asked:
 
 
 def asked(question: Question, judge: Judge) -> Asked:
-    """A question as it is put to `judge`.
+    """A question in the form for `judge`.
 
     Raises:
         OutOfBounds: it is too large.
@@ -64,7 +64,7 @@ def asked(question: Question, judge: Judge) -> Asked:
 def most(judge: Judge, question: Asked) -> Counter[Slot]:
     """The most that a question may cost, over all of its tries.
 
-    A token has a byte at least, and a chat template adds little to a message.
+    A token has at least one byte, and a chat template adds little to a message.
     """
     said = len(json.dumps([question.messages, question.schema]))
     prompt = said + TEMPLATE_TOKENS * (1 + len(question.messages))
@@ -79,13 +79,13 @@ def most(judge: Judge, question: Asked) -> Counter[Slot]:
 def body(judge: Judge, model: str, question: Asked, without: Collection[str], attempt: int) -> dict[str, Any]:
     """The request's JSON.
 
-    The first attempt takes the likeliest answer. After one that was no answer the others are drawn: asked
-    alike, a judge would say the same again.
+    The first attempt takes the likeliest answer. After an unusable one the next are sampled, because the
+    judge would repeat itself.
 
     Args:
-        model: its name where it is served.
+        model: its name at the endpoint.
         without: parameters that the endpoint has refused.
-        attempt: how often the judge has said what is no answer, from 0.
+        attempt: number of unusable answers so far, from 0.
     """
     wanted: dict[str, Any] = {
         "model": model,
@@ -102,7 +102,7 @@ def body(judge: Judge, model: str, question: Asked, without: Collection[str], at
 
 
 def holds(found: Any, question: Asked) -> bool:
-    """Whether a kept answer is one to this question: whoever may write the store may have written it."""
+    """Whether a stored answer fits this question. Anybody who may write the store may have written it."""
     if question.schema is None:
         return isinstance(found, str) and bool(found)
     try:
@@ -112,10 +112,10 @@ def holds(found: Any, question: Asked) -> bool:
 
 
 def answer(reply: Reply, question: Asked) -> Any:
-    """What the environment is given: text, or JSON where the question has a schema.
+    """The answer for the environment: text, or JSON if the question has a schema.
 
     Raises:
-        NoAnswer: saying what is wrong with it.
+        NoAnswer: says what is wrong with it.
     """
     if reply.finish_reason == "length":
         raise NoAnswer("its answer is cut off at maxTokens; raise it")

@@ -1,7 +1,7 @@
-"""JSON schemas that an answer is held to: the part of the language that reads nothing and searches nothing.
+"""JSON schemas for judges' answers: the part of the language that reads no address and searches no text.
 
-An environment writes them, so a pattern could search for hours, and a `$ref` have any address read. What is
-not in `KEYWORDS` is refused by name. Pure.
+An environment writes them. A pattern could search for hours, and a `$ref` could read any address. A keyword
+that is not in `KEYWORDS` is refused by name. Pure.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TYPES: Final[dict[str, Callable[[Any], bool]]] = {
     "integer": lambda value: _is_number(value) and float(value).is_integer(),
 }
 REMARKS: Final = ("title", "description", "default", "examples", "$schema")
-"""What says nothing of a value."""
+"""Keywords that do not constrain a value."""
 KEYWORDS: Final = (
     *("type", "enum", "const", "properties", "required", "additionalProperties", "items", "anyOf"),
     *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
@@ -41,22 +41,22 @@ LIMITS: Final[dict[str, tuple[type | tuple[type, ...], Callable[[Any], Any], Cal
     "minItems": (list, len, lambda found, limit: found >= limit),
     "maxItems": (list, len, lambda found, limit: found <= limit),
 }
-"""Of what kind of value a limit is, what of it is measured, and how."""
+"""For each limit: the kind of value it applies to, what is measured, and how it is compared."""
 MOST_VALUES: Final = 2_000
 MOST_DEPTH: Final = 16
 SHOWN: Final = 80
 MOST_COMPARISONS: Final = 200_000
-"""Steps in which a value is held to a schema: some 0.6 s, in which no other episode goes on."""
+"""The most steps of checking a value against a schema: some 0.6 s, in which no other episode goes on."""
 MOST_NAMED: Final = 8
-"""Types that a message names."""
+"""A message names so many types."""
 
 
 class BadSchema(ValueError):
-    """What an environment gave as a schema is none that answers are held to; says where, and why."""
+    """An environment's schema cannot be used for answers; says where, and why."""
 
 
 def require(schema: Any) -> None:
-    """Raise BadSchema where answers cannot be held to `schema`."""
+    """Raise BadSchema if answers cannot be checked against `schema`."""
     try:
         nesting(schema, MOST_DEPTH, MOST_VALUES)
     except OutOfBounds as error:
@@ -70,7 +70,7 @@ def require(schema: Any) -> None:
 
 
 def _require_one(schema: Mapping[str, Any], place: str) -> None:
-    """What stands in one object of a schema, without those in it."""
+    """Check one object of a schema, without the schemas inside it."""
     for name, value in schema.items():
         at = f"{place}.{shortened(name, SHOWN)}"
         if name not in KEYWORDS:
@@ -88,7 +88,7 @@ def _require_one(schema: Mapping[str, Any], place: str) -> None:
 
 
 def _parts(schema: Any, place: str) -> Iterator[tuple[str, Any]]:
-    """Every schema in a schema, itself first. Its depth is known to be within bounds."""
+    """Every schema in a schema, itself first. Its depth is within bounds already."""
     yield place, schema
     if not isinstance(schema, dict):
         return
@@ -105,11 +105,11 @@ def _parts(schema: Any, place: str) -> Iterator[tuple[str, Any]]:
 
 
 def mismatch(value: Any, schema: Any, place: str = "the answer") -> str:
-    """What of `value` is not as `schema` says, in words; empty where all of it is.
+    """The part of `value` that breaks `schema`, in words; empty if none does.
 
     Args:
-        schema: one that `require` takes.
-        place: how `value` is called.
+        schema: one that `require` accepts.
+        place: the name of `value` in the text.
 
     Raises:
         OutOfBounds: it takes more than `MOST_COMPARISONS`: values times alternatives.
@@ -120,7 +120,7 @@ def mismatch(value: Any, schema: Any, place: str = "the answer") -> str:
 
 @dataclass(frozen=True)
 class _Fault:
-    """What does not fit. Its words are made only where somebody reads them: values may be large."""
+    """A mismatch. Its text is only made if somebody reads it, because values may be large."""
 
     place: str
     says: str
@@ -132,7 +132,7 @@ class _Fault:
 
 
 class _Comparison:
-    """Holds a value to a schema, in a number of steps that is bounded."""
+    """Checks a value against a schema, in a bounded number of steps."""
 
     def __init__(self) -> None:
         self._left = MOST_COMPARISONS
@@ -143,7 +143,7 @@ class _Comparison:
             raise OutOfBounds(f"more than {MOST_COMPARISONS} comparisons of a value with its schema")
 
     def fault(self, value: Any, schema: Any, place: str) -> _Fault | None:
-        """The first that is found."""
+        """The first mismatch."""
         self._spend(1)
         if isinstance(schema, bool):
             return None if schema else _Fault(place, "is not to be there", shows=False)
@@ -192,7 +192,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """As JSON has it: true is no 1."""
+    """Equality as in JSON: true is not 1."""
     return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
 
 
@@ -201,7 +201,7 @@ def _listed(value: Any) -> list[Any]:
 
 
 def _shown(value: Any) -> str:
-    """The beginning of a value as JSON, of which no more is written than is shown."""
+    """The beginning of a value as JSON. No more is written than is shown."""
     text = ""
     for part in json.JSONEncoder(ensure_ascii=False).iterencode(_cut(value)):
         text += part

@@ -1,8 +1,8 @@
-"""When something is decided about a running job: as the learner asks for its next step.
+"""Decides about remedies at the moment when the learner asks for its next step.
 
-At that moment it trains nothing, so a step that is to be a remedy is nothing else yet. A decision is durable
-before the learner hears of it, and stands for its step: whoever is asked for that step, now or after any
-restart, answers with it.
+The learner trains nothing at that moment, so the next step may still become a remedy. A decision is durable
+before the learner hears of it, and is final for its step. Every request for that step gets it, even after a
+restart.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ EVENTS: Final[dict[type[Record], str]] = {
     Kept: "remedy-kept",
     RefusedOrder: "remedy-order-refused",
 }
-"""What the log calls it."""
+"""The name of each record in the log."""
 
 _log = logging.getLogger(__name__)
 
 
 class Remedies:
-    """Those of one job. Used on the event loop only.
+    """The remedies of one job. Used on the event loop only.
 
     Args:
-        state: the job's; its reports say what was done.
-        scheduler: says how many steps and groups are left.
-        signals: what may call for a change.
-        write: makes a record durable; returns what stands.
+        state: the job's; its reports show what was done.
+        scheduler: knows how many steps and groups are left.
+        signals: may call for a change.
+        write: makes a record durable; returns the stored one.
     """
 
     def __init__(
@@ -62,24 +62,26 @@ class Remedies:
         self._write = write
         self._known = Known()
         self._void: frozenset[int] = frozenset()
-        """Numbers of decisions whose steps were taken with groups, before the learner was rolled back."""
+        """Numbers of decisions whose steps were taken with groups before the learner was rolled back."""
         self._lock = asyncio.Lock()
         self.course = Course()
-        """What was changed so far."""
+        """The changes so far."""
         self.order: str | None = None
-        """What a person has written to the job, as far as it was heard."""
+        """A person's order in the job, as last read."""
         self.now = spec
-        """The spec with what is in force."""
+        """The spec with all changes applied."""
 
     @property
     def busy(self) -> bool:
-        """Whether something is being decided: no batch may be cut meanwhile."""
+        """Whether a decision is being made. No batch may be cut meanwhile."""
         return self._lock.locked()
 
     @property
     def goes_back(self) -> bool:
-        """Whether the next step goes back to older weights, or the next for which anything is to be sampled:
-        what is sampled now, nobody would train."""
+        """Whether the next step that has to sample groups comes after a return to older weights.
+
+        If so, groups sampled now would not be trained.
+        """
         first = next((decision for decision in self.course.pending if decision.directive.restore), None)
         if first is None:
             return False
@@ -87,7 +89,7 @@ class Remedies:
         return all(step in self._scheduler.undone or self.due(step) is not None for step in between)
 
     def restore(self, known: Known, undone: Sequence[StepReport] = ()) -> None:
-        """Take up what predecessors decided. The reports that stand are in the state."""
+        """Restore the predecessors' decisions. The valid reports are in the state."""
         self._known = known
         trained = {report.step for report in undone if report.directive is None}
         self._void = frozenset(each.number for each in known.decisions.values() if each.step in trained)
@@ -96,7 +98,7 @@ class Remedies:
         self._look()
 
     def took(self, report: StepReport) -> None:
-        """A step without groups was taken. Its report is in the state."""
+        """A step without groups was taken. The state has its report."""
         self._tell(report)
         self._look()
         said = {} if report.refused is None else report.refused.model_dump()
@@ -113,11 +115,11 @@ class Remedies:
         )
 
     def due(self, step: int) -> Decision | None:
-        """What is to be done as `step`, which is still to be taken."""
+        """The decision for `step`, which is still to be taken."""
         return self.course.due(step)
 
     def batch(self, decision: Decision, *, epoch: int, validating: list[int]) -> Batch:
-        """What the learner is to do for it."""
+        """The learner's instructions for a decision."""
         return Batch(
             step=decision.step,
             epoch=epoch,
@@ -129,7 +131,7 @@ class Remedies:
         )
 
     async def consult(self) -> None:
-        """Decide whether the next step is a remedy. To be called while nothing is being trained."""
+        """Decide whether the next step is a remedy. Call it while nothing is being trained."""
         async with self._lock:
             while (found := self._choose()) is not None:
                 stands = await self._write(found)
@@ -140,15 +142,15 @@ class Remedies:
 
     @property
     def done(self) -> bool:
-        """Whether no step is left that could be one."""
+        """Whether no further step could be a remedy."""
         return self._scheduler.done
 
     def refused(self, order: str) -> RefusedOrder | None:
-        """Why an order was refused; None of one that was not."""
+        """Why an order was refused; None if it was not."""
         return self._known.refused.get(order)
 
     def answer(self, order: str) -> tuple[Decision | None, StepReport | None]:
-        """What was decided by an order, and the report of that step, as far as there are any."""
+        """The decision about an order, and the report of that step, if they exist."""
         if order not in self.course.orders:
             return None, None
         reports = {report.step: report for report in self._state.reports}
@@ -188,13 +190,13 @@ class Remedies:
         self.now = applied(self._spec, state.in_force)
 
     def _tell(self, report: StepReport) -> None:
-        """Signals judge by what is in force."""
+        """Give signals the current settings, by which they judge."""
         if report.directive is not None:
             self._signals.changed(report.step, applied(self._spec, report.in_force))
 
 
 def validations(state: State) -> list[Validated]:
-    """Those that are complete, the best first."""
+    """The complete validations, the best first."""
     return [
         Validated(step, state.evaluations[step].external_score, state.scores.get(step, {}))
         for step in state.validated

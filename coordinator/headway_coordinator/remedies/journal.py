@@ -1,4 +1,4 @@
-"""Decisions in the artifact store: durable before anybody acts upon them, and none is ever changed."""
+"""Decisions in the artifact store: durable before anybody acts on them, and never changed."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ T = TypeVar("T", bound=Record)
 
 @dataclass
 class Known:
-    """What is on record."""
+    """The recorded decisions."""
 
     decisions: dict[int, Decision] = field(default_factory=dict)
-    """By number."""
+    """Decisions by number."""
     kept: dict[int, Kept] = field(default_factory=dict)
     refused: dict[str, RefusedOrder] = field(default_factory=dict)
-    """By what the person wrote."""
+    """Refused orders by their text."""
 
     def add(self, record: Decision | Kept | RefusedOrder) -> None:
-        """Something more is on record."""
+        """Add a record."""
         if isinstance(record, Decision):
             self.decisions[record.number] = record
         elif isinstance(record, Kept):
@@ -35,14 +35,14 @@ class Known:
 
 
 class Journal:
-    """Those of one job. Blocking calls: run them in a thread."""
+    """The journal of one job. Blocking calls: run them in a thread."""
 
     def __init__(self, store: Store, layout: Layout) -> None:
         self._store = store
         self._layout = layout
 
     def read(self) -> Known:
-        """Everything there is."""
+        """Read all records."""
         known, folder = Known(), self._layout.remedies
         for uri in written(self._store.list(folder), folder, REMEDIES):
             kind: type[Decision | Kept | RefusedOrder] = Decision
@@ -54,7 +54,7 @@ class Journal:
         return known
 
     def write(self, record: Decision | Kept | RefusedOrder) -> Decision | Kept | RefusedOrder:
-        """Make it durable; returns what stands, which is an earlier writing where there is one."""
+        """Make a record durable. Returns the stored one, which is an earlier one if there is one."""
         if isinstance(record, Decision):
             return self._write(self._layout.remedy(record.number), record)
         if isinstance(record, Kept):

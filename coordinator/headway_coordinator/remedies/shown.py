@@ -1,4 +1,4 @@
-"""What was changed in a job, as status, report, `/metrics` and MLflow show it."""
+"""The changes to a job, as status, report, `/metrics` and MLflow show them."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from headway_coordinator.metrics.prometheus import Sample
 from headway_coordinator.remedies.driver import Remedies
 
 MOST: Final = 8
-"""Changes in status; its schema takes no more."""
+"""The most changes in a status, as its schema allows."""
 TEXT_LENGTH: Final = 1024
 WORD_LENGTH: Final = 128
 TAG: Final = f"{names.GROUP}/remedy"
-"""Folder of the tags that tell of changes."""
+"""The folder of the tags that describe changes."""
 
 
 def remediations(course: Course, spec: RLTrainingJobSpec) -> list[st.Remediation]:
@@ -50,7 +50,7 @@ def _shown(entry: Entry, spec: RLTrainingJobSpec) -> st.Remediation:
 
 
 def action(entry: Entry, spec: RLTrainingJobSpec) -> str:
-    """What it changed, or was to change."""
+    """What a change did, or was meant to do."""
     settings = told(applied(spec, entry.was), applied(spec, entry.decision.in_force))
     steps = [entry.restored] if entry.restored is not None else entry.decision.directive.restore
     back = f"goes back to the weights of step {' or '.join(map(str, steps))}" if steps else ""
@@ -58,13 +58,13 @@ def action(entry: Entry, spec: RLTrainingJobSpec) -> str:
 
 
 def message(entry: Entry) -> str:
-    """Why it was taken, and why it ended as it did."""
+    """Why a change was made, and why it ended as it did."""
     why = entry.decision.why
     return f"{why}. {entry.state}: {entry.why}" if entry.why else why
 
 
 def figures(found: Measured) -> st.RemedyFigures:
-    """How the job did, as status shows it."""
+    """The job's figures, as status shows them."""
     reward = None if found.reward is None else st.decimal(found.reward)
     if reward is not None and found.low is not None and found.high is not None:
         reward = f"{reward} ({st.decimal(found.low)} to {st.decimal(found.high)})"
@@ -77,7 +77,7 @@ def figures(found: Measured) -> st.RemedyFigures:
 
 
 def order(remedies: Remedies) -> st.RemedyOrder | None:
-    """`status.remedyOrder`: what became of what a person has written."""
+    """`status.remedyOrder`: the result of a person's order."""
     asked = remedies.order
     if asked is None:
         return None
@@ -97,14 +97,14 @@ def order(remedies: Remedies) -> st.RemedyOrder | None:
 
 
 def samples(course: Course) -> Iterator[Sample]:
-    """How many there are in each state."""
+    """The number of changes in each state."""
     count = Counter(entry.state for entry in course.entries)
     for state in get_args(st.RemedyState):
         yield Sample("remedy/changes", count[state], {"state": state})
 
 
 def tags(course: Course, spec: RLTrainingJobSpec, now: RLTrainingJobSpec) -> dict[str, str]:
-    """The run's tags: each change, and the parameters that ever became others, as they are now."""
+    """The run's tags: each change, and the current values of all parameters that ever changed."""
     found = {f"{TAG}/{entry.number:06d}": written(_line(entry, spec)) for entry in course.entries}
     given, current = parameters(spec), parameters(now)
     for entry in course.entries:
@@ -119,5 +119,5 @@ def _line(entry: Entry, spec: RLTrainingJobSpec) -> str:
 
 
 def report(course: Course, spec: RLTrainingJobSpec) -> list[dict[str, Any]]:
-    """All of them, for the report of a finished job."""
+    """All changes, for the report of a finished job."""
     return [_shown(entry, spec).as_object() for entry in course.entries]

@@ -1,1 +1,1 @@
-"""Which group runs, which is trained next, and how far it may lag."""
+"""Decides which group runs, which is trained next, and how stale it may be."""

@@ -2,12 +2,12 @@
 
 A group's *slack* is how many more batches may be cut before it must be in one: S + 1 batches after its start,
 counting from 0. All choices keep one promise, called *feasible*: among the groups that are left, no more than
-j * P have a slack of j or less. Since a batch takes P groups, every one of them can then still be trained in
-time, whichever of them finishes when. The choices differ in whom they prefer among the finished:
+j * P have a slack of j or less. A batch takes P groups, so every one of them can still be trained in time,
+whatever the order in which they finish. The choices differ in which finished groups they prefer:
 
     in_order     the first positions of the data; waits for them, so that fast prompts are never preferred
-    windowed     the oldest, out of the oldest P + (B - P) / 2: one slow group no longer holds up the rest
-    ready_first  who finished first: the learner waits least, and fast prompts are trained sooner
+    windowed     the oldest, out of the oldest P + (B - P) / 2: one slow group does not block the rest
+    ready_first  those that finished first: the learner waits least, and fast prompts are trained sooner
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ Order = Literal["in_order", "windowed", "ready_first"]
 
 @dataclass(frozen=True)
 class Group:
-    """An active group as a choice sees it."""
+    """An active group, as input of a choice."""
 
     position: int
     slack: int
-    """0: it is in the next batch, or it is too old."""
+    """Batches that may be cut before it must be in one. 0: it is in the next batch, or it is too old."""
     ended: int | None
-    """When it finished, in the order of finishing; None while it runs."""
+    """Its number in the order of finishing; None while it runs."""
 
 
 Choice = Callable[[Collection[Group], int, int], "list[int] | None"]
-"""(active groups, P, S) -> positions of the next batch in ascending order; None while it cannot be cut."""
+"""(active groups, P, S) -> positions of the next batch in ascending order; None if it cannot be cut yet."""
 
 
 def in_order(groups: Collection[Group], size: int, max_lag: int) -> list[int] | None:
@@ -43,13 +43,13 @@ def in_order(groups: Collection[Group], size: int, max_lag: int) -> list[int] | 
 
 
 def windowed(groups: Collection[Group], size: int, max_lag: int) -> list[int] | None:
-    """The oldest finished of the oldest `window(size, max_lag)`, where that is feasible."""
+    """The oldest finished among the oldest `window(size, max_lag)`, as far as that is feasible."""
     oldest = sorted(groups, key=lambda group: (group.slack, group.position))
     return _fill(oldest[: window(size, max_lag)], groups, size)
 
 
 def ready_first(groups: Collection[Group], size: int, max_lag: int) -> list[int] | None:
-    """Those that finished first, where that is feasible."""
+    """The groups that finished first, as far as that is feasible."""
     return _fill(sorted(groups, key=lambda group: (group.ended is None, group.ended)), groups, size)
 
 
@@ -61,7 +61,7 @@ CHOICES: Final[dict[Order, Choice]] = {
 
 
 def window(size: int, max_lag: int) -> int:
-    """How many of the oldest groups `windowed` looks at: half-way between one batch and all slots."""
+    """How many of the oldest groups `windowed` considers: half-way between one batch and all slots."""
     return size + max_lag * size // 2
 
 
@@ -73,7 +73,9 @@ def feasible(chosen: Iterable[int], groups: Collection[Group], size: int) -> boo
 
 
 def _fill(preferred: Sequence[Group], groups: Collection[Group], size: int) -> list[int] | None:
-    """Take finished groups in the order given, each only if what is owed still fits beside it."""
+    """Take finished groups in the given order, each only if the groups that must be in the batch still
+    fit.
+    """
     owed = {j: max(0, sum(g.slack <= j for g in groups) - j * size) for j in {g.slack for g in groups}}
     taken: list[int] = []
     for group in preferred:
@@ -82,7 +84,8 @@ def _fill(preferred: Sequence[Group], groups: Collection[Group], size: int) -> l
         if group.ended is None:
             continue
         after = {j: count - (group.slack <= j) for j, count in owed.items()}
-        # Owed at j is owed at every later j too: the largest is what the places left must hold.
+        # A group owed at j is owed at every later j too, so the remaining places must hold the largest
+        # number.
         if max(after.values(), default=0) <= size - len(taken) - 1:
             owed = after
             taken.append(group.position)

@@ -1,16 +1,16 @@
 """The staleness rule as a state machine: no clock, no I/O, no tokens.
 
 A training step takes P groups. At most B = (S + 1) * P groups are *active*: started, and neither abandoned
-nor trained by the learner. Groups start in data order; which of the finished make the next batch is the
-`Choice` of `choice.py`. Under each of them no token is trained more than S steps after the version that
-sampled it; docs/staleness.md has the derivation, and a property test drives all three.
+nor trained by the learner. Groups start in data order. The `Choice` of `choice.py` decides which finished
+groups make the next batch. With each choice, no token is trained more than S steps after the version that
+sampled it. docs/staleness.md has the derivation, and a property test drives all three.
 
-A batch is chosen when the learner first asks for it and stays as it is until it is trained: what
-finishes meanwhile waits for the next one. A step that was undone by a rollback gets the groups it had: they
-are trained, and billed, as that step's.
+A batch is chosen when the learner first asks for it, and does not change until it is trained. Groups that
+finish meanwhile wait for the next one. A step that a rollback undid gets its earlier groups again, which are
+trained and billed as that step's.
 
-A step may be taken without groups: a remedy (docs/remedies.md). Nobody ages by it, since no gradient was
-taken. Where it changes P or S, or goes back to older weights, groups that no step can train any more are
+A step may be taken without groups: a remedy (docs/remedies.md). No group ages by it, because there was no
+gradient. If it changes P or S, or goes back to older weights, groups that no step can train any more are
 given up.
 
 A slot returns exactly once: when its group is abandoned or given up, or when it is trained. A group whose
@@ -26,11 +26,11 @@ from typing import Literal
 from headway_coordinator.scheduler.choice import CHOICES, Group, Order, feasible
 
 Late = Literal["TooOld", "NoStepLeft", "RolledBack"]
-"""Why a group cannot be trained any more, by the names of `AbandonReason`."""
+"""Why a group cannot be trained any more, in the names of `AbandonReason`."""
 
 
 class OutOfOrder(Exception):
-    """An event that the state does not allow: a bug in the caller, never a condition to ride out."""
+    """An event that the state does not allow. It is a bug in the caller, so do not continue after it."""
 
 
 @dataclass
@@ -38,22 +38,26 @@ class Active:
     """A group that holds a slot."""
 
     since: int
-    """Learner's step when it started: no token of it was sampled by an older version. Each step without
-    groups since then is added, so that between it and the learner's step are steps with a gradient alone."""
+    """The learner's step when it started: no older version sampled any of its tokens. Each later step without
+    groups is added, so the difference to the learner's step counts only steps with a gradient.
+    """
     ended: int | None = None
-    """When it finished, in the order of finishing; None while it runs."""
+    """Its number in the order of finishing; None while it runs."""
 
 
 @dataclass
 class BatchScheduler:
-    """Slots and batches of the training groups, known by their position in the seeded data order."""
+    """Slots and batches of the training groups.
+
+    Groups are known by their position in the seeded data order.
+    """
 
     batch_size: int
     """P: groups a step."""
     max_lag: int
-    """S: how many steps older than the learner a trained token may be."""
+    """S: how many steps a trained token may be older than the learner."""
     steps: int
-    """Most steps in all; no group is started that no step can train."""
+    """Most steps in all. A group that no step could train is not started."""
     positions: int
     """Groups the data can yield in all epochs."""
     order: Order = "in_order"
@@ -66,12 +70,12 @@ class BatchScheduler:
     used: int = 0
     """Groups trained."""
     leaving: set[int] = field(default_factory=set)
-    """Positions that were given up while they run: each holds its slot until it has ended."""
+    """Positions given up while they run. Each holds its slot until it has ended."""
     cursor: int = 0
     cut: list[int] | None = None
     """The batch that the learner was given for the next step."""
     undone: dict[int, list[int]] = field(default_factory=dict)
-    """Step -> groups it was made of before a rollback, ascending."""
+    """Step -> the groups that it had before a rollback, ascending."""
     _finished: int = 0
 
     @property
@@ -84,14 +88,15 @@ class BatchScheduler:
         """How many groups may start now."""
         if self.over:
             return 0
-        # Those given up do not count: with `in_order`, groups may wait for an earlier one that is to begin.
+        # Abandoned groups do not count: with `in_order`, groups may wait for an earlier one that is still to
+        # begin.
         batches = min(self.steps - self.step, (self.positions - self.used) // self.batch_size)
         wanted = batches * self.batch_size
         return max(0, min(self.slots, wanted) - len(self.active) - len(self.leaving))
 
     @property
     def total(self) -> int:
-        """Steps there will be, if nothing more is abandoned or changed: the data may end first."""
+        """The expected number of steps, if nothing more is abandoned or changed. The data may end first."""
         return self.step + max(0, min(self.steps - self.step, self.left // self.batch_size))
 
     @property
@@ -112,7 +117,9 @@ class BatchScheduler:
 
     @property
     def over(self) -> bool:
-        """Whether no further batch can be cut but the one that stands: nothing can train what still runs."""
+        """Whether no further batch can be cut except the current one, so nothing can train what still
+        runs.
+        """
         if self.cut is None:
             return self.done
         return self._last(self.step + 1, self.left - len(self.cut))
@@ -127,12 +134,12 @@ class BatchScheduler:
         return position
 
     def finished(self, position: int) -> None:
-        """A running group has its episodes."""
+        """A running group has finished its episodes."""
         self._running(position).ended = self._finished
         self._finished += 1
 
     def abandoned(self, position: int) -> None:
-        """Nothing can be trained on a running group: it leaves the order and returns its slot."""
+        """A running group can train nothing: it leaves the order and returns its slot."""
         if position in self.leaving:
             self.leaving.remove(position)
             self.settled.add(position)
@@ -149,15 +156,15 @@ class BatchScheduler:
         return None if chosen is None or self._out_of_order(chosen) else chosen
 
     def take(self) -> list[int] | None:
-        """The next batch, which stands from now on."""
+        """Cut the next batch, and keep it until it is trained."""
         self.cut = self.batch()
         return self.cut
 
     def accepts(self, step: int, positions: Iterable[int]) -> bool:
         """Whether the learner may report `step` with these groups.
 
-        They are those of the batch it was given, by this process or, where this one has given none, by a
-        predecessor, which saw other groups finish first.
+        They must be those of the batch that this process gave it. If this process gave none, a predecessor
+        did, which saw other groups finish first.
         """
         given = sorted(positions)
         if step != self.step + 1:
@@ -183,13 +190,13 @@ class BatchScheduler:
     def passed(
         self, step: int, batch_size: int, max_lag: int, *, rolled_back: bool = False
     ) -> dict[int, Late]:
-        """The learner took `step` without groups; from here on P and S are these.
+        """The learner took `step` without groups. P and S have these values from now on.
 
-        Returns the groups that are given up by that. Those that had finished are settled; those that run are
-        `leaving`, and to be ended.
+        Returns the groups that are given up because of it. Finished ones are settled. Running ones are
+        `leaving`, and must be ended.
 
         Args:
-            rolled_back: it went back to older weights. What was sampled before is of a policy that is gone.
+            rolled_back: it went back to older weights. The policy that sampled earlier groups is gone.
         """
         if step != self.step + 1 or self.cut is not None:
             raise OutOfOrder(f"step {step} without groups does not follow step {self.step}")
@@ -212,10 +219,10 @@ class BatchScheduler:
         used: int = 0,
         changes: bool = False,
     ) -> dict[int, Late]:
-        """State after a restart: what was trained or abandoned, and what waits in the spool.
+        """Restore the state after a restart: what was trained or abandoned, and what waits in the spool.
 
-        Returns the waiting groups that cannot be trained in time: they are abandoned. A process that keeps to
-        this class leaves none; one that was thought dead may.
+        Returns the waiting groups that cannot be trained in time, which are abandoned. A process that follows
+        this class leaves none. A process that was thought dead may.
 
         Args:
             step: the newest step taken.
@@ -223,8 +230,8 @@ class BatchScheduler:
             finished: `Active.since` of each waiting group, by position: no token of it is older.
             undone: positions of each step with groups that a rollback undid.
             used: groups trained; they are among the settled.
-            changes: whether a step without groups is to be taken anew. Until then every batch is one of
-                `undone`, and what it leaves time for is looked at when it has been taken.
+            changes: whether a step without groups will be taken again. Until then every batch is one of
+                `undone`. Once that step is taken, late groups are looked for.
         """
         self.step = step
         self.settled, self.used = set(settled), used
@@ -243,8 +250,10 @@ class BatchScheduler:
         return step >= self.steps or left < self.batch_size
 
     def _late(self) -> dict[int, Late]:
-        """Groups that would be too old in any batch, or that no batch has room for, the most urgent of the
-        others going first."""
+        """Groups that would be too old in any batch, or that no batch has room for.
+
+        The most urgent groups get their places first.
+        """
         ahead = [step for step in self.undone if step > self.step]
         again = {position for step in ahead for position in self.undone[step]}
         late: dict[int, Late] = {}
@@ -262,8 +271,11 @@ class BatchScheduler:
         return late
 
     def _give_up(self, late: dict[int, Late]) -> dict[int, Late]:
-        """These leave the order. A step that was to be made of them again is made of others, and so is each
-        one after it, whose groups those may be."""
+        """Remove these groups from the order.
+
+        Undone steps with such groups get others, and so does each later one, which may lose its groups to
+        them.
+        """
         for position in late:
             running = self.active.pop(position).ended is None
             (self.leaving if running else self.settled).add(position)
@@ -271,8 +283,11 @@ class BatchScheduler:
         return late
 
     def _unfit(self) -> Iterator[int]:
-        """Undone steps that are not of P groups, or too late for theirs, up to the next step without groups,
-        which may bring another P and S. There are some where a remedy was refused, and is taken now."""
+        """Undone steps that do not have P groups, or come too late for theirs.
+
+        The search ends at the next step without groups, which may change P and S. Such steps exist if a
+        remedy was refused earlier and is taken now.
+        """
         number = self.step + 1
         while (positions := self.undone.get(number)) is not None:
             late = any(self.active[p].since + self.max_lag < number - 1 for p in positions)
@@ -285,8 +300,8 @@ class BatchScheduler:
         self.undone = {step: of for step, of in self.undone.items() if step < first}
 
     def _queue(self) -> list[int]:
-        """Who is trained after whom, where nobody is lost."""
-        if self.order == "in_order":  # what comes before in the data is waited for, started or not
+        """The order of training if no group is lost."""
+        if self.order == "in_order":  # earlier positions of the data are waited for, started or not
             every = range(max(self.active, default=-1) + 1)
             return [p for p in every if p not in self.settled and p not in self.leaving]
         return sorted(self.active, key=lambda position: (self.active[position].since, position))
@@ -299,7 +314,7 @@ class BatchScheduler:
             self.cursor += 1
 
     def _out_of_order(self, chosen: list[int]) -> bool:
-        """After a restart, a position that was running when the process died comes first again."""
+        """After a restart, a position that was running when the process died is among the first again."""
         self._advance()
         return self.order == "in_order" and self.cursor < min(chosen[-1], self.positions)
 
