@@ -14,8 +14,8 @@ OWN_OF_EVALUATION = frozenset({ConditionType.GATE_PASSED, ConditionType.HEALTHY,
 TOLD_MOST = 3
 """A message repeats the words of so many servers."""
 PATIENCE_SECONDS = 30.0
-"""The condition "in sync" is withdrawn only after so many seconds with too few servers that hold verified
-weights. A new coordinator knows no server yet, a name server may forget one, and a look may miss one.
+"""The condition "in sync" is withdrawn only after so many seconds with too few verified servers. A new
+coordinator knows no server yet, a name server may forget one, and a look may miss one.
 """
 GRAVEST_FIRST: Final = (
     Reason.VERIFICATION_FAILED,

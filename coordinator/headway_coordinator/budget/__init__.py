@@ -1,1 +1,1 @@
-"""What a job may still use: worst cases, what is reserved for them, and who waits for some to come free."""
+"""What a job may still use: worst cases, reservations for them, and who waits for free budget."""

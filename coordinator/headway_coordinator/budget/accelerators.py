@@ -1,4 +1,4 @@
-"""What time costs: accelerators that a job holds, until its pods could have ended. Pure."""
+"""The cost of time: the accelerators that a job holds, until its pods could have ended. Pure."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from headway_api.held import Accelerators, Holder, seconds
 from headway_coordinator.budget.worst import Slot
 
 AHEAD_SECONDS: Final = 300
-"""How long accelerators may be held after nothing is left: until the coordinator has looked, the operator has
-heard of it, and the pods have ended with their grace period."""
+"""Accelerators may be held for so long after the budget is used up: until the coordinator has looked, the
+operator has learned of it, and the pods have ended with their grace period.
+"""
 
 
 def worst_case(told: Accelerators | None, counted: Mapping[Holder, float], now: datetime) -> Counter[Slot]:
-    """What accelerators have cost that is not in the ledger, and will before the job's pods could end.
+    """Accelerator usage that is not in the ledger yet, including the time until the job's pods could end.
 
     Args:
-        told: what the operator said last.
-        counted: what the ledger has.
+        told: the operator's last report.
+        counted: usage in the ledger.
     """
     found: Counter[Slot] = Counter()
     if told is None:

@@ -1,7 +1,7 @@
 """Limits, what is spent, and what is reserved: the arithmetic of a budget, without clock, waiting or I/O.
 
-What is spent is what the ledger says, by the prices in force; so it changes where a price is corrected. What
-is reserved is kept in tokens and seconds, and is worth what they may cost by those prices.
+The ledger says what is spent, by the current prices, so a corrected price changes it. Reservations are kept
+in tokens and seconds. They are worth the most that they may cost by those prices.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from headway_coordinator.budget.worst import Amounts, Slot
 from headway_coordinator.ledger.usage import ENDPOINT, EVALUATION, JUDGE
 
 CENTS: Final = Decimal("0.0001")
-"""Money is told to a hundredth of a cent."""
+"""Money is shown to a hundredth of a cent."""
 LOW: Final = Decimal("0.2")
-"""Share of a limit below which little is left."""
+"""Below this share of a limit, little is left."""
 CLASSES: Final[Mapping[str, Collection[UsageClass]]] = {
     "prefill": (UsageClass.PREFILL,),
     "cachedPrefill": (UsageClass.CACHED_PREFILL,),
@@ -34,25 +34,27 @@ CLASSES: Final[Mapping[str, Collection[UsageClass]]] = {
     "endpoint": ENDPOINT,
     "judge": JUDGE,
 }
-"""Field of `spec.budget.tokens` -> classes of the bill that it limits."""
+"""Field of `spec.budget.tokens` -> the bill's classes that it limits."""
 _BY_NAME: Final = {f"tokens.{name}": frozenset(map(str, classes)) for name, classes in CLASSES.items()}
 
 
 class Prices(Protocol):
-    """What a price book says, as far as a budget asks."""
+    """The part of a price book that a budget needs."""
 
     def dearest(self, key: str) -> Decimal | None:
-        """The highest price of a token or second of a key of the bill, from today on; None: it has none."""
+        """The highest price from today on of a token or second of a key of the bill; None: it has no
+        price.
+        """
 
     def spent(self) -> Decimal:
-        """US dollars for all that the ledger has."""
+        """US dollars for everything in the ledger."""
 
     def used(self) -> Mapping[str, Quantity]:
-        """What the ledger has, by class."""
+        """Usage in the ledger, by class."""
 
 
 class NoPrices:
-    """Of a job that no budget bounds."""
+    """The prices of a job without a budget."""
 
     def dearest(self, key: str) -> Decimal | None:
         """None."""
@@ -71,29 +73,29 @@ class Limit:
     """One limit of a budget."""
 
     name: str
-    """As status names it."""
+    """The name in the status."""
     field: str
-    """As the spec does."""
+    """The field in the spec."""
     most: Decimal
     classes: frozenset[str] = frozenset()
-    """Classes of tokens that it limits; none: it limits US dollars."""
+    """Classes of tokens that it limits. If empty, it limits US dollars."""
     granted: bool = False
-    """Whether the namespace's RLBudget sets it, which grants more where it can."""
+    """Whether it is a grant of the namespace's RLBudget, which grants more if it can."""
     refused: Decimal | None = None
-    """Of a limit that is granted: a need that it cannot be raised to."""
+    """For a granted limit: a need that was refused."""
 
     def told(self, much: Decimal) -> Decimal:
-        """An amount of it as it is told: rounded up."""
+        """An amount of it as messages show it: rounded up."""
         return much.to_integral_value(ROUND_CEILING) if self.classes else much.quantize(CENTS, ROUND_CEILING)
 
     def takes(self, slot: Slot) -> bool:
-        """Whether tokens of a slot may count."""
+        """Whether tokens of a slot may count against it."""
         return any(class_of(key) in self.classes for key in slot)
 
 
 @dataclass(frozen=True)
 class Standing:
-    """How far one limit is used up."""
+    """The use of one limit."""
 
     limit: Limit
     spent: Decimal
@@ -101,38 +103,41 @@ class Standing:
 
     @property
     def left(self) -> Decimal:
-        """What is neither spent nor reserved; below 0 where a price was corrected or a limit lowered."""
+        """The part that is neither spent nor reserved.
+
+        It is below 0 after a corrected price or a lowered limit.
+        """
         return self.limit.most - self.spent - self.reserved
 
     @property
     def is_low(self) -> bool:
-        """Whether less than a fifth of it has not been spent."""
+        """Whether less than a fifth of it is unspent."""
         return self.limit.most - self.spent < LOW * self.limit.most
 
 
 @dataclass(frozen=True)
 class Lack:
-    """A limit that something does not fit."""
+    """A limit that is too small for something."""
 
     limit: Limit
     needed: Decimal
-    """The least limit that it would fit."""
+    """The smallest limit that would be enough."""
 
     @property
     def lasts(self) -> bool:
-        """Whether a person has to raise it: it is the spec's, or the namespace has no more to grant."""
+        """Whether a person has to raise it: it is the spec's, or the namespace can grant no more."""
         refused = self.limit.refused
         return not self.limit.granted or (refused is not None and self.limit.told(self.needed) >= refused)
 
 
 @dataclass(frozen=True)
 class Want:
-    """What a job asks of a limit that its namespace grants."""
+    """A job's request to raise a limit that its namespace grants."""
 
     needed: Decimal | None
-    """The least with which it goes on; None: it goes on."""
+    """The least with which the job can go on; None: it goes on anyway."""
     wished: Decimal
-    """What it would use if it had it."""
+    """The amount that it would like to have."""
 
 
 def limits_of(spec: BudgetSpec | None) -> tuple[Limit, ...]:
@@ -142,7 +147,7 @@ def limits_of(spec: BudgetSpec | None) -> tuple[Limit, ...]:
 
 
 def _classes(name: str) -> frozenset[str]:
-    """What a limit bounds, by its name; none: US dollars.
+    """What a limit bounds, by its name; empty: US dollars.
 
     Raises:
         KeyError: no such limit is known.
@@ -151,10 +156,10 @@ def _classes(name: str) -> frozenset[str]:
 
 
 def granted(grant: Grant | None) -> tuple[Limit, ...]:
-    """What the namespace's RLBudget lets the job use, as limits beside those of its spec.
+    """The grant of the namespace's RLBudget as limits, beside those of the job's spec.
 
     Raises:
-        ValueError: a part is of a class, or has an amount, that this version does not know.
+        ValueError: this version does not know a part's class or amount.
     """
     return tuple(_granted(part) for part in (grant.parts if grant is not None else ()))
 
@@ -173,7 +178,7 @@ def _granted(part: Part) -> Limit:
 
 
 class Account:
-    """What is reserved of one job's budget, by whoever it is for."""
+    """The reservations of one job's budget, by name of whoever holds them."""
 
     def __init__(self, prices: Prices, limits: Sequence[Limit] = ()) -> None:
         self.limits = tuple(limits)
@@ -182,7 +187,7 @@ class Account:
         self._total: Counter[Slot] = Counter()
 
     def reserve(self, whose: str, amounts: Amounts) -> None:
-        """Reserve amounts, in place of those that were reserved under the same name; none: release them."""
+        """Reserve amounts, replacing those under the same name. None releases them."""
         self._total.subtract(self._reserved.pop(whose, {}))
         kept = {slot: much for slot, much in amounts.items() if much}
         if kept:
@@ -191,7 +196,7 @@ class Account:
         self._total = +self._total
 
     def lacks(self, more: Amounts) -> list[Lack]:
-        """The limits that `more` does not fit beside what is spent and reserved; none: it fits."""
+        """The limits that are too small for `more` beside what is spent and reserved. Empty: it fits."""
         found = []
         for limit, (spent, reserved) in self._each():
             needed = spent + reserved + self.worth(limit, more)
@@ -200,15 +205,15 @@ class Account:
         return found
 
     def want(self, standing: Standing, waiting: Sequence[Amounts]) -> Want | None:
-        """What to ask of a limit that is granted; None: the job has enough for now.
+        """The request to raise a granted limit; None: the job has enough for now.
 
-        It wishes for what waits, and for half as much again as runs: so the next group rarely has to wait.
+        It wishes for what waits, and for half as much again as runs. So the next group rarely has to wait.
 
         Args:
-            waiting: worst cases of what does not fit yet; the first is asked for.
+            waiting: worst cases of what does not fit yet; the first is the most urgent.
         """
         limit, now = standing.limit, standing.spent + standing.reserved
-        # What it uses already comes first: without that it stops, whatever waits.
+        # The job's current use comes first. Without it the job stops, whatever waits.
         needed = now + (self.worth(limit, waiting[0]) if waiting and now <= limit.most else 0)
         ahead = now + standing.reserved / 2
         if max(needed, ahead) <= limit.most:
@@ -219,11 +224,11 @@ class Account:
         return Want(lacks, max(needed, min([wished, *own])))
 
     def standings(self) -> list[Standing]:
-        """How far each limit is used up."""
+        """The use of each limit."""
         return [Standing(limit, *amounts) for limit, amounts in self._each()]
 
     def unpriced(self) -> list[str]:
-        """Classes that are used or reserved, which the limit in US dollars does not bound."""
+        """Classes in use or reserved that the limit in US dollars does not bound."""
         if all(limit.classes for limit in self.limits):
             return []
         used = {name for name, quantity in self._prices.used().items() if quantity}
@@ -231,7 +236,7 @@ class Account:
         return sorted({class_of(key) for key in keys if self._prices.dearest(key) is None})
 
     def worth(self, limit: Limit, amounts: Amounts) -> Decimal:
-        """What amounts may use of a limit."""
+        """The part of a limit that amounts may use."""
         with localcontext(EXACT):
             if limit.classes:
                 return sum((Decimal(much) for slot, much in amounts.items() if limit.takes(slot)), Decimal(0))

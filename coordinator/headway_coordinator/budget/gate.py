@@ -2,14 +2,14 @@
 
     a group begins    once all that it may cost is reserved: every attempt, and its share of training
     an episode ends   what it has not used is free again
-    a question        to a judge or an endpoint is reserved before it is asked: how many follow is not known
-    a group ends      once the ledger has it; what a step will train of it stays reserved until then
+    a question        to a judge or an endpoint is reserved before it is asked: their number is unknown before
+    a group ends      once the ledger has it; what a step will train of it stays reserved until that step
     exhausted         nothing runs, and nothing that waits fits; or more is spent and reserved than there is,
-                      since time has passed, a price was corrected, or the budget was lowered. Where the
-                      namespace may grant more, it waits for that, or for its refusal
-    drained           where `onExhausted` is Drain, and the first of these is so: what waits is given up
+                      because time has passed, a price was corrected, or the budget was lowered. If the
+                      namespace may grant more, the job first waits for the grant or its refusal
+    drained           if `onExhausted` is Drain, and nothing runs or fits: what waits is given up
 
-What a process that ends had reserved needs no record: its running episodes are billed for nothing.
+The reservations of a process that ends need no record, because its running episodes are not billed.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ from headway_coordinator.episode import Task
 SPENT: Final = Abandoned(reason="BudgetExhausted", message="what it may cost does not fit spec.budget")
 UNGROUPED: Final = "ungrouped/"
 TIME: Final = "time"
-"""For what time will cost, in the account."""
+"""The account's name for what time will cost."""
 _log = logging.getLogger(__name__)
 
 
 class Planned(Protocol):
-    """What is asked of a group's plan."""
+    """The part of a group's plan that a budget needs."""
 
     @property
     def group_id(self) -> str: ...
@@ -70,48 +70,48 @@ class _Wait:
 
     amounts: Amounts
     admit: Callable[[], None]
-    """Reserves it."""
+    """Reserves its amounts."""
     turn: asyncio.Future[None]
 
 
 @dataclass(eq=False)
 class GroupReservation:
-    """What is reserved for one group."""
+    """The reservation of one group."""
 
     budget: Budget
     bill: Bill
     limits: Limits
     sampled: int
-    """Most tokens that an attempt samples."""
+    """The most tokens that an attempt samples."""
     key: str
     stop: CancelToken
     open: int
-    """Episodes that have not ended for good."""
+    """Episodes that may still have an attempt."""
     admitted: bool = False
     blocked: int = 0
-    """Questions that wait."""
+    """Questions that wait for budget."""
     left: dict[int, int] = field(default_factory=dict)
-    """Index of each open episode -> attempts that it has left."""
+    """Index of each open episode -> its remaining attempts."""
     judging: Counter[Slot] = field(default_factory=Counter)
-    """What it takes to reward it as a whole."""
+    """The worst case of rewarding it as a whole."""
     ended: Counter[Slot] = field(default_factory=Counter)
-    """What the attempts that have ended may be billed for."""
+    """What the ended attempts may be billed for."""
     asked: Counter[Slot] = field(default_factory=Counter)
-    """Questions to judges and endpoints that were asked, and most of what those may cost that are."""
+    """Cost of questions that were asked of judges and endpoints, with the worst case of those in flight."""
 
     @property
     def runs(self) -> bool:
-        """Whether something of it goes on, and will free what it does not use."""
+        """Whether a part of it runs, which will free what it does not use."""
         return self.admitted and max(1, self.open) > self.blocked
 
     def held(self) -> Amounts:
-        """All that is reserved for it."""
+        """Everything that is reserved for it."""
         ahead = (worst.of_attempts(self.limits, self.bill, self.sampled, n) for n in self.left.values())
         return worst.total([self.ended, self.asked, self.judging, *ahead])
 
     @asynccontextmanager
     async def reserved(self, most: Amounts) -> AsyncIterator[Used]:
-        """As `Spending` says."""
+        """As in `Spending`."""
         told: Counter[Slot] = Counter()
         await self.budget.ask(self, most)
         try:
@@ -124,8 +124,10 @@ class GroupReservation:
     def watched(
         self, episode: Callable[[Task], Awaitable[EpisodeRecord]], settled: Container[str] = ()
     ) -> Callable[[Task], Awaitable[EpisodeRecord]]:
-        """What lives the group's episodes, and frees what each has not used. One whose id is in `settled`
-        is not tried again."""
+        """Runs the group's episodes, and frees what each has not used.
+
+        An episode whose id is in `settled` is not tried again.
+        """
 
         async def run(task: Task) -> EpisodeRecord:
             record = await episode(task)
@@ -145,7 +147,7 @@ class GroupReservation:
 
 
 class Budget:
-    """The budget of one job. All of its state is changed on the event loop only."""
+    """The budget of one job. All of its state changes on the event loop only."""
 
     def __init__(
         self,
@@ -155,34 +157,35 @@ class Budget:
         *,
         opened: bool = True,
     ) -> None:
-        """
+        """Begin with the spec's budget.
+
         Args:
-            moved: told when the budget is exhausted, when it is so no more, and when it asks for more.
+            moved: called when the budget becomes exhausted, when it no longer is, and when it asks for more.
             opened: whether groups may begin before `open` is called.
         """
         self.spec = spec
         self.grant: Grant | None = None
-        """What the namespace lets the job use; None: nothing bounds it."""
+        """The namespace's grant for the job; None: it has no bound."""
         self.closed = False
-        """Nothing begins any more: what is spent and reserved is the last word."""
+        """Whether nothing begins any more, so that what is spent and reserved is final."""
         self._last: list[Lack] = []
-        """What it lacked when it was closed."""
+        """The lacking limits when it was closed."""
         self._refused: Mapping[str, Decimal] = {}
-        """Limits that are granted -> the least need of them that was refused since a grant grew last."""
+        """Granted limits -> the smallest need that was refused since a grant last grew."""
         self._opened = opened
         self._wants: dict[str, Want] = {}
         self.account = Account(prices, limits_of(spec))
         self.busy: Callable[[], bool] = lambda: False
-        """Whether something may come free though no group runs: the learner may take a step."""
+        """Whether budget may become free although no group runs, because the learner may take a step."""
         self.drain: Callable[[], None] | None = None
-        """Has the job end with what there is, and refuses what waits; None while it cannot."""
+        """Ends the job with the finished groups, and refuses what waits; None if that is impossible."""
         self.exhausted_at: datetime | None = None
         self._moved = moved
         self._queue: list[_Wait] = []
         self._groups: set[GroupReservation] = set()
         self._ungrouped = 0
         self._asking: set[str] = set()
-        """Questions that belong to no group, and are being answered."""
+        """Questions in flight that belong to no group."""
 
     @property
     def bounded(self) -> bool:
@@ -191,12 +194,12 @@ class Budget:
 
     @property
     def wants(self) -> Mapping[str, Want]:
-        """Name of each limit that is granted -> what the job asks of it, where it has not enough."""
+        """Name of each granted limit that is too small -> the job's request."""
         return self._wants
 
     @property
     def awaits_grant(self) -> bool:
-        """Whether it needs more of the namespace, which has not said that it cannot give that."""
+        """Whether the job needs a larger grant, and the namespace has not refused it."""
         return any(
             (want := self._wants.get(limit.name)) is not None
             and want.needed is not None
@@ -210,7 +213,7 @@ class Budget:
         return len(self._queue)
 
     def lacks(self) -> list[Lack]:
-        """The limits that nothing more fits, with the least that would do; none where the job goes on."""
+        """The limits that are exhausted, with the smallest that would be enough. Empty if the job goes on."""
         if self.closed:
             return self._last
         if self.exhausted_at is None:
@@ -219,7 +222,7 @@ class Budget:
         return over or (self.account.lacks(self._follows()) if self._queue else [])
 
     def least(self, limits: Limits, bill: Bill, size: int, sampled: int) -> list[Lack]:
-        """The limits that one group alone does not fit, whatever was spent."""
+        """The limits that are too small for one group alone, whatever was spent."""
         one = worst.of_attempts(limits, bill, sampled, limits.retries + 1)
         alone = worst.total([worst.of_judging(limits, bill), *[one] * size])
         own = (limit for limit in self.account.limits if not limit.granted)
@@ -227,17 +230,17 @@ class Budget:
         return [Lack(limit, most) for limit, most in needed if most > limit.most]
 
     def set(self, spec: BudgetSpec | None) -> None:
-        """The spec may say another budget."""
+        """Apply the spec's budget, which may have changed."""
         if spec != self.spec:
             self.spec = spec
             logs.event(_log, "budget-changed", budget=None if spec is None else spec.as_object())
             self._bound()
 
     def set_grant(self, grant: Grant | None) -> None:
-        """The namespace may grant another part of its budget.
+        """Apply the namespace's grant, which may have changed.
 
         Raises:
-            ValueError: it is none that this version can read.
+            ValueError: this version cannot read it.
         """
         if grant != self.grant:
             self._refused = _refusals(self._refused, granted(self.grant), granted(grant))
@@ -251,30 +254,38 @@ class Budget:
         self.look()
 
     def open(self) -> None:
-        """Let groups begin: it is known by now whether the namespace bounds the job, and `closed` of a
-        predecessor is no longer in the status."""
+        """Let groups begin.
+
+        By now it is known whether the namespace bounds the job, and the status no longer has a predecessor's
+        `closed`.
+        """
         if not self._opened and not self.closed:
             self._opened = True
             self.look()
 
     def close(self) -> None:
-        """Let nothing begin any more: the process ends. Call it before what waits is cancelled: whether the
-        budget is exhausted, and what it lacks, stays as it is now."""
+        """Let nothing begin any more, because the process ends.
+
+        Call it before what waits is cancelled. Then whether the budget is exhausted, and what it lacks, stay
+        as they are now.
+        """
         if not self.closed:
             self._last = self.lacks()
             self.closed, self._opened = True, False
 
     def reserve_time(self, amounts: Amounts) -> None:
-        """What time costs that is not in the ledger yet, and will cost before the job's pods could end."""
+        """Reserve the cost of time that is not in the ledger yet, or comes before the job's pods could
+        end.
+        """
         self.account.reserve(TIME, amounts)
         self.look()
 
     def awaits_step(self, group: GroupRecord) -> None:
-        """A group is finished, and a step may train it."""
+        """A group is finished, and waits for a step that may train it."""
         self.account.reserve(_train(group.group_id), worst.to_train(group))
 
     def settled(self, group_id: str) -> None:
-        """A step has trained a finished group, or none will."""
+        """A step has trained a finished group, or no step will."""
         self.account.reserve(_train(group_id), {})
         self.look()
 
@@ -282,7 +293,7 @@ class Budget:
     async def group(
         self, plan: Planned, bill: Bill, limits: Limits, sampled: int
     ) -> AsyncIterator[GroupReservation]:
-        """Hold a group's worst case in the block, which begins once that fits, or once `plan` is stopped.
+        """Hold a group's worst case during the block, which begins once that fits or `plan` is stopped.
 
         Args:
             sampled: most tokens that an attempt samples.
@@ -306,15 +317,17 @@ class Budget:
             self.look()
 
     def refuse(self) -> None:
-        """Have what waits end, with its group: nothing more is to begin."""
+        """Refuse what waits, and end its group, because nothing more may begin."""
         for group in [*self._groups]:
             if not group.admitted or group.blocked:
                 group.stop.now(SPENT)
 
     @asynccontextmanager
     async def reserved(self, most: Amounts) -> AsyncIterator[Used]:
-        """As `Spending` says, of a question that belongs to no group. What it used stays reserved until
-        `ungrouped_billed`."""
+        """As in `Spending`, for a question that belongs to no group.
+
+        Its usage stays reserved until `ungrouped_billed`.
+        """
         self._ungrouped += 1
         whose, used = f"{UNGROUPED}{self._ungrouped}", Counter[Slot]()
 
@@ -325,13 +338,13 @@ class Budget:
         try:
             await self._take(most, admit)
             yield used.update
-        finally:  # it may have been cancelled when it was just let in
+        finally:  # it may be cancelled just after it was let in
             self._asking.discard(whose)
             self.account.reserve(whose, used)
             self.look()
 
     def ungrouped_billed(self) -> None:
-        """The ledger has all questions that belong to no group."""
+        """The ledger now has all questions that belong to no group."""
         for number in range(1, self._ungrouped + 1):
             self.account.reserve(f"{UNGROUPED}{number}", {})
         self.look()
@@ -341,7 +354,7 @@ class Budget:
         self.account.reserve(group.key, group.held())
 
     async def ask(self, group: GroupReservation, most: Amounts) -> None:
-        """Return once a question of a group that runs fits."""
+        """Return once a question of a running group fits."""
         fits = False
 
         def admit() -> None:
@@ -355,12 +368,12 @@ class Budget:
         try:
             await self._take(most, admit)
         except asyncio.CancelledError:
-            if not fits:  # else the group's end frees it
+            if not fits:  # otherwise the group's end frees it
                 group.blocked -= 1
             raise
 
     def changed(self, group: GroupReservation) -> None:
-        """What is reserved for a group has changed."""
+        """The reservation of a group has changed."""
         if group in self._groups:
             self.account.reserve(group.key, group.held())
             self.look()
@@ -377,12 +390,15 @@ class Budget:
                 self.look()
 
     def look(self) -> None:
-        """Let in what fits by now, in the order of asking; else see whether the job can go on at all."""
+        """Let in what fits by now, in the order of requests.
+
+        If nothing does, check whether the job can go on.
+        """
         if not self._opened:
             return
         refused: set[frozenset[tuple[Slot, int]]] = set()
         for wait in [*self._queue]:
-            alike = frozenset(wait.amounts.items())  # most are: groups of one purpose
+            alike = frozenset(wait.amounts.items())  # most amounts are equal: groups of one purpose
             if alike in refused:
                 continue
             if self.account.lacks(wait.amounts):
@@ -415,7 +431,7 @@ class Budget:
         return any(lack.lasts for lack in self.account.lacks(amounts))
 
     def _ask(self) -> None:
-        """See what to ask the namespace for."""
+        """Update the requests to the namespace."""
         wants: dict[str, Want] = {}
         if any(limit.granted for limit in self.account.limits):
             waiting = sorted(self._could_begin(), key=self._of_grants)
@@ -429,17 +445,20 @@ class Budget:
             self._moved()
 
     def _follows(self) -> Amounts:
-        """What begins next: the first that waits; or where the namespace is asked, the least not refused."""
+        """The amounts that begin next: the first that waits.
+
+        With a grant, those with the smallest need not yet refused.
+        """
         return min(self._could_begin(), key=self._of_grants, default=self._queue[0].amounts)
 
     def _of_grants(self, amounts: Amounts) -> tuple[bool, list[Decimal]]:
-        """Orders what waits for the namespace."""
+        """The order in which waiting amounts are requested from the namespace."""
         worth = [self.account.worth(limit, amounts) for limit in self.account.limits if limit.granted]
         return self._lacks_for_good(amounts), worth
 
     def _could_begin(self) -> list[Amounts]:
-        """What waits and fits every limit of the spec, in order."""
-        fits: dict[frozenset[tuple[Slot, int]], bool] = {}  # most are alike
+        """Waiting amounts that fit every limit of the spec, in order."""
+        fits: dict[frozenset[tuple[Slot, int]], bool] = {}  # most amounts are equal
         found = []
         for wait in self._queue:
             alike = frozenset(wait.amounts.items())
@@ -452,8 +471,11 @@ class Budget:
 def _refusals(
     before: Mapping[str, Decimal], was: Sequence[Limit], now: Sequence[Limit]
 ) -> dict[str, Decimal]:
-    """What is known to be refused: the operator tells of one need at a time. A grant that grew may do for
-    what was refused before."""
+    """The needs that are known to be refused.
+
+    The operator reports one need at a time. A grant that grew may be enough for needs that were refused
+    before.
+    """
     had = {limit.name: limit.most for limit in was}
     grew = any(limit.most > had.get(limit.name, limit.most) for limit in now)
     known = {} if grew else {limit.name: before[limit.name] for limit in now if limit.name in before}
@@ -466,7 +488,7 @@ def _needs(wants: Mapping[str, Want]) -> dict[str, Decimal | None]:
 
 
 def unbounded() -> Budget:
-    """The budget of a job that has none."""
+    """The budget of a job without limits."""
     return Budget(None, NoPrices())
 
 

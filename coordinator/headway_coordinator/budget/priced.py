@@ -1,4 +1,7 @@
-"""What a budget asks of price book and ledger. Read at every look, so it is kept until either changes."""
+"""A budget's queries of price book and ledger.
+
+Every look reads them, so they are cached until either changes.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +20,12 @@ def today() -> date:
 
 
 class Priced:
-    """Prices as `Account` asks for them: of one job."""
+    """One job's prices in the form for `Account`."""
 
     def __init__(
         self, ledger: Ledger, book: Callable[[], PriceBook], day: Callable[[], date] = today
     ) -> None:
-        """`book`: the one in force, for the job's model. `day`: the day now, UTC."""
+        """`book`: returns the current one, for the job's model. `day`: returns the current day, UTC."""
         self._ledger = ledger
         self._book = book
         self._day = day
@@ -33,7 +36,7 @@ class Priced:
         self._of: tuple[date, PriceBook] | None = None
 
     def dearest(self, key: str) -> Decimal | None:
-        """The highest price of a token or second from today on: what is reserved may be used later."""
+        """The highest price of a token or second from today on, because reservations may be used later."""
         now = self._day(), self._book()
         if self._of is None or self._of[0] != now[0] or self._of[1] is not now[1]:
             self._of, self._dearest = now, {}
@@ -45,12 +48,12 @@ class Priced:
         return self._dearest[key]
 
     def spent(self) -> Decimal:
-        """US dollars for all that the ledger has."""
+        """US dollars for everything in the ledger."""
         self._look()
         return self._spent
 
     def used(self) -> Mapping[str, Quantity]:
-        """What the ledger has, by key of the bill."""
+        """Usage in the ledger, by key of the bill."""
         self._look()
         return self._used
 

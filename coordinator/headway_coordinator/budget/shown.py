@@ -1,4 +1,4 @@
-"""A budget as status, conditions, metrics and errors tell it."""
+"""A budget in status, conditions, metrics and errors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def amount(limit: Limit, much: Decimal) -> str:
 
 
 def status(budget: Budget) -> st.Budget | None:
-    """As status shows it; None where there is none."""
+    """The budget as status shows it; None if there is none."""
     if not budget.bounded:
         return None
     needed = {lack.limit.name: lack.needed for lack in budget.lacks() if not lack.limit.granted}
@@ -57,7 +57,7 @@ def _limit(standing: Standing, needed: Decimal | None, wished: Decimal | None) -
 
 
 def conditions(budget: Budget) -> list[Condition]:
-    """Whether little is left, and whether nothing more fits; none where there is no budget."""
+    """Whether little is left, and whether the budget is exhausted. Empty if there is no budget."""
     if not budget.bounded:
         return []
     found = [] if budget.spec is None else [_low(budget)]
@@ -69,7 +69,7 @@ def conditions(budget: Budget) -> list[Condition]:
 
 
 def _waits(budget: Budget) -> str:
-    """What a job waits for that needs more of its namespace's budget."""
+    """What a job waits for if it needs more of its namespace's budget."""
     limits = (limit for limit in budget.account.limits if limit.granted)
     needs = ((limit, want.needed) for limit in limits if (want := budget.wants.get(limit.name)) is not None)
     told = [f"{amount(limit, needed)} of {limit.field}" for limit, needed in needs if needed is not None]
@@ -77,7 +77,10 @@ def _waits(budget: Budget) -> str:
 
 
 def _low(budget: Budget) -> Condition:
-    """Whether little of a limit of the spec is left; a part that is granted grows with the need."""
+    """Whether little of a limit of the spec is left.
+
+    Granted limits are left out, because they grow with the need.
+    """
     own = [standing for standing in budget.account.standings() if not standing.limit.granted]
     text = "; ".join(f"less than a fifth of {each.limit.field} is left" for each in own if each.is_low)
     if text:
@@ -87,7 +90,7 @@ def _low(budget: Budget) -> Condition:
 
 
 def words(lacks: Sequence[Lack]) -> str:
-    """What to write for a job whose budget is exhausted."""
+    """What to change in a job whose budget is exhausted."""
     return "; ".join(map(_words, lacks)) or "nothing more fits spec.budget"
 
 
@@ -102,14 +105,14 @@ def _words(lack: Lack) -> str:
 
 
 def exhausted(budget: Budget) -> JobError:
-    """Why a job fails whose budget is exhausted."""
+    """The error of a job whose budget is exhausted."""
     lacks = budget.lacks()
     field = lacks[0].limit.field if lacks else "spec.budget"
     return JobError(EXHAUSTED, words(lacks), field=field)
 
 
 def too_small(lacks: Sequence[Lack], what: str) -> JobError:
-    """Why a job is refused whose budget could never do. `what`: what does not fit."""
+    """The error of a job whose budget can never be enough. `what`: what does not fit."""
     one = lacks[0]
     least = amount(one.limit, one.needed)
     said = f"{what} may use up to {least}, and {one.limit.field} is {amount(one.limit, one.limit.most)}"
@@ -119,7 +122,7 @@ def too_small(lacks: Sequence[Lack], what: str) -> JobError:
 
 
 def samples(budget: Budget) -> Iterator[Sample]:
-    """As Prometheus is shown it."""
+    """The budget for Prometheus."""
     for standing in budget.account.standings():
         if standing.limit.granted:  # the operator shows the RLBudget
             continue

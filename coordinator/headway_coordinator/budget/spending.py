@@ -1,4 +1,4 @@
-"""What is asked before a question that costs something: to a judge, or to an endpoint outside the job."""
+"""Reservations before questions that cost something: to a judge, or to an endpoint outside the job."""
 
 from __future__ import annotations
 
@@ -9,22 +9,24 @@ from typing import Final, Protocol
 from headway_coordinator.budget.worst import Amounts
 
 Used = Callable[[Amounts], None]
-"""Told what a question has used of what was reserved for it."""
+"""Called with the part of its reservation that a question has used."""
 
 
 class Spending(Protocol):
-    """Whatever reserves what questions may cost."""
+    """Reserves the possible cost of questions."""
 
     def reserved(self, most: Amounts) -> AbstractAsyncContextManager[Used]:
-        """Hold `most` in the block, which begins once that fits. What the block tells stays, the rest is
-        free."""
+        """Hold `most` during the block, which begins once it fits.
+
+        What the block reports as used stays; the rest is freed.
+        """
 
 
 class Unbounded:
-    """Reserves nothing: of what no budget bounds."""
+    """Reserves nothing, for jobs without a budget."""
 
     def reserved(self, most: Amounts) -> AbstractAsyncContextManager[Used]:
-        """As `Spending` says."""
+        """As in `Spending`."""
         return nullcontext(lambda used: None)
 
 

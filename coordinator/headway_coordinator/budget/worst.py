@@ -1,8 +1,8 @@
-"""The most that episodes may be billed for: pure functions of limits, and of what an episode has used.
+"""The most that episodes may be billed for: pure functions of limits and of what an episode has used.
 
-Amounts are by slot. A slot names the classes of the bill under one of which each of its tokens will stand.
-Nobody knows whether a prompt will be cached, or its group given up, before that has happened. So a slot costs
-what its dearest class does.
+Amounts are by slot. A slot names the bill's classes, and each of its tokens will be billed under one of them.
+Whether a prompt is cached, or its group given up, is only known afterwards. So a slot costs what its most
+expensive class costs.
 """
 
 from __future__ import annotations
@@ -22,28 +22,29 @@ Slot = tuple[str, ...]
 Amounts = Mapping[Slot, int]
 """Tokens, or seconds rounded up."""
 CONTEXTS: Final = 32
-"""Whole contexts that an episode of an agent with a loop of its own may use under a budget, over all its
-turns: the spec does not limit them."""
+"""Under a budget, an episode of an agent with its own loop may use so many whole contexts over all its turns.
+The spec does not limit them.
+"""
 TEMPLATE_TOKENS: Final = 256
-"""Most tokens that a chat template is taken to add to a message, and to a conversation."""
+"""The most tokens that a chat template is assumed to add to a message, and to a conversation."""
 TRAIN: Final = UsageClass.TRAIN.value
 SANDBOX: Final = UsageClass.SANDBOX_SECONDS.value
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What bounds an attempt at an episode of a job."""
+    """The bounds of an attempt at a job's episode."""
 
     context_length: int
     """Most tokens of a turn, prompt and answer together."""
     turns: int | None
-    """Most turns; None of an agent with a loop of its own."""
+    """Most turns; None for an agent with its own loop."""
     sandbox_seconds: int
     """Longest life of a sandbox in use."""
     retries: int
     """Attempts after the first."""
     judging_seconds: int = 0
-    """Longest that sandboxes may be in use in which the environment rewards a group as a whole."""
+    """The longest use of sandboxes in which the environment rewards a group as a whole."""
 
     @property
     def tokens(self) -> int:
@@ -51,45 +52,45 @@ class Limits:
         return self.context_length * (CONTEXTS if self.turns is None else self.turns)
 
     def sampled(self, max_tokens: int, episode_tokens: int | None) -> int:
-        """Most tokens that an attempt samples.
+        """The most tokens that an attempt samples.
 
         Args:
             max_tokens: of one turn.
-            episode_tokens: of one episode, where that is limited.
+            episode_tokens: of one episode, if that is limited.
         """
         most = self.tokens if self.turns is None else min(self.tokens, self.turns * max_tokens)
         return most if episode_tokens is None else min(most, episode_tokens)
 
 
 NO_LIMITS: Final = Limits(0, 0, 0, 0)
-"""Of a job without a budget, where nobody asks."""
+"""For a job without a budget, whose limits nobody reads."""
 
 
 @dataclass(frozen=True)
 class Bill:
-    """Under which classes the episodes of a group are billed."""
+    """The bill's classes for the episodes of a group."""
 
     purpose: Purpose
     sampled_by: SampledBy = "servers"
     model: str | None = None
-    """Whose prices hold; None: the job's own."""
+    """The model whose prices apply; None: the job's own."""
 
     @property
     def classes(self) -> tuple[str, str, str]:
-        """Of prompts, of prompts found in a cache, and of what is sampled."""
+        """The classes of prompts, of cached prompts, and of sampled tokens."""
         prompt, cached, sampled = classes_of(self.purpose)
         return of(prompt, self.model), of(cached, self.model), of(sampled, self.model)
 
     @property
     def discarded(self) -> str:
-        """Of what was sampled for nothing."""
+        """The class of tokens that were sampled for nothing."""
         return of(UsageClass.DISCARDED, self.model)
 
 
 def of_attempts(limits: Limits, bill: Bill, sampled: int, attempts: int) -> Counter[Slot]:
-    """What so many attempts at one episode may be billed for, its share of training included.
+    """The most that so many attempts at one episode may be billed for, including their share of training.
 
-    What judges and endpoints are asked is not in it: that is reserved before each question.
+    Questions to judges and endpoints are left out, because each is reserved before it is asked.
 
     Args:
         sampled: most tokens that an attempt samples.
@@ -111,7 +112,7 @@ def of_attempts(limits: Limits, bill: Bill, sampled: int, attempts: int) -> Coun
 
 
 def of_judging(limits: Limits, bill: Bill) -> Counter[Slot]:
-    """What it may take to reward a group as a whole, beside what judges are asked."""
+    """The most that rewarding a group as a whole may use, without questions to judges."""
     found: Counter[Slot] = Counter()
     if bill.purpose in (Purpose.TRAIN, Purpose.PREFLIGHT):
         found[(SANDBOX,)] = limits.judging_seconds
@@ -119,8 +120,10 @@ def of_judging(limits: Limits, bill: Bill) -> Counter[Slot]:
 
 
 def of_ended(record: EpisodeRecord, bill: Bill) -> Counter[Slot]:
-    """What an attempt that has ended may be billed for, whatever becomes of its group; without its questions
-    to judges, and without what an endpoint sampled."""
+    """The most that an ended attempt may be billed for, whatever happens to its group.
+
+    Its questions to judges, and tokens that an endpoint sampled, are left out.
+    """
     found: Counter[Slot] = Counter()
     lost = record.outcome is Outcome.INFRA_ERROR
     if not lost:
@@ -142,14 +145,14 @@ def of_ended(record: EpisodeRecord, bill: Bill) -> Counter[Slot]:
 
 
 def to_train(group: GroupRecord) -> Counter[Slot]:
-    """What a finished group may yet be billed for: the tokens of the step that takes it."""
+    """The most that a finished group may still be billed for: the tokens of the step that takes it."""
     found: Counter[Slot] = Counter()
     found[(TRAIN,)] = _rows(group.scored)
     return +found
 
 
 def of_judgements(found: Iterable[Judgement]) -> Counter[Slot]:
-    """What questions to judges have cost."""
+    """The cost of questions to judges."""
     told: Counter[Slot] = Counter()
     for each in found:
         told[(of(UsageClass.JUDGE_PROMPT, each.model),)] += each.prompt_tokens
@@ -166,5 +169,5 @@ def total(parts: Iterable[Amounts]) -> Counter[Slot]:
 
 
 def _rows(episodes: Sequence[EpisodeRecord]) -> int:
-    """Tokens that a step trains on at most: every row, context and action."""
+    """The most tokens that a step trains on: every row, with context and action."""
     return sum(len(row.tokens) for episode in episodes for row in episode.rows)

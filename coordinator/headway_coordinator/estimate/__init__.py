@@ -1,1 +1,1 @@
-"""What the whole job will use and cost, as far as is known: made, kept and shown."""
+"""The estimate of the whole job's usage and cost: made, stored and shown."""

@@ -1,7 +1,7 @@
-"""What a whole evaluation will use and cost, as far as is known by now.
+"""Estimates what a whole evaluation will use and cost.
 
 data        from rows, prompts and limits, once a sandbox has shown how an episode begins
-running     from what is spent and the episodes played so far, once a candidate has played two rows
+running     from the usage and the episodes so far, once a candidate has played two rows
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from headway_coordinator.ledger.segments import Ledger
 
 @dataclass(frozen=True)
 class Progress:
-    """How far an evaluation has come: of one moment."""
+    """The progress of an evaluation at one moment."""
 
     done: tuple[int, ...]
-    """Groups of each part."""
+    """Finished groups of each part."""
     left: tuple[int, ...]
-    """The same; none of a candidate that has failed."""
+    """Groups left of each part; none for a candidate that has failed."""
     spent: Spent
 
 
@@ -61,14 +61,14 @@ def done_of(
     state: EvalState,
     billed: Collection[str] = (),
 ) -> list[int]:
-    """Groups of each part that are done.
+    """The number of finished groups of each part.
 
     Args:
         parts: the job's.
         numbers: of each part, the number of its stretch.
         starts: first position of each stretch.
         state: how far each candidate has come.
-        billed: ids of groups that are done too, and that no candidate in `state` has.
+        billed: ids of further finished groups that no candidate in `state` has.
     """
     names = {part.candidate for part in parts}
     known = [(name, position) for name in names for position in state.candidates[name].tries]
@@ -78,7 +78,7 @@ def done_of(
 
 
 class EvalEstimates(Estimates[None]):
-    """Of one evaluation. `look` runs in a thread; the rest on the event loop."""
+    """The estimates of one evaluation. `look` runs in a thread; the rest on the event loop."""
 
     def __init__(
         self,
@@ -89,12 +89,12 @@ class EvalEstimates(Estimates[None]):
         tariff: Callable[[], Tariff],
         told: st.Estimate | None,
     ) -> None:
-        """`tariff`: the job's prices, as they are now. `told`: what a predecessor's status said."""
+        """`tariff`: the job's current prices. `told`: the estimate in a predecessor's status."""
         super().__init__(layout, store, ledger, tariff, told)
         self._job = job
         self._parts: list[Part] = []
         self._numbers: list[int] = []
-        """Of each part, the number of its stretch."""
+        """The number of each part's stretch."""
         self._tally = EvaluationTally()
         self._why = ""
         self._looked: Made | None = None
@@ -103,12 +103,14 @@ class EvalEstimates(Estimates[None]):
         self._tally.add(events)
 
     def before(self, rows: int, known: Mapping[str, Opening], why: str = "") -> None:
-        """From data and limits alone, unless a predecessor has said it. Before the ledger is read. Blocking.
+        """Estimate from data and limits alone, unless a predecessor has done so.
+
+        Call it before the ledger is read. Blocking.
 
         Args:
             rows: rows of spec.data that are measured.
             known: what is known of each candidate.
-            why: why no more is.
+            why: why no more is known.
         """
         self._parts, self._why = parts_of(self._job, rows, known), why
         suites = [None, *(suite.name for suite in self._job.spec.suites)]
@@ -119,12 +121,12 @@ class EvalEstimates(Estimates[None]):
             self._keep(of_eval_job(self._job, self._parts, self.price, why))
 
     def restored(self) -> None:
-        """Whatever the ledger had was taken up: what it is told of from now on is played from now on."""
+        """The ledger's earlier events have been read. Later events were played from now on."""
         with self._telling:
             self._tally.fresh.clear()
 
     def progress(self, state: EvalState) -> Progress:
-        """How far the job has come. What is billed is not left, though its candidate does not have it yet."""
+        """The job's progress. A billed group is not left, even if its candidate does not have it yet."""
         with self._telling:
             fresh = self._tally.fresh
             fresh -= {
@@ -140,10 +142,12 @@ class EvalEstimates(Estimates[None]):
         return Progress(tuple(done), tuple(left), spent)
 
     def look(self, at: Progress) -> Made | None:
-        """Make it anew; None where no candidate exists. In a thread: intervals of many groups take time.
+        """Estimate again; None if no candidate exists.
+
+        Runs in a thread, because intervals of many groups take time.
 
         Args:
-            at: how far the job had come when this was asked for.
+            at: the job's progress when this was asked for.
         """
         if not self._parts:
             return None
@@ -162,11 +166,11 @@ class EvalEstimates(Estimates[None]):
         return self._as_made(found, data.time if data else datetime.now(UTC))
 
     def show(self, found: Made | None) -> None:
-        """Show what a look has found. On the event loop: one that nobody waits for any more shows nothing."""
+        """Show the result of a look. It runs on the event loop, so that an abandoned look shows nothing."""
         self._looked = found
 
     def _paces(self) -> dict[str, float]:
-        """Seconds from one group to the next, of each unit of which that is known."""
+        """Seconds from one group to the next, by unit, for the units where it is known."""
         longest, found = float(self._job.spec.rollout.timeout_seconds), {}
         for unit in sorted({part.unit for part in self._parts}):
             names = {part.candidate for part in self._parts if part.unit == unit}
@@ -175,6 +179,9 @@ class EvalEstimates(Estimates[None]):
         return found
 
     def newest(self, of: None = None) -> Made | None:
-        """That of the last look. Groups may have ended since, so it is made no less than the bill."""
+        """The estimate of the last look.
+
+        Groups may have ended since, so it is raised to the bill if it is lower.
+        """
         found = self._looked or self._made.get("Data")
         return None if found is None else no_less(found, self._tariff().cost(self._ledger.used()))

@@ -1,8 +1,8 @@
-"""What a whole training job will use and cost, as far as is known by now.
+"""Estimates what a whole training job will use and cost.
 
 data        from rows, prompts and limits, once a sandbox has shown how an episode begins
 preflight   from its episodes, once it is over
-running     from what is spent and the episodes played so far, once a step was taken
+running     from the usage and the episodes so far, once a step was taken
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ from headway_coordinator.training import Training
 
 
 class TrainingEstimates(Estimates[Training]):
-    """Of one training job. Changed on the event loop, but for what threads write to the ledger."""
+    """The estimates of one training job.
+
+    They change on the event loop, except for ledger events from threads.
+    """
 
     def __init__(
         self,
@@ -45,13 +48,13 @@ class TrainingEstimates(Estimates[Training]):
         tariff: Callable[[], Tariff],
         told: st.Estimate | None,
     ) -> None:
-        """`tariff`: the job's prices, as they are now. `told`: what a predecessor's status said."""
+        """`tariff`: the job's current prices. `told`: the estimate in a predecessor's status."""
         super().__init__(layout, store, ledger, tariff, told)
         self._spec = spec
         self._tally = Tally()
         self._heard = 0
         self._running: tuple[tuple[int, ...], Made] | None = None
-        """With what it was made of."""
+        """The running estimate, with its inputs."""
         self._baseline = NOBODY
         self.plan = plans.Plan(0, 1, 1, why="the data is not read yet")
 
@@ -60,13 +63,13 @@ class TrainingEstimates(Estimates[Training]):
         self._heard += 1
 
     def planned(self, data: Data) -> None:
-        """How much there is to play."""
+        """Set how much there is to play."""
         self.plan = plan_of(
             self._spec, train=len(data.train), validation=len(data.validation), test=len(data.test)
         )
 
     def before(self, ready: Ready, runner: Runner) -> None:
-        """From data and limits alone, unless a predecessor has said it. Blocking."""
+        """Estimate from data and limits alone, unless a predecessor has done so. Blocking."""
         self._restore()
         if "Data" in self._made:
             return
@@ -76,11 +79,11 @@ class TrainingEstimates(Estimates[Training]):
         self._keep(of_training_job(spec, self.plan, ready.context_length, found, self.price))
 
     def measured(self, found: Measured | None, seconds_each: float | None) -> None:
-        """From the preflight, which is over, unless a predecessor has said it. Blocking.
+        """Estimate from the finished preflight, unless a predecessor has done so. Blocking.
 
         Args:
-            found: what its episodes used; None where that is not known.
-            seconds_each: for how long one kept its server.
+            found: the usage of its episodes; None if unknown.
+            seconds_each: how long one episode used its server.
         """
         if found is None:
             return
@@ -107,7 +110,7 @@ class TrainingEstimates(Estimates[Training]):
             return self._tally.ended - self._tally.began
 
     def newest(self, of: Training | None) -> Made | None:
-        """As `Estimates` says."""
+        """As in `Estimates`."""
         if of is not None and of.state.step >= 1:
             self._look(of)
         if self._running is not None:
@@ -115,7 +118,7 @@ class TrainingEstimates(Estimates[Training]):
         return self._made.get("Preflight") or self._made.get("Data")
 
     def _look(self, training: Training) -> None:
-        """Make it anew, where something is new and it tells anything."""
+        """Estimate again, if there is new and useful input."""
         state = training.state
         ended = int(state.tested is not None) + int(state.finished is not None)
         seen = (self._heard, state.step, training.spooled, training.steps, len(state.evaluations), ended)

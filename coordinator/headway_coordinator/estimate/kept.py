@@ -1,7 +1,7 @@
-"""What the whole job will use and cost, as far as is known by now: in status, metrics and the report.
+"""The estimate of the whole job's usage and cost: in status, metrics and the report.
 
-What is made before the job has played is kept in the artifact store, so that the report can be held against
-it: what was written first stands, through every restart.
+Estimates from before the job has played are stored in the artifact store, so that the report can compare them
+with the bill. The first one written is kept through every restart.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from headway_coordinator.ledger.segments import Ledger
 from headway_coordinator.metrics.prometheus import Sample
 
 KEPT: Final[tuple[Basis, ...]] = ("Data", "Preflight")
-"""Bases of which the estimate is made once."""
+"""Bases whose estimate is made only once."""
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
 class Estimates(ABC, Generic[T]):
-    """Of one job, of which T says how far it has come."""
+    """The estimates of one job. T is the type of its progress."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Estimates(ABC, Generic[T]):
         tariff: Callable[[], Tariff],
         told: st.Estimate | None,
     ) -> None:
-        """`tariff`: the job's prices, as they are now. `told`: what a predecessor's status said."""
+        """`tariff`: the job's current prices. `told`: the estimate in a predecessor's status."""
         self._layout = layout
         self._store = store
         self._ledger = ledger
@@ -57,47 +57,49 @@ class Estimates(ABC, Generic[T]):
         self._telling = threading.RLock()
         self._days: Days = {}
         self._held: dict[date, dict[Holder, float]] = {}
-        """What the ledger has, with what `_tell` was told: neither is ever ahead of the other."""
+        """Accelerator seconds in the ledger, together with what `_tell` was told. Neither is ever ahead of
+        the other.
+        """
         ledger.heard = self._hear
 
     def _hear(self, events: Sequence[UsageEvent]) -> None:
-        """Take in what was written to the ledger, from any thread."""
+        """Read events that were written to the ledger, from any thread."""
         with self._telling:
             self._days, self._held = fold(events, self._days), fold_held(events, self._held)
             self._tell(events)
 
     @abstractmethod
     def _tell(self, events: Sequence[UsageEvent]) -> None:
-        """Learn from it what episodes use. No two calls at a time."""
+        """Learn the episodes' usage from events. No two calls run at the same time."""
 
     @abstractmethod
     def newest(self, of: T | None) -> Made | None:
-        """The estimate as things stand; None before there is one. `of`: how far the job has come."""
+        """The current estimate; None before there is one. `of`: the job's progress."""
 
     def price(self, key: str) -> Decimal | None:
         """Today's price of a token or second."""
         return self._tariff().price(key, datetime.now(UTC).date())
 
     def status(self, of: T | None) -> st.Estimate | None:
-        """As status shows it."""
+        """The estimate as status shows it."""
         found = self.newest(of)
         return None if found is None else of_status(found)
 
     def samples(self, of: T | None) -> Iterator[Sample]:
-        """As Prometheus is shown it."""
+        """The estimate for Prometheus."""
         found = self.newest(of)
         if found is not None and found.cost is not None:
             for bound, amount in zip(("low", "likely", "high"), found.cost, strict=True):
                 yield Sample("estimate/cost_usd", float(amount), {"bound": bound})
 
     def report(self, usage: st.Usage) -> dict[str, Any]:
-        """What was estimated, beside what came of it."""
+        """The estimates, beside the actual usage."""
         actual = Decimal(usage.cost or "0")
         made = [self._made[basis] for basis in KEPT if basis in self._made]
         return {"actual": usage.cost, "made": [compared(each, actual) for each in made]}
 
     def _restore(self) -> None:
-        """Read back what a predecessor kept. Blocking."""
+        """Read back a predecessor's estimates. Blocking."""
         for basis in KEPT:
             try:
                 found = read(self._store, self._layout.estimate(basis.lower()), Made)
@@ -109,22 +111,22 @@ class Estimates(ABC, Generic[T]):
             self._made[found.basis] = found
 
     def _keep(self, found: Estimate) -> None:
-        """Keep it for the report. Blocking."""
+        """Store an estimate for the report. Blocking."""
         made = self._as_made(found, datetime.now(UTC))
         self._store.put_new(self._layout.estimate(found.basis.lower()), made.model_dump_json().encode())
         self._made[found.basis] = made
 
     def _as_made(self, found: Estimate, began: datetime) -> Made:
-        """An estimate by today's prices. `began`: when its basis did."""
+        """An estimate by today's prices. `began`: when its basis began."""
         return Made.of(found, began, self._tariff().edition(datetime.now(UTC).date()))
 
     def _as_running(self, found: Estimate) -> Made:
-        """An estimate from what was played; its basis began with the first one."""
+        """An estimate from played episodes. Its basis began with the first one."""
         self._since = self._since or datetime.now(UTC)
         return self._as_made(found, self._since)
 
     def _spent(self, seconds: float) -> Spent:
-        """What the ledger says. `seconds`: since the first episode began."""
+        """Usage in the ledger. `seconds`: since the first episode began."""
         with self._telling:
             found = by_name(self._days, self._held)
         used: dict[str, float] = {}

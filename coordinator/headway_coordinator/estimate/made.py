@@ -12,11 +12,11 @@ from headway_api.records import UsageClass
 from headway_coordinator.ledger.usage import ENDPOINT, EVALUATION, JUDGE
 
 LONGEST: Final = 20
-"""Characters that status has room for in an amount of money."""
+"""A status has room for so many characters of an amount of money."""
 
 
 def of_status(made: Made) -> st.Estimate:
-    """As status shows it: the ends of the cost, and what is likely of all else."""
+    """An estimate as status shows it: the bounds of the cost, and the likely value of everything else."""
     likely: dict[str, float] = {}
     for key, amount in made.usage.items():
         likely[class_of(key)] = likely.get(class_of(key), 0.0) + amount[1]
@@ -50,5 +50,5 @@ def _tokens(likely: dict[str, float], classes: Iterable[UsageClass]) -> int:
 
 
 def _money(amount: str) -> str | None:
-    """None of an amount that status has no room for."""
+    """An amount of money; None if a status has no room for it."""
     return amount if len(amount) <= LONGEST else None

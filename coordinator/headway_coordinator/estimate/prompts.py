@@ -1,4 +1,4 @@
-"""How long first prompts are, by the job's own chat template and tokenizer."""
+"""The length of first prompts, by the job's own chat template and tokenizer."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def lengths(
     column: str | None,
     system_prompt: str | None,
 ) -> list[float]:
-    """As `headway_analysis.estimate.prompts.lengths`; none where nobody asked. Blocking.
+    """As `headway_analysis.estimate.prompts.lengths`; empty if no sandbox was asked. Blocking.
 
     Args:
-        first: how an episode of the first row begins; None where nobody asked.
+        first: how an episode of the first row begins; None if no sandbox was asked.
         renderer: the job's.
         rows: the training rows.
         column: `spec.data.train.promptColumn`.
-        system_prompt: the agent's own, in the place of the environment's.
+        system_prompt: the agent's own, which replaces the environment's.
     """
     if first is None:
         return []
@@ -49,7 +49,7 @@ def openings(
     Args:
         job: its candidates resolved.
         first: how an episode of the first row begins.
-        models: by candidate: those whose tokenizers are at hand.
+        models: the loaded models, by candidate.
         rows: those that are measured.
     """
     sizes = {id(model.renderer): _size(model.renderer) for model in models.values()}
@@ -62,5 +62,5 @@ def _size(renderer: Renderer) -> Size:
 
 
 def _failed(error: Exception) -> None:
-    """A template is a program of the model's author; a check tells of it."""
+    """Log that a template failed: its author may raise anything, and a check reports it."""
     logs.event(_log, "prompts-not-measured", level=logging.WARNING, error=str(error))

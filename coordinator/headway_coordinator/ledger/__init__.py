@@ -1,1 +1,1 @@
-"""The bill: usage events, their immutable segments, and the totals folded from them."""
+"""The bill: usage events, their immutable segments, and their totals."""

@@ -1,8 +1,8 @@
-"""The price book in force: a file that may change at any time, and every edition of it kept in the store.
+"""The current price book: a file that may change at any time, with every edition of it in the store.
 
-What was used is priced anew by each edition, so a corrected price corrects what it cost. Such a change is
-recorded before it is taken up: a bill never changes by a book without a word. A book that is deleted, or
-cannot be read any more, changes nothing: the last edition stays in force, and why is said.
+Each edition prices all usage again, so a corrected price corrects the cost. Such a change is recorded before
+it applies, so no bill changes without a record. If a book is deleted or becomes unreadable, the last edition
+stays in force, and the reason is shown.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from headway_api.stored import read
 
 FIELD: Final = "spec.priceBook"
 LOOK_SECONDS: Final = 10.0
-"""How often the file is looked at. A kubelet brings a changed ConfigMap within a minute or two."""
+"""Seconds between two looks at the file. A kubelet updates a changed ConfigMap within a minute or two."""
 TEXT_LIMIT: Final = 500
 _log = logging.getLogger(__name__)
 
 
 def edition(number: int, book: PriceBook, before: PriceBook | None, used: Usages, at: datetime) -> Edition:
-    """The edition that `book` becomes. `used`: what was used so far."""
+    """The edition made of `book`. `used`: the usage so far."""
     old, new = (None if known is None else cost_by_day(used, known) for known in (before, book))
     corrected = old is not None and old != new
     return Edition(
@@ -55,36 +55,37 @@ class Books:
         model: str,
         without: PriceBook = DEFAULT,
     ) -> None:
-        """
+        """Nothing is read yet.
+
         Args:
             file: where the job's ConfigMap is mounted; the file may be absent.
-            name: of the ConfigMap that `spec.priceBook` asks for; None where it asks for none.
-            model: the job's base model, whose own prices hold; empty where there are several.
-            without: the book where there is no such ConfigMap.
+            name: the ConfigMap in `spec.priceBook`; None if it names none.
+            model: the job's base model, whose own prices apply; empty if there are several.
+            without: the book if there is no such ConfigMap.
         """
         self._store, self._layout = store, layout
         self._file, self._name, self._model = file, name, model
         self._seen: bytes | None = None
-        """The text of the file when it was looked at last."""
+        """The file's content at the last look."""
         self.whole = without
-        """The book in force, as it was written."""
+        """The current book, as it was written."""
         self.now = without.of(model)
-        """What it says for the job's model."""
+        """The current book's prices for the job's model."""
         self.editions: list[Edition] = []
-        """Every edition that was in force, in their order."""
+        """All editions, in order."""
         self.problem: str | None = None
-        """Why a newer text is not in force."""
+        """Why a newer file is not in force."""
 
     @property
     def corrections(self) -> list[Edition]:
-        """The editions that changed what was used before."""
+        """The editions that changed the price of earlier usage."""
         return [each for each in self.editions if each.before is not None]
 
     def first(self) -> PriceBook:
-        """The book that the job begins or goes on with.
+        """The book with which the job begins or goes on.
 
         Raises:
-            JobError: `PriceBookMissing` or `PriceBookInvalid`, where no edition is kept from before.
+            JobError: `PriceBookMissing` or `PriceBookInvalid`, if there is no earlier edition.
         """
         folder = self._layout.prices
         kept = written(self._store.list(folder), folder, NUMBERED)
@@ -106,12 +107,12 @@ class Books:
         return self.whole
 
     def begin(self, used: Usages) -> None:
-        """Keep the edition in force, what was used before being known."""
+        """Store the current edition, once the earlier usage is known."""
         if not self.editions or self.editions[-1].digest != self.whole.digest:
             self._keep(self.whole, self.editions[-1].book if self.editions else None, used)
 
     def look(self, used: Usages) -> bool:
-        """Take up what the file says now; whether anything changed, the problem included."""
+        """Apply the file's current content. Returns whether anything changed, including the problem."""
         before = (self.whole, self.problem)
         try:
             found = self._read()
@@ -129,7 +130,7 @@ class Books:
         return before != (self.whole, self.problem)
 
     def _read(self) -> PriceBook | None:
-        """What the file says; None where there is none."""
+        """The file's content; None if there is no file."""
         try:
             with self._file.open("rb") as file:
                 text = file.read(MOST_BYTES + 1)
@@ -142,13 +143,13 @@ class Books:
         self.whole, self.now = book, book.of(self._model)
 
     def _keep(self, book: PriceBook, before: PriceBook | None, used: Usages) -> None:
-        """Write an edition down. A coordinator that lives on beside its successor may have been first."""
+        """Store an edition. A coordinator that still runs beside its successor may have stored it first."""
         old = None if before is None else before.of(self._model)
         number = len(self.editions) + 1
         made = edition(number, book.of(self._model), old, used, datetime.now(UTC))
         made = made.model_copy(update={"book": book, "digest": book.digest})
         uri = self._layout.price_edition(number)
-        # What was not said stays unsaid: a model's `discarded` would else stand over the entry's own.
+        # Unset fields stay unset. Otherwise a model's default for `discarded` would override the entry's own.
         if not self._store.put_new(uri, made.model_dump_json(exclude_unset=True).encode()):
             made = read(self._store, uri, Edition)
         self.editions.append(made)

@@ -1,4 +1,4 @@
-"""What each kind of usage costs: the parts that the bill is the sum of."""
+"""The cost of each kind of usage. The bill is the sum of these parts."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ KINDS: Final[Mapping[UsageClass, str]] = {
     UsageClass.SANDBOX_SECONDS: "sandbox",
     UsageClass.ACCELERATOR_SECONDS: "accelerator",
 }
-"""Class of usage -> kind of cost, as metrics name it."""
+"""Class of usage -> the kind of cost in metrics."""
 
 
 def by_kind(used: Usages, book: PriceBook) -> dict[str, Decimal]:
-    """US dollars by kind, exactly: together they are what `cost_by_day` says of the whole."""
+    """US dollars by kind, exactly. Their sum equals the sum of `cost_by_day`."""
     found = dict.fromkeys(KINDS.values(), Decimal(0))
     with localcontext(EXACT):
         for (kind, _), amount in by_model(used, book).items():
@@ -41,8 +41,11 @@ def by_kind(used: Usages, book: PriceBook) -> dict[str, Decimal]:
 
 
 def by_model(used: Usages, book: PriceBook) -> dict[tuple[str, str], Decimal]:
-    """The same by kind and model; the model is empty for what is the job's own, or of no model. Every kind
-    has an entry without a model."""
+    """The same by kind and model.
+
+    The model is empty for the job's own model and for usage without a model. Every kind has an entry without
+    a model.
+    """
     found = {(kind, ""): Decimal(0) for kind in KINDS.values()}
     with localcontext(EXACT):
         for day, quantities in used:
@@ -56,7 +59,7 @@ def by_model(used: Usages, book: PriceBook) -> dict[tuple[str, str], Decimal]:
 
 
 def samples(used: Usages, held: Mapping[Holder, float], book: PriceBook) -> Iterator[Sample]:
-    """The bill's parts for `/metrics`."""
+    """The parts of the bill for `/metrics`."""
     for (kind, model), amount in by_model(used, book).items():
         yield Sample("cost/usd", float(amount), {"class": kind, "model": model})
     for holder, seconds in sorted(held.items()):

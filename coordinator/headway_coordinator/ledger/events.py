@@ -1,20 +1,20 @@
-"""What was used, as events: pure functions of a finished group and of a step report.
+"""Usage as events: pure functions of a finished group and of a step report.
 
-An event's id is a function of what it counts, so a replay yields the same ids and counts nothing twice.
+An event's id depends only on what it counts. So a replay yields the same ids, and counts nothing twice.
 
 * training episodes: `prefill`, `cachedPrefill` and `sample` a turn, `sandboxSeconds` an episode;
 * episodes of validations, evaluations and the preflight: the evaluation classes;
 * episodes that an endpoint sampled: `endpointPrompt` and `endpointSample` a turn, `sandboxSeconds`;
-* episodes that were scored again: `sandboxSeconds` alone, for another run sampled their turns;
+* episodes that were scored again: only `sandboxSeconds`, because another run sampled their turns;
 * episodes that were retried, that stayed InfraError, or whose group was abandoned: every token they used is
-  `discarded`, and nothing else is counted of them. Why is in the group's record, and so in `discarded`.
-  Tokens of an endpoint stay what they are, since they cost there what the others cost;
-* turns that never reached their agent are `discarded` too, whatever became of their episode;
-* questions to judges: `judgePrompt` and `judgeSample`, of lost episodes too, like tokens of an endpoint;
+  `discarded`, and nothing else is counted. The group's record has the reason. Tokens of an endpoint keep
+  their class, because they cost the same there;
+* turns that never reached their agent: also `discarded`, whatever happened to their episode;
+* questions to judges: `judgePrompt` and `judgeSample`, even in lost episodes, like tokens of an endpoint;
 * a step: `train`, the tokens of each group that went through forward and backward;
-* accelerators: `acceleratorSeconds`, what was held by role and product since the segment before.
+* accelerators: `acceleratorSeconds` by role and product, held since the segment before.
 
-Tokens of a judge, of an endpoint and of a candidate whose model is not the job's own name their model.
+Events name the model if it is not the job's own: for judges, endpoints and candidates.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ from headway_api.records import (
 )
 
 DISCARDS: Final = ("Retried", "InfraError", "Undelivered", *get_args(AbandonReason))
-"""Why tokens are discarded: their episode was run again, stayed lost, their turn never reached its agent, or
-their group was abandoned."""
+"""Why tokens are discarded: their episode was run again or stayed lost, their turn never reached its agent,
+or their group was abandoned.
+"""
 
 _EVALUATION = (
     UsageClass.EVALUATION_PREFILL,
@@ -55,26 +56,26 @@ _CLASSES = {
 
 
 def classes_of(purpose: Purpose) -> tuple[UsageClass, UsageClass, UsageClass]:
-    """Of prompts, of prompts found in a cache, and of what is sampled by the job's own servers."""
+    """The classes of prompts, of cached prompts, and of tokens sampled by the job's own servers."""
     return _CLASSES[purpose]
 
 
 def of_group(group: GroupRecord) -> list[UsageEvent]:
-    """Every event of a finished group, its retried attempts included."""
+    """Every event of a finished group, including its retried attempts."""
     events: list[UsageEvent] = []
     for episode, why in _fates(group):
         events += _turns(group, episode, why)
         events += judged(episode.episode_id, episode.judgements, episode.finished_at)
         if why is None:
             events += _event(episode, "episode", UsageClass.SANDBOX_SECONDS, episode.sandbox_seconds)
-    if group.judgements:  # a group that was given up may have no episode, and nothing was asked of it then
+    if group.judgements:  # an abandoned group may have no episode, and then it asked no judge
         ended = max(episode.finished_at for episode in group.episodes)
         events += judged(f"{group.key}/group", group.judgements, ended)
     return events
 
 
 def instead(stood: Sequence[UsageEvent], meant: Sequence[UsageEvent]) -> list[UsageEvent]:
-    """Events that, beside those that stood, amount to those that were meant: none is ever taken back."""
+    """Events that turn the stored ones into the correct ones by addition. No event is ever removed."""
     withdrawn = [
         event.model_copy(update={"id": f"{event.id}/withdrawn", "quantity": -event.quantity})
         for event in stood
@@ -84,7 +85,7 @@ def instead(stood: Sequence[UsageEvent], meant: Sequence[UsageEvent]) -> list[Us
 
 
 def discarded_tokens(group: GroupRecord) -> Counter[str]:
-    """What a group adds to the discarded tokens, by why (`DISCARDS`): of the job's own servers alone."""
+    """A group's discarded tokens, by reason (`DISCARDS`). Only tokens of the job's own servers count."""
     found: Counter[str] = Counter()
     if group.sampled_by != "servers":
         return found
@@ -96,7 +97,7 @@ def discarded_tokens(group: GroupRecord) -> Counter[str]:
 
 
 def _fates(group: GroupRecord) -> Iterator[tuple[EpisodeRecord, str | None]]:
-    """Every episode, and why all its tokens are discarded; None where those of delivered turns are billed."""
+    """Every episode, and why all its tokens are discarded. None if its delivered turns are billed."""
     whole = group.abandoned.reason if group.abandoned is not None else None
     for episode in group.episodes:
         yield episode, whole or ("InfraError" if episode.outcome is Outcome.INFRA_ERROR else None)
@@ -105,14 +106,14 @@ def _fates(group: GroupRecord) -> Iterator[tuple[EpisodeRecord, str | None]]:
 
 
 def training_episodes(event: UsageEvent) -> int:
-    """1 for the one event by which a scored training episode is counted, -1 for the one that withdraws it."""
+    """1 for the one event that counts a scored training episode, -1 for the one that withdraws it."""
     if event.usage_class is not UsageClass.SANDBOX_SECONDS or not event.id.startswith("t"):
         return 0
     return 1 if event.quantity > 0 else -1
 
 
 def of_step(report: StepReport, at: float) -> list[UsageEvent]:
-    """Tokens that one optimizer step trained on, a group at a time. `at` is when it was acknowledged."""
+    """The tokens that one optimizer step trained on, by group. `at`: when it was acknowledged."""
     return [
         UsageEvent(
             id=f"{group}/step-{report.step}/train", usage_class=UsageClass.TRAIN, quantity=tokens, at=at
@@ -125,10 +126,10 @@ def of_step(report: StepReport, at: float) -> list[UsageEvent]:
 def of_accelerators(
     number: int, counted: Mapping[Holder, float], held: Mapping[Holder, float], at: float, *, last: bool
 ) -> list[UsageEvent]:
-    """What has been held beyond what is counted. `number` is that of the segment.
+    """Accelerator seconds that are held but not counted yet. `number` is the segment's.
 
-    Where less was held than is counted, a pod had ended a little before it was last seen. That is made up for
-    by what is held next; where nothing will be (`last`), an event takes the rest back.
+    If less was held than is counted, a pod had ended a little before it was last seen. The seconds held next
+    make up for that. If there are none (`last`), an event takes the rest back.
     """
     grown = {whose: seconds - counted.get(whose, 0) for whose, seconds in sorted(held.items())}
     return [
@@ -146,7 +147,7 @@ def of_accelerators(
 
 
 def _turns(group: GroupRecord, episode: EpisodeRecord, why: str | None) -> Iterator[UsageEvent]:
-    """What an episode's turns cost, by whoever sampled them."""
+    """The usage of an episode's turns, by who sampled them."""
     if group.sampled_by == "endpoint":
         yield from _elsewhere(episode, group.model)
     elif group.sampled_by == "servers":
@@ -162,7 +163,7 @@ def _elsewhere(episode: EpisodeRecord, model: str | None) -> Iterator[UsageEvent
 
 
 def judged(whose: str, judgements: Sequence[Judgement], at: float) -> Iterator[UsageEvent]:
-    """What the questions of one episode, group or script cost. `at`: Unix time, which decides the price."""
+    """The usage of one episode's, group's or script's questions. `at`: Unix time, which decides the price."""
     for number, asked in enumerate(judgements):
         used = {UsageClass.JUDGE_PROMPT: asked.prompt_tokens, UsageClass.JUDGE_SAMPLE: asked.sampled_tokens}
         for name, quantity in used.items():

@@ -1,7 +1,7 @@
 """The ledger's exports in the artifact store: a file of CloudEvents and a FOCUS-style table for each day.
 
-They are made anew from the segments, at each change of the day and at the job's end: what is written again
-stands in place of what was, and says the same of what was in it.
+They are made from the segments again, at the end of each day and of the job. A new file replaces the old one,
+and has the same content for the same events.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from headway_coordinator.ledger.segments import Ledger
 
 
 def write(job: Identity, store: Store, layout: Layout, ledger: Ledger, book: PriceBook) -> int:
-    """Write every day's files; returns how many days there are. Blocking.
+    """Write every day's files. Returns how many days there are. Blocking.
 
     Raises:
-        JobError: a segment cannot be read: nothing is written of the bill that it is missing from.
+        JobError: a segment cannot be read; then no file is written, because the bill would be incomplete.
     """
     by_day = cloudevents.by_day(ledger.events())
 

@@ -1,7 +1,7 @@
-"""The ledger in the artifact store: one immutable segment a group and a step, and the totals they add up to.
+"""The ledger in the artifact store: one immutable segment for each group and step, and their totals.
 
-A segment is written once and never changed, so writing it again after a crash is harmless: whichever came
-first stands. The totals in memory are a projection; at a restart they are rebuilt from the segments alone.
+A segment is written once and never changed. Writing it again after a crash is harmless, because the first one
+is kept. The totals in memory are a projection. A restart rebuilds them from the segments alone.
 """
 
 from __future__ import annotations
@@ -33,30 +33,33 @@ class Ledger:
     """Events of a job, each counted once.
 
     Invariant: a segment is in `_seen` exactly when it is in the store and its events are in `days`. Blocking
-    calls: run them in a thread. Those of groups and steps one at a time; `accelerators` beside them.
+    calls: run them in a thread. Calls for groups and steps must run one at a time. `accelerators` may run
+    beside them.
     """
 
     def __init__(self, store: Store, layout: Layout) -> None:
         self._store = store
         self._layout = layout
         self._seen: set[str] = set()
-        """URIs: a job has too many events to remember each by its id, and no two segments share one."""
+        """URIs of counted segments. A job has too many events to remember each id, and no two segments share
+        an event.
+        """
         self._counting = Lock()
         self.loaded = False
-        """Whether every segment there was has been counted."""
+        """Whether every earlier segment has been counted."""
         self.days: Days = {}
         self.held: dict[date, dict[Holder, float]] = {}
-        """Accelerator seconds of `days`, by role and product."""
+        """The accelerator seconds in `days`, by role and product."""
         self._held_segments = 0
         self.counted = 0
-        """How often anything was counted: while it is the same, so is all else."""
+        """Increases at every count. If it is unchanged, everything else is too."""
         self.episodes = 0
-        """Training episodes that were billed: completed, truncated or failed by the agent's own fault."""
+        """Training episodes that were billed: completed, truncated, or failed by the agent's own fault."""
         self.heard: Callable[[Sequence[UsageEvent]], None] = lambda events: None
-        """Told of every event once it is counted, by the thread that counts it."""
+        """Called with every event once it is counted, by the thread that counts it."""
 
     def load(self) -> None:
-        """Read every segment there is."""
+        """Read every segment."""
         folder = self._layout.usage
         uris = written(self._store.list(folder), folder, SEGMENTS)
         first: dict[str, str] = {}
@@ -66,7 +69,10 @@ class Ledger:
         self.loaded = True
 
     def group(self, group: GroupRecord) -> None:
-        """Write down a finished group. One given up after it was written down costs what such a one costs."""
+        """Write the usage of a finished group.
+
+        A group that was abandoned after that gets the cost of an abandoned one.
+        """
         uri, meant = self._layout.usage_of_group(group.key), events.of_group(group)
         found = {uri: self._write(uri, meant)}
         given_up = self._layout.usage_of_given_up(group.key)
@@ -78,38 +84,41 @@ class Ledger:
     def _stood(self, uri: str) -> list[UsageEvent]:
         try:
             return next(read_each(self._store, [uri], decode))
-        except NotFound:  # it had cost nothing
+        except NotFound:  # it had no cost
             return []
 
     def events(self) -> list[UsageEvent]:
-        """Every event there is, read again."""
+        """Every event, read again from the store."""
         folder = self._layout.usage
         uris = written(self._store.list(folder), folder, SEGMENTS)
         return [event for segment in read_each(self._store, uris, decode) for event in segment]
 
     def lost(self, groups: Iterable[str]) -> list[str]:
-        """Those of the groups, by `GroupRecord.key`, that have no segment: each one that was trained had."""
+        """The groups, by `GroupRecord.key`, that have no segment although each trained group had one."""
         return sorted(key for key in groups if self._layout.usage_of_group(key) not in self._seen)
 
     def judgements(self, whose: str, found: Sequence[Judgement], at: float) -> None:
-        """Write down what questions to judges cost that belong to no group; `whose` is used once."""
+        """Write the cost of judges' questions that belong to no group. `whose` is used once."""
         uri = self._layout.usage_of_group(whose)
         self._count({uri: self._write(uri, [*events.judged(whose, found, at)])})
 
     def step(self, report: StepReport, at: float) -> None:
-        """Write down an acknowledged step."""
+        """Write an acknowledged step."""
         uri = self._layout.usage_of_step(report.step)
         self._count({uri: self._write(uri, events.of_step(report, at))})
 
     def accelerators(self, held: Mapping[Holder, float], at: float, *, last: bool = False) -> None:
-        """Write down what was held beyond what is counted. What another process wrote meanwhile stands."""
+        """Write accelerator seconds that are not counted yet.
+
+        What another process wrote meanwhile is kept.
+        """
         number = self._held_segments + 1
         counted = self.held_seconds()
         uri = self._layout.usage_of_accelerators(number)
         self._count({uri: self._write(uri, events.of_accelerators(number, counted, held, at, last=last))})
 
     def used(self) -> Usages:
-        """What was used so far, as prices take it."""
+        """The usage so far, in the form for prices."""
         with self._counting:
             return by_name(self.days, self.held)
 
@@ -122,7 +131,10 @@ class Ledger:
         return found
 
     def _write(self, uri: str, segment: list[UsageEvent]) -> list[UsageEvent]:
-        """Make a segment durable; what is to be counted by that, of an earlier writing where there is one."""
+        """Make a segment durable.
+
+        Returns the events to count, from an earlier segment of that name if there is one.
+        """
         if not segment or uri in self._seen:
             return []
         if not self._store.put_new(uri, encode(segment)):
@@ -130,7 +142,7 @@ class Ledger:
         return segment
 
     def _count(self, segments: Mapping[str, Sequence[UsageEvent]]) -> None:
-        """At once: a bill in between would be of neither."""
+        """Count all at once: a bill in between would match neither state."""
         found = [event for segment in segments.values() for event in segment]
         kept = [uri for uri, segment in segments.items() if segment]
         with self._counting:

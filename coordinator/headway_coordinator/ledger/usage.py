@@ -1,4 +1,4 @@
-"""What the ledger says, as status shows it, and what it costs."""
+"""The ledger's totals as status shows them, and their cost."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ EVALUATION = (
 ENDPOINT = (UsageClass.ENDPOINT_PROMPT, UsageClass.ENDPOINT_SAMPLE)
 JUDGE = (UsageClass.JUDGE_PROMPT, UsageClass.JUDGE_SAMPLE)
 MOST_UNPRICED: Final = 16
-"""Entries of `status.usage.unpriced`."""
+"""The most entries of `status.usage.unpriced`."""
 NAME_LENGTH: Final = 128
-"""Characters of each."""
+"""The most characters of each."""
 
 
 def usage(
@@ -31,8 +31,8 @@ def usage(
     """The bill so far: each day's usage at that day's prices.
 
     Args:
-        books: where the book is from.
-        used: the same usage with accelerator seconds by product, where there are any.
+        books: the source of the book.
+        used: the same usage with accelerator seconds by product, if there are any.
     """
     totals = total(days)
     tokens = {usage_class: round(quantity) for usage_class, quantity in totals.items()}
@@ -58,8 +58,10 @@ def usage(
 
 
 def without_price(names: Iterable[str]) -> list[str]:
-    """What has no price, as status shows it: CLASS or CLASS:MODEL. Where there are too many, the last entry
-    says how many more there are."""
+    """Usage without a price, as status shows it: CLASS or CLASS:MODEL.
+
+    If there are too many, the last entry gives the number of the rest.
+    """
     known = sorted({ACCELERATORS if class_of(name) == ACCELERATORS else name for name in names})
     told = [name if len(name) <= NAME_LENGTH else f"{name[: NAME_LENGTH - 3]}..." for name in known]
     if len(told) <= MOST_UNPRICED:

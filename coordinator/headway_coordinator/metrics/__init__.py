@@ -1,1 +1,1 @@
-"""Every figure of a step as a pure function, and where figures are shown."""
+"""Every figure of a step as a pure function, and the places that show figures."""

@@ -1,7 +1,7 @@
 """An evaluation in MLflow: a run for the job, below it one for each candidate, and a trace for each episode.
 
-It is logged once, at the end of the job. A tracking server that fails never fails the job: what it did not
-take is said in the log, and lies in the artifact store all the same.
+It is logged once, at the end of the job. A failing tracking server never fails the job. The log lists what
+the server did not take, and the artifact store has everything.
 """
 
 from __future__ import annotations
@@ -32,22 +32,23 @@ from headway_coordinator.metrics.mlflow import BATCH, DESCRIBED_AT_ONCE, bound_r
 from headway_coordinator.metrics.parameters import written
 
 TRACES_MOST: Final = 1000
-"""Episodes of a job that become traces: of each candidate as many, those of the first rows. The Inspect logs
-have all of them."""
+"""The most episodes of a job that become traces, in equal numbers for each candidate, from the first rows.
+The Inspect logs have all of them.
+"""
 TRACES_AT_ONCE: Final = 50
 SECONDS_MOST: Final = 300.0
-"""Longest that traces are sent; those that are left then are said and dropped."""
+"""The longest time for sending traces. The log reports the rest, which is dropped."""
 LINES_MOST: Final = 10_000
-"""Tries of a candidate in MLflow's own table; `results.parquet` beside it has all of them."""
+"""The most tries of a candidate in MLflow's own table; `results.parquet` beside it has all of them."""
 TABLE: Final = "results.json"
 NAME_MOST: Final = 120
 TAKEN: Final = re.compile(
     r"(mean|std|min|max)(_within_groups)?|(failed|succeeded)_rollouts|success_threshold|num_prompts"
     r"|rollouts_per_prompt|zero_frac|\w+_(rate|share)|pass_\w+_\d+"
 )
-"""What stands behind a figure's name in `Content.figures`, as in `eval/reward/mean`."""
+"""The rest of a figure's name in `Content.figures`, as in `eval/reward/mean`."""
 ENDS: Final = re.compile(r".*_(low|high|p_holm)")
-"""How the names of an interval's ends, and of a p value, end."""
+"""The suffixes of the bounds of an interval, and of a p value."""
 _UNUSABLE = re.compile(r"[^A-Za-z0-9_.\- /]")
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -55,17 +56,17 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Content:
-    """What a finished evaluation has for MLflow."""
+    """A finished evaluation in the form for MLflow."""
 
     job: EvalConfig
     report: Mapping[str, Any]
-    """As `report.document` makes it."""
+    """The report, as `report.document` makes it."""
     text: str
-    """The same for people."""
+    """The report for people."""
     parquet: Callable[[str], bytes]
     """A candidate's part of the table, as a file."""
     lines: Callable[[str], list[dict[str, Any]]]
-    """The same as plain rows."""
+    """A candidate's part of the table, as plain rows."""
     figures: Callable[[str], Mapping[str, float]]
     """A candidate's figures under SageMaker MTRL's names, `eval/*`."""
     episodes: Callable[[str], Iterable[Played]]
@@ -73,7 +74,7 @@ class Content:
 
 
 def publish(uri: str, experiment: str, store: Store, layout: Layout, content: Content) -> MlflowRun | None:
-    """Log everything to the tracking server at `uri`; the job's run, or None where it could not be had.
+    """Log everything to the tracking server at `uri`. Returns the job's run, or None if there is none.
 
     Blocking. Logging it again, after a restart, changes nothing.
     """
@@ -83,7 +84,7 @@ def publish(uri: str, experiment: str, store: Store, layout: Layout, content: Co
         publisher = Publisher(uri, experiment, store, layout, content)
         found = publisher.parent()
         publisher.candidates(found)
-    except Exception as error:  # the boundary to an optional part: said, and the job goes on to its end
+    except Exception as error:  # an optional part failed: log it, and let the job go on to its end
         logs.event(_log, "mlflow-failed", level=logging.WARNING, error=str(error))
     return found
 
@@ -117,12 +118,12 @@ class Publisher:
         return run
 
     def candidates(self, parent: MlflowRun) -> None:
-        """A run below the job's for each candidate that was measured. One that fails stops no other."""
+        """Log a run below the job's for each measured candidate. If one fails, the others go on."""
         measured = [each for each in self._content.report["candidates"] if each["tries"]]
         for candidate in measured:
             try:
                 self._candidate(candidate, parent, TRACES_MOST // len(measured))
-            except Exception as error:  # as in `publish`: what fails for one says nothing of the others
+            except Exception as error:  # as in `publish`: one failure says nothing about the others
                 logs.event(
                     _log,
                     "mlflow-failed",
@@ -157,7 +158,7 @@ class Publisher:
     def _run(
         self, kept_at: str, name: str, told: Mapping[str, str], parent: MlflowRun | None = None
     ) -> MlflowRun:
-        """The run of an earlier process, else a new one."""
+        """The run of an earlier process, or a new one."""
         job = self._content.job
         told = {"job": job.name, "namespace": job.namespace, "uid": job.uid, "kind": job.kind, **told}
         labels = {f"{names.GROUP}/{key}": value for key, value in told.items()}
@@ -187,7 +188,7 @@ class Publisher:
             self._client.log_artifacts(run.run_id, folder)
 
     def _episodes(self, run: MlflowRun, candidate: str, most: int) -> None:
-        """Traces of the first episodes, some at a time."""
+        """Log traces of the first episodes, in batches."""
         played = islice(self._content.episodes(candidate), most)
         sent = 0
         while some := [*islice(played, TRACES_AT_ONCE)]:
@@ -213,8 +214,8 @@ class Publisher:
 def metrics(candidate: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str, float]:
     """A candidate's figures: `eval/<measure>`, with `_low` and `_high` for its interval.
 
-    A task's and a suite's have `/<task>` behind them; differences from the baseline are
-    `eval/difference/<measure>`, with the suite behind them where they are of one.
+    Names for a task or suite end with `/<task>`. Differences from the baseline are
+    `eval/difference/<measure>`, followed by the suite if there is one.
     """
     found: dict[str, float | None] = {}
     for task, of in candidate["measures"].items():
@@ -241,12 +242,15 @@ def _differences(candidate: str, differences: Mapping[str, Any], behind: str) ->
 
 
 def parameters(candidate: Mapping[str, Any], job: Mapping[str, Any]) -> dict[str, str]:
-    """What the candidate is, and what it was measured on."""
+    """The candidate, and what it was measured on."""
     return {**dict(flat("candidate", candidate["model"])), **settings(job)}
 
 
 def settings(job: Mapping[str, Any]) -> dict[str, str]:
-    """What was measured: a parameter never changes, so nothing that a restart could move."""
+    """The settings of the measurement.
+
+    A parameter never changes, so values that a restart may change are left out.
+    """
     return dict(flat("job", {key: value for key, value in job.items() if key not in ("begun", "ended")}))
 
 
@@ -260,29 +264,32 @@ def flat(path: str, value: Any) -> Iterator[tuple[str, str]]:
 
 
 def usable(name: str) -> str:
-    """A name as MLflow takes it. One that has to be changed gets a short hash, so that no two become one."""
+    """A name that MLflow accepts. A changed name gets a short hash, so that two names never become one."""
     short = _UNUSABLE.sub("_", name)[:NAME_MOST]
     return short if short == name else hashed(short, name, NAME_MOST)
 
 
 def shown_task(task: str) -> str:
-    """A task in a metric's name. One that is called as a part of a training job's figures gets a hash too."""
+    """A task in a metric's name. If it is also a part of a training job's figures, it gets a hash too."""
     return hashed(task, task) if TAKEN.fullmatch(task) else usable(task)
 
 
 def shown_measure(measure: str) -> str:
-    """A measure in a metric's name. One that is called as another one's end of an interval gets a hash."""
+    """A measure in a metric's name.
+
+    If it looks like the bound of another measure's interval, it gets a hash.
+    """
     return hashed(measure, measure) if ENDS.fullmatch(measure) else measure
 
 
 def as_table(lines: Sequence[Mapping[str, Any]]) -> str:
-    """Rows as MLflow's own table shows them."""
+    """Rows in the form of MLflow's own table."""
     columns = [*lines[0]] if lines else []
     return json.dumps({"columns": columns, "data": [[line[name] for name in columns] for line in lines]})
 
 
 def ended_ms(report: Mapping[str, Any]) -> int:
-    """When the last episode ended."""
+    """When the last episode ended, in milliseconds."""
     ended = report["job"]["ended"]
     return 0 if ended is None else int(datetime.fromisoformat(ended).timestamp() * 1000)
 

@@ -1,4 +1,4 @@
-"""The same figures in MLflow, logged from a thread: a tracking server that fails never stops training."""
+"""The same figures in MLflow, logged from a thread. A failing tracking server never stops training."""
 
 from __future__ import annotations
 
@@ -19,17 +19,19 @@ from headway_api.withheld import without_secret
 
 CLOSE_SECONDS = 15.0
 WAITING_MOST = 1000
-"""Steps' figures that wait for a tracking server; beyond it the oldest are dropped."""
+"""The most figures of steps that wait for a tracking server. Beyond that the oldest are dropped."""
 BATCH = 900
 """Metrics in one request; MLflow takes at most 1,000."""
 DESCRIBED_AT_ONCE = 100
 """Parameters, or tags, in one request; MLflow takes at most 100 of each."""
 NOW = f"{names.GROUP}/now"
-"""Folder of the tags that hold parameters as a person has changed them: MLflow never changes a parameter."""
+"""The folder of the tags for parameters that a person has changed, because MLflow never changes a
+parameter.
+"""
 HTTP_ENVIRONMENT = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2"}
-"""Of requests to a tracking server; a pod's own variables come before them."""
+"""The variables for requests to a tracking server. A pod's own variables override them."""
 NO_REDIRECTS = {"MLFLOW_ALLOW_HTTP_REDIRECTS": "false"}
-"""The operator has checked the address in the spec, and none to which a server sends MLflow on."""
+"""The operator has checked the address in the spec, but not the addresses to which a server redirects."""
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -51,7 +53,7 @@ class _Tags:
 
 @dataclass(frozen=True)
 class About:
-    """What a run says of its job."""
+    """A run's description of its job."""
 
     name: str
     """The run's own name."""
@@ -60,7 +62,7 @@ class About:
 
 
 class Mlflow:
-    """One run, found again after a restart by the id kept in the artifact store."""
+    """One run. After a restart it is found again by its id in the artifact store."""
 
     def __init__(
         self, client: Any, uri: str, store: Store, layout: Layout, experiment: str, about: About
@@ -73,38 +75,38 @@ class Mlflow:
         self._about = about
         self._described = False
         self._tags: dict[str, str] = {}
-        """What came to be known of it since."""
+        """Tags that became known since."""
         self._items: queue.Queue[_Item | _Tags | None] = queue.Queue(WAITING_MOST)
         self._steps: dict[str, set[int]] = {}
-        """Steps of which an earlier process logged a figure, by its name, as far as that was asked."""
+        """By name: steps for which an earlier process logged a figure, as far as that was asked."""
         self._thread = threading.Thread(target=self._work, name="mlflow", daemon=True)
         self.run: MlflowRun | None = None
         self.failures = 0
         self.dropped = 0
-        """Items that were never sent, because too many waited."""
+        """Items that were dropped because too many waited."""
 
     def start(self) -> None:
         """Begin to log."""
         self._thread.start()
 
     def log(self, figures: Mapping[str, float], step: int, at_ms: int, *, again: bool = False) -> None:
-        """Log the figures of a step, some time soon; never waits.
+        """Log the figures of a step soon. Never waits.
 
-        `again`: an earlier process may have done so; they are sent only if the run lacks them.
+        `again`: an earlier process may have logged them; they are only sent if the run lacks them.
         """
         self._put(_Item(dict(figures), step, at_ms, again))
 
     def tag(self, tags: Mapping[str, str]) -> None:
-        """Say something more of the run, some time soon; never waits. Saying it again changes nothing."""
+        """Add tags to the run soon. Never waits. Repeating it changes nothing."""
         self._put(_Tags(dict(tags)))
 
     def close(self) -> None:
-        """Log what is still waiting, for at most `CLOSE_SECONDS`, and end the run. Blocking."""
+        """Log what still waits, for at most `CLOSE_SECONDS`, and end the run. Blocking."""
         self._put(None)
         self._thread.join(CLOSE_SECONDS)
 
     def _put(self, item: _Item | _Tags | None) -> None:
-        """Queue an item, in the place of the oldest where there is no room."""
+        """Queue an item. If there is no room, it replaces the oldest."""
         while True:
             try:
                 self._items.put_nowait(item)
@@ -131,7 +133,7 @@ class Mlflow:
     def _guarded(self, call: Any) -> None:
         try:
             call()
-        except Exception as error:  # the boundary to an optional part: counted, said, and training goes on
+        except Exception as error:  # an optional part failed: count it, log it, and let training go on
             self.failures += 1
             logs.event(_log, "mlflow-failed", level=logging.WARNING, error=str(error), failures=self.failures)
 
@@ -151,7 +153,7 @@ class Mlflow:
             self._client.log_batch(run.run_id, metrics=some)
 
     def _describe(self, run: MlflowRun) -> None:
-        """Give the run the parameters that it lacks, and the job's tags."""
+        """Give the run its missing parameters, and the job's tags."""
         from mlflow.entities import Param, RunTag
 
         known = self._client.get_run(run.run_id).data.params
@@ -168,7 +170,7 @@ class Mlflow:
         self._described = True
 
     def _has(self, run: MlflowRun, item: _Item) -> bool:
-        """Whether the run has the item's figures: they were sent together, so the first tells of all."""
+        """Whether the run has the item's figures. They were sent together, so the first one decides."""
         name = next(iter(item.figures))
         if name not in self._steps:
             history = self._client.get_metric_history(run.run_id, name)
@@ -176,7 +178,7 @@ class Mlflow:
         return item.step in self._steps[name]
 
     def _find(self) -> MlflowRun:
-        """The run of an earlier process of this job, else a new one."""
+        """The run of an earlier process of this job, or a new one."""
         try:
             kept = read(self._store, self._kept_at, MlflowRun)
             return kept.model_copy(update={"url": page(self._server, kept.experiment_id, kept.run_id)})
@@ -201,14 +203,14 @@ def page(server: str, experiment: str, run: str) -> str:
 
 
 def bound_requests() -> None:
-    """Have MLflow give up soon and follow no redirect, in this process."""
+    """Make MLflow give up soon and follow no redirect, in this process."""
     for key, value in HTTP_ENVIRONMENT.items():
         os.environ.setdefault(key, value)
     os.environ.update(NO_REDIRECTS)
 
 
 def connect(uri: str, store: Store, layout: Layout, experiment: str, about: About) -> Mlflow:
-    """A logger for the tracking server at `uri`; nothing is sent yet."""
+    """A logger for the tracking server at `uri`. Nothing is sent yet."""
     bound_requests()
     from mlflow import MlflowClient
 

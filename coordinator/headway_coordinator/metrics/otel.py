@@ -1,9 +1,9 @@
 """Episodes and steps as spans of OpenTelemetry. Pure: `otlp.py` sends them.
 
-A trace for each episode: `invoke_agent`, below it `chat` for each turn, `execute_tool` for each tool call,
-and what else it waited for. A trace for each step: the learner's parts, with links to the episodes of its
-batch. Names and attributes are those of OpenTelemetry's conventions for generative AI. Ids are functions of
-the job's uid and of the episode or step, so what is sent twice is one trace.
+Each episode has a trace: `invoke_agent`, and below it `chat` for each turn, `execute_tool` for each tool
+call, and its other waits. Each step has a trace: the learner's parts, with links to the episodes of its
+batch. Names and attributes follow OpenTelemetry's conventions for generative AI. Ids are functions of the
+job's uid and of the episode or step. So sending a trace twice makes no second one.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from headway_api.config import Identity
 from headway_api.records import EpisodeRecord, Outcome, StepReport
 
 MOST_LINKS: Final = 128
-"""Of one span: the SDKs of OpenTelemetry keep no more."""
+"""The most links of one span, as in the SDKs of OpenTelemetry."""
 OPERATION: Final = "gen_ai.operation.name"
 FAILED: Final = (Outcome.INFRA_ERROR, Outcome.AGENT_ERROR)
 KIND_INTERNAL, STATUS_ERROR = 1, 2
-"""Of OTLP's enumerations SpanKind and StatusCode."""
+"""Values of OTLP's enumerations SpanKind and StatusCode."""
 Value = str | int | float | bool
 
 
@@ -40,23 +40,23 @@ class Span:
     ended: float
     attributes: Mapping[str, Value]
     failed: str | None = None
-    """Why, of what failed."""
+    """Why it failed, if it did."""
     links: Sequence[tuple[bytes, bytes]] = ()
-    """(trace, span) of what it is made of."""
+    """(trace, span) of each part."""
 
 
 def trace_id(uid: str, what: str) -> bytes:
-    """Id of the trace of an episode or a step."""
+    """The id of an episode's or step's trace."""
     return hashlib.sha256(f"{uid}/{what}".encode()).digest()[:16]
 
 
 def span_id(uid: str, what: str) -> bytes:
-    """Id of a span."""
+    """The id of a span."""
     return hashlib.sha256(f"{uid}/span/{what}".encode()).digest()[:8]
 
 
 def of_episode(job: Identity, model: str, episode: EpisodeRecord) -> list[Span]:
-    """An episode's trace, its root first. `model`: who samples; empty where a job has several."""
+    """An episode's trace, its root first. `model`: the sampling model; empty if a job has several."""
     uid, name = job.uid, episode.episode_id
     trace, root = trace_id(uid, name), span_id(uid, name)
     failed = episode.error or "failed" if episode.outcome in FAILED else None
@@ -114,7 +114,7 @@ def _turns(uid: str, model: str, episode: EpisodeRecord, trace: bytes, root: byt
 
 
 def _waits(uid: str, episode: EpisodeRecord, trace: bytes, root: bytes) -> Iterator[Span]:
-    """What it waited for beside turns and tools."""
+    """An episode's waits other than turns and tools."""
     for number, span in enumerate(episode.spans):
         if span.kind not in ("turn", "tool"):
             begun, ended = episode.started_at + span.began, episode.started_at + span.ended
@@ -123,7 +123,7 @@ def _waits(uid: str, episode: EpisodeRecord, trace: bytes, root: bytes) -> Itera
 
 
 def of_step(job: Identity, report: StepReport, episodes: Sequence[str]) -> list[Span]:
-    """A step's trace, its root first; none of a report that does not say when the step ended.
+    """A step's trace, its root first. Empty if the report does not say when the step ended.
 
     Args:
         episodes: ids of the episodes of its batch.
@@ -148,7 +148,7 @@ def of_step(job: Identity, report: StepReport, episodes: Sequence[str]) -> list[
 
 
 def of_update(job: Identity, step: int, ended: float, seconds: float) -> Span:
-    """From a step's report until the first server had its weights."""
+    """The span from a step's report until the first server had its weights."""
     uid, name = job.uid, _step(step)
     identity = span_id(uid, f"{name}/update_weights")
     root = span_id(uid, name)
@@ -160,7 +160,7 @@ def _step(step: int) -> str:
 
 
 def request(job: Identity, spans: Sequence[Span]) -> bytes:
-    """Spans as the body of an OTLP request (protobuf)."""
+    """The body of an OTLP request (protobuf) with these spans."""
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
     message = ExportTraceServiceRequest()

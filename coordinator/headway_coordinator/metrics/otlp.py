@@ -1,4 +1,4 @@
-"""Sends spans to a receiver of OpenTelemetry's traces. One that is slow or away never stops a job."""
+"""Sends spans to a receiver of OpenTelemetry's traces. A slow or missing receiver never stops a job."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from headway_api.withheld import without_secret
 from headway_coordinator.metrics.otel import Span, request
 
 WAITING_MOST: Final = 20_000
-"""Spans that wait to be sent; more are dropped, the newest first."""
+"""The most spans that wait to be sent. Beyond that the newest are dropped."""
 BATCH: Final = 2_000
-"""Spans of a request, about."""
+"""The approximate number of spans in a request."""
 SECONDS: Final = 10.0
-"""Longest that a request may take."""
+"""The longest that a request may take."""
 TRIES: Final = 3
 PAUSE_SECONDS: Final = 1.0
 LAST_SECONDS: Final = 15.0
-"""Longest that what waits may take to be sent when the job ends."""
+"""The longest time for sending the remaining spans when the job ends."""
 AGAIN: Final = frozenset({429, 502, 503, 504})
-"""Answers after which OTLP has a client try again."""
+"""Statuses after which OTLP requires a client to try again."""
 _log = logging.getLogger(__name__)
 
 
@@ -40,7 +40,7 @@ class Otlp:
         job: Identity,
         headers: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """`endpoint`: the receiver's address, without /v1/traces. `headers`: of each request."""
+        """`endpoint`: the receiver's address, without /v1/traces. `headers`: for each request."""
         self._headers = {**headers, "Content-Type": "application/x-protobuf"}
         self._http = http
         self._url = f"{endpoint.rstrip('/')}/v1/traces"
@@ -50,24 +50,24 @@ class Otlp:
         self._sending = asyncio.Lock()
         self.sent = 0
         self.dropped = 0
-        """Spans that nobody will see: there were too many, or the receiver did not take them."""
+        """Lost spans: there were too many, or the receiver did not take them."""
 
     def give(self, spans: Sequence[Span]) -> None:
-        """Send these when there is time."""
+        """Queue spans to be sent soon."""
         room = max(0, WAITING_MOST - len(self._waiting))
         self._waiting += spans[:room]
         self.dropped += len(spans[room:])
         self._given.set()
 
     async def run(self) -> None:
-        """Send what is given, until cancelled."""
+        """Send queued spans, until cancelled."""
         while True:
             await self._given.wait()
             self._given.clear()
             await self._send_all()
 
     async def close(self) -> None:
-        """Send what still waits, for a while."""
+        """Send what still waits, for up to `LAST_SECONDS`."""
         try:
             async with asyncio.timeout(LAST_SECONDS):
                 await self._send_all()
@@ -81,7 +81,7 @@ class Otlp:
             while self._waiting:
                 batch = self._waiting[:BATCH]
                 why = await self._send(await asyncio.to_thread(request, self._job, batch))
-                # Not before: what is cancelled meanwhile is sent again at the end.
+                # They are removed only now, so that a cancelled batch is sent again at the end.
                 del self._waiting[: len(batch)]
                 if why is None:
                     self.sent += len(batch)
@@ -91,13 +91,14 @@ class Otlp:
                     logs.event(_log, "spans-not-sent", level=logging.WARNING, spans=len(batch), error=said)
 
     async def _send(self, body: bytes) -> str | None:
-        """Send a request; why it was not taken, None where it was."""
+        """Send a request. Returns why it was not taken; None if it was."""
         why = ""
         for number in range(TRIES):
             await asyncio.sleep(number * PAUSE_SECONDS)
             try:
                 limit = aiohttp.ClientTimeout(total=SECONDS)
-                # The operator has checked the address of the spec, and none that a receiver redirects to.
+                # The operator has checked the address in the spec, but not the addresses to which a receiver
+                # redirects.
                 posted = self._http.post(
                     self._url, data=body, headers=self._headers, timeout=limit, allow_redirects=False
                 )

@@ -1,8 +1,8 @@
-"""What a run in MLflow says of its job: parameters and tags, as pure functions of it.
+"""A job's parameters and tags in MLflow, as pure functions of the job.
 
-Parameters carry the names of SageMaker MTRL's hyperparameters, and beside them every field of the spec by
-its path. What may hold a secret is left out: pod templates, the environment's own config, passwords and
-queries in addresses.
+Parameters have the names of SageMaker MTRL's hyperparameters, and also every field of the spec by its path.
+Fields that may hold a secret are left out: pod templates, the environment's own config, passwords and queries
+in addresses.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from headway_api.spec.training import RLTrainingJobSpec
 from headway_api.withheld import WITHHELD, without_secret
 
 MOST = 400
-"""Parameters of a run; those beyond are left out, MTRL's names being the first."""
+"""The most parameters of a run. The rest is left out; MTRL's names come first."""
 VALUE_LENGTH = 500
-"""Characters of a value; older MLflow servers take no more."""
+"""The most characters of a value, as in older MLflow servers."""
 
 
 def parameters(spec: RLTrainingJobSpec) -> dict[str, str]:
-    """MTRL's names first, then `spec.<path>`, camelCase as in the manifest; defaults are written out."""
+    """MTRL's names first, then `spec.<path>` in camelCase as in the manifest, with defaults."""
     named = {name: value for name, value in _mtrl(spec).items() if value is not None}
     found = {**named, **dict(_flat("spec", spec.as_object()))}
     return {name: written(value) for name, value in list(found.items())[:MOST]}
 
 
 def tags(job: JobConfig, kind: str) -> dict[str, str]:
-    """Who the run belongs to."""
+    """The owner of the run."""
     told = {"job": job.name, "namespace": job.namespace, "uid": job.uid, "kind": kind}
     return {f"{names.GROUP}/{name}": value for name, value in told.items()}
 
 
 def written(value: object) -> str:
-    """A value as MLflow shows it: text as it is, anything else as JSON."""
+    """A value as MLflow shows it: text unchanged, anything else as JSON."""
     text = value if isinstance(value, str) else json.dumps(value)
     return without_secret(text)[:VALUE_LENGTH]
 
@@ -83,7 +83,7 @@ def _mtrl(spec: RLTrainingJobSpec) -> dict[str, object]:
 
 
 def _flat(path: str, value: object) -> Iterator[tuple[str, object]]:
-    """Every leaf by its path; items of a list by their place."""
+    """Every leaf by its path. Items of a list have their index."""
     if isinstance(value, Mapping):
         for name, item in value.items():
             if name not in WITHHELD:
@@ -100,5 +100,5 @@ def _nested(value: object) -> bool:
 
 
 def _key(name: Any) -> str:
-    """A key as MLflow takes it."""
+    """A key that MLflow accepts."""
     return re.sub(r"[^A-Za-z0-9_./ -]", "_", str(name))[:60]

@@ -1,4 +1,4 @@
-"""The coordinator's `/metrics`: a projection of what is known when it is read, and a few histograms."""
+"""The coordinator's `/metrics`: a projection of the state at each read, and a few histograms."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ Labels = Mapping[str, str]
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 
 HISTOGRAMS = ("episodes/seconds", "sandbox/tool_call_seconds", "weights/sync_seconds")
-"""What this process observes one by one."""
+"""Histograms whose values this process observes one by one."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One number now."""
+    """The current value of one metric."""
 
     name: str
     """As in `headway_api.metrics`."""
@@ -28,27 +28,27 @@ class Sample:
 
 
 class Exporter:
-    """Registry of one job. `read` yields the current samples; each name must have a family."""
+    """The registry of one job. `read` yields the current samples; each name must have a family."""
 
     def __init__(self, namespace: str, job: str, read: Callable[[], Iterable[Sample]]) -> None:
         self._job = {"namespace": namespace, "job_name": job}
         self._read = read
         self._most: dict[tuple[str, ...], float] = {}
-        """Of each counter, by its name and labels."""
+        """The highest value of each counter, by its name and labels."""
         self._registry = CollectorRegistry()
         self._registry.register(self)
         self._histograms = {name: self._histogram(name) for name in HISTOGRAMS}
 
     def observe(self, name: str, seconds: float, **labels: str) -> None:
-        """Something of `HISTOGRAMS` took so long."""
+        """Add a duration to one of `HISTOGRAMS`."""
         self._histograms[name].labels(**self._job, **labels).observe(seconds)
 
     def text(self) -> bytes:
-        """What `/metrics` answers."""
+        """The text of `/metrics`."""
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
-        """For the registry: every sample, one family after the other."""
+        """Every sample for the registry, one family after the other."""
         found: dict[str, list[Sample]] = {}
         for sample in self._read():
             found.setdefault(sample.name, []).append(sample)
@@ -56,7 +56,7 @@ class Exporter:
             yield self._metric(name, samples)
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing is known in advance."""
+        """Nothing, because no sample is known in advance."""
         return []
 
     def _metric(self, name: str, samples: list[Sample]) -> Metric:
@@ -70,8 +70,11 @@ class Exporter:
         return metric
 
     def _counted(self, known: Family, labels: Sequence[str], value: float) -> float:
-        """`value`; of a counter the most it ever was. Prometheus takes one that falls for one that began
-        anew, and counts all of it once more. A bill may fall: tokens that were billed can be withdrawn."""
+        """`value`, or for a counter the highest value so far.
+
+        Prometheus takes a falling counter for a restarted one, and counts all of it once more. A bill may
+        fall, because billed tokens can be withdrawn.
+        """
         if known.kind != "counter":
             return value
         which = (known.name, *labels)
@@ -90,7 +93,7 @@ class Exporter:
 
 
 def is_metric(name: str) -> bool:
-    """Whether a number the learner sent is one that `/metrics` may show; MLflow gets all of them."""
+    """Whether `/metrics` may show a number from the learner. MLflow gets all of them."""
     try:
         family(name)
     except UnknownMetricError:

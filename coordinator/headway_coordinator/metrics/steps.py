@@ -1,5 +1,4 @@
-"""Figures of steps as they come to be known: the latest of each for `/metrics`, all of them for MLflow and
-for the signals of collapse."""
+"""Figures of steps: the latest for `/metrics`, all of them for MLflow and the signals of collapse."""
 
 from __future__ import annotations
 
@@ -20,45 +19,47 @@ from headway_coordinator.state import State
 
 COST = "usage/cost_at_step_usd"
 READ_AGAIN = 16
-"""Newest steps whose batches are read again where what they came to was not kept."""
+"""For so many of the newest steps, the batch is read again if its figures were not stored."""
 
 
 class StepFigures:
-    """Those of one job. `again` says that an earlier process may have logged them already."""
+    """The figures of one job. `again`: an earlier process may have logged them already."""
 
     def __init__(self, spec: RLTrainingJobSpec, signals: Signals) -> None:
         self._spec = spec
         self.signals = signals
         self._latest: dict[str, Figures] = {}
-        """By where they come from. A tool that is not called any more is not shown any more."""
+        """By source, so that the figures of a tool that is no longer called disappear."""
         self._batches: set[int] = set()
-        """Steps whose batches are known. A step that is taken once more is made from the same groups."""
+        """Steps with known batches. A step that is taken again is made from the same groups."""
         self._validated = -1
         """The newest step whose validation is shown."""
         self.tasks: Sequence[str] | None = None
-        """The task of each training row, where a column names it."""
+        """The task of each training row, if a column names it."""
         self.tracker: Mlflow | None = None
-        """Where they are logged, if anywhere."""
+        """Logs the figures, if the spec asks for it."""
 
     @property
     def run(self) -> MlflowRun | None:
-        """The run they are logged to, once it is there."""
+        """The run to which they are logged, once it exists."""
         return self.tracker.run if self.tracker else None
 
     def shown(self) -> Figures:
-        """The latest of those that `/metrics` has a name for."""
+        """The latest figures that `/metrics` has a name for."""
         found = {name: value for figures in self._latest.values() for name, value in figures.items()}
         return {name: value for name, value in found.items() if is_metric(name)}
 
     def of(self, groups: Sequence[GroupRecord], report: StepReport, idle: Sequence[int]) -> Figures:
-        """What the batch of a step came to, without the learner's figures. `idle`: steps without groups."""
+        """The figures of a step's batch, without the learner's. `idle`: steps without groups."""
         limit = self._spec.agent.turn_limit
         found = figures.batch(groups, report.step, trained=report.trained, max_turns=limit, idle=idle)
         return found if self.tasks is None else found | tasks.batch(groups, self.tasks)
 
     def restore(self, spool: Spool, replay: Replay) -> list[BatchFigures]:
-        """Judge again what predecessors saw, so that a signal stands as it stood; it is not logged. Returns
-        what they could not keep. Blocking."""
+        """Give the signals what predecessors saw, so that each signal returns to its state.
+
+        Nothing is logged. Returns the figures that predecessors could not store. Blocking.
+        """
         kept, lost, idle = spool.figures(), list[BatchFigures](), idle_steps(replay.reports)
         newest = {report.step for report in replay.reports[-READ_AGAIN:]}
         for report in replay.reports[1:]:
@@ -77,12 +78,13 @@ class StepFigures:
     def batch(
         self, state: State, *, again: bool, cost: Callable[[], str | None] = lambda: None
     ) -> BatchFigures | None:
-        """Take the figures of the last batch of `state`, once a step has trained it; None where it has none,
-        or they are known.
+        """Take the figures of the last batch of `state`, once a step has trained it.
+
+        None if it has none, or they are known.
 
         Args:
-            cost: of the whole job by now, in US dollars; None if nothing has a price. It is left out after a
-                restart: it would count what came after the step.
+            cost: of the whole job by now, in US dollars; None if nothing has a price. After a restart it is
+                left out, because it would include the cost of later steps.
         """
         report = state.trained
         if report is None or not state.last_batch or report.step in self._batches:
@@ -104,12 +106,12 @@ class StepFigures:
         self._log(step, {**found, **self.signals.figures("validation")}, again)
 
     def test(self, step: int, found: Figures, *, again: bool) -> None:
-        """The test split was judged."""
+        """The test split has a result."""
         self._latest["test"] = found
         self._log(step, found, again)
 
     def sync(self, step: int, seconds: float, *, again: bool) -> None:
-        """The first server came into rotation with the weights of a step, after so long."""
+        """The first server came into rotation with the weights of a step, after so many seconds."""
         found = {"timing_s/weight_sync": seconds}
         self._latest["sync"] = found
         self._log(step, found, again)

@@ -1,6 +1,6 @@
 """An episode as a trace in MLflow: a span for the episode, one for each turn, one for each tool call.
 
-Ids are functions of the episode's id, so an episode that is logged twice is one trace.
+Ids are functions of the episode's id, so logging an episode twice makes no second trace.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from headway_api import names
 from headway_api.records import EpisodeRecord, Outcome
 
 CHARACTERS: Final = 8000
-"""Most characters of one message in a trace; the stored episode has all of it."""
+"""The most characters of a message in a trace. The stored episode has all of it."""
 EQUAL_SHARES: Final = "the record has no time of a turn: the turns share the episode's time equally"
 
 
@@ -31,7 +31,7 @@ class Span:
     kind: str
     begun: float
     ended: float
-    """Unix times."""
+    """Both times are Unix times."""
     attributes: Mapping[str, Any]
     failed: bool = False
 
@@ -42,7 +42,7 @@ def trace_id(job: str, episode: EpisodeRecord) -> str:
 
 
 def spans(one: Try, episode: EpisodeRecord) -> list[Span]:
-    """The root first, then every turn with the tool calls that it led to."""
+    """The root first, then every turn with its tool calls."""
     root = _id(episode.episode_id)
     return [_root(root, one, episode), *_turns(root, episode)]
 
@@ -79,7 +79,7 @@ def _root(identity: str, one: Try, episode: EpisodeRecord) -> Span:
 
 
 def about(one: Try) -> dict[str, str]:
-    """What a trace is found by."""
+    """Tags by which a trace is found."""
     told = {
         "candidate": one.place.candidate,
         "task": one.place.task,
@@ -118,7 +118,7 @@ def _turns(root: str, episode: EpisodeRecord) -> Iterator[Span]:
 
 
 def _turn(identity: str, root: str, step: Step, heard: Sequence[Mapping[str, Any]]) -> Span:
-    """The inputs are what was said last; the turns before have the rest."""
+    """The span of a turn. Its inputs are the latest messages; earlier turns have the rest."""
     turn = step.turn
     return Span(
         identity,
@@ -139,7 +139,7 @@ def _turn(identity: str, root: str, step: Step, heard: Sequence[Mapping[str, Any
 
 
 def tokens(prompt: int, cached: int, sampled: int) -> dict[str, int]:
-    """Token counts under MLflow's names; `prompt` includes what was cached."""
+    """Token counts under MLflow's names; `prompt` includes cached tokens."""
     return {
         "input_tokens": prompt,
         "output_tokens": sampled,
@@ -158,7 +158,7 @@ def _cut(value: Any) -> Any:
 
 
 def entity(span: Span, trace: str) -> Any:
-    """A span as MLflow's own."""
+    """A span as MLflow's own type."""
     from mlflow.entities import Span as Entity
 
     attributes = {"mlflow.traceRequestId": f"tr-{trace}", "mlflow.spanType": span.kind, **span.attributes}
@@ -178,7 +178,7 @@ def entity(span: Span, trace: str) -> Any:
 
 
 def info(one: Try, episode: EpisodeRecord, trace: str, experiment: str, run: str) -> Any:
-    """What MLflow lists of a trace, with the run that it belongs to."""
+    """MLflow's entry of a trace, with the run that it belongs to."""
     from mlflow.entities import TraceInfo, TraceLocation, TraceState
 
     root = spans(one, episode)[0]

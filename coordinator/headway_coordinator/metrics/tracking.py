@@ -1,4 +1,4 @@
-"""The run in MLflow of a training job."""
+"""A training job's run in MLflow."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headway_coordinator.metrics.parameters import parameters, tags
 
 
 def tracker_of(job: JobConfig, store: Store, layout: Layout) -> mlflow.Mlflow | None:
-    """What logs to MLflow, not started yet; None where the spec does not ask for it."""
+    """The logger for MLflow, not started yet; None if the spec does not ask for it."""
     wanted = job.spec.tracking.mlflow
     if wanted is None:
         return None

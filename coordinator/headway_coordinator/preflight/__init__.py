@@ -1,1 +1,1 @@
-"""Checks before the first gradient: each says what it saw and what to change."""
+"""Checks before the first gradient: each says what it found and what to change."""

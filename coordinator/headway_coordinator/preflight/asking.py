@@ -1,4 +1,4 @@
-"""Asks judges anew what baseline episodes asked them, each question twice: how far their answers vary."""
+"""Asks judges the questions of baseline episodes again, each twice, to see how far their answers vary."""
 
 from __future__ import annotations
 
@@ -26,20 +26,23 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class Asker:
-    """Asks. What was answered before is not looked at, and what is answered now is not kept."""
+    """Asks the questions. It reads no stored answers, and stores no new ones."""
 
     judges: Judges
     bill: Bill
-    """Called as soon as a try has ended, with a name that no other try has."""
+    """Called at the end of each try, with a name that no other try has."""
     whose: str
-    """What those names begin with."""
+    """The prefix of those names."""
     changed: Callable[[], None] = lambda: None
-    """Told of another that `waiting` has."""
+    """Called when `waiting` has changed."""
     waiting: dict[str, str] = field(default_factory=dict)
-    """Why a question that failed is not asked again yet."""
+    """Why a failed question is not asked again yet."""
 
     async def ask(self, questions: Sequence[JudgeQuestion]) -> list[AskedTwice]:
-        """Each of them twice, one after the other; as many at once as the judge's `concurrency` allows."""
+        """Ask each question twice, one after the other.
+
+        The judge's `concurrency` bounds how many are asked at once.
+        """
         async with asyncio.TaskGroup() as tasks:
             running = [
                 tasks.create_task(self._twice(f"{self.whose}-{number}", question))
@@ -59,11 +62,11 @@ class Asker:
         return AskedTwice(question, tuple(answers))
 
     def _put(self, question: JudgeQuestion) -> tuple[Judge, Asked]:
-        """Whom to ask, and what.
+        """The judge, and the question in its form.
 
         Raises:
             InfraFault: the job has no such judge.
-            BadSchema, OutOfBounds: the question is none that is asked.
+            BadSchema, OutOfBounds: the question may not be asked.
         """
         judge = self.judges.by_name.get(question.judge)
         if judge is None:
@@ -76,7 +79,7 @@ class Asker:
         return judge, asked(Question.model_validate(put), judge.spec)
 
     async def _once_more(self, whose: str, judge: Judge, put: Asked) -> Any:
-        """The judge's answer; asked for again where the judge failed.
+        """The judge's answer. It is asked again if the judge failed.
 
         Raises:
             InfraFault: it failed `TRIES` times.
@@ -99,7 +102,7 @@ class Asker:
         raise last
 
     async def _ready(self, whose: str, judge: Judge, why: str) -> None:
-        """Return once the judge answers. `why`: what the question failed by."""
+        """Return once the judge answers. `why`: how the question failed."""
         self.waiting[whose] = why
         self.changed()
         try:

@@ -1,7 +1,7 @@
 """Samples the baseline: groups of training rows by the untrained model, with training's own sampling.
 
-A group is durable once it is in the spool and in the ledger, as in training; a successor does not sample it
-again. Nothing of it is trained on.
+A group is durable once it is in the spool and in the ledger, as in training. A successor does not sample it
+again. Nothing is trained on it.
 """
 
 from __future__ import annotations
@@ -41,10 +41,12 @@ from headway_coordinator.spool import Spool
 from headway_coordinator.trajectory.render import Renderer
 
 LONG_TEXT: Final = 200_000
-"""Characters beyond which a text's tokens are estimated."""
+"""A longer text's tokens are estimated. In characters."""
 CHARACTERS_A_TOKEN: Final = 4
 LOOKS: Final = 16
-"""A look for a certain failure follows once the episodes are more by this part of them: it reads them all."""
+"""The next look for a certain failure comes once the episodes have grown by one part in so many, because a
+look reads them all.
+"""
 _log = logging.getLogger(__name__)
 
 
@@ -58,7 +60,7 @@ class Certain(Exception):
 
 @dataclass
 class BaselineSampler:
-    """Samples the baseline of one job. All of its state is changed on the event loop only."""
+    """Samples the baseline of one job. All of its state changes on the event loop only."""
 
     spec: RLTrainingJobSpec
     data: Data
@@ -76,24 +78,24 @@ class BaselineSampler:
     budget: Budget
     limits: Limits
     certain: Callable[[Baseline], Finding | None]
-    """Whether a check that may stop the job fails for certain."""
+    """Returns a failure that is certain, if a check that may stop the job has one."""
     changed: Callable[[], None]
-    """Told of every group, and of every episode."""
+    """Called at every group and every episode."""
     on_episode: Callable[[EpisodeRecord], None] = lambda record: None
     relative: groups.Relative | None = None
-    """Rewards the episodes of a group against each other, where the environment does."""
+    """Rewards the episodes of a group against each other, if the environment does so."""
     finished: dict[str, list[Sampled]] = field(default_factory=dict)
     """Finished groups by id."""
     ended: int = 0
-    """Episodes that have ended for good."""
+    """Episodes that have ended and are not tried again."""
     in_flight: int = 0
     moved_at: float = field(default_factory=time.monotonic)
-    """When an episode last got a reward, or a group ended, monotonic."""
+    """When an episode last got a reward, or a group ended, in monotonic seconds."""
     counts: Counter[str] = field(default_factory=Counter)
     """Episodes of this process by outcome."""
     _lost_in_a_row: int = 0
     _looked: int = 0
-    """Episodes at the last look for a certain failure."""
+    """The number of episodes at the last look for a certain failure."""
     _blocking: SerialExecutor = field(default_factory=SerialExecutor)
 
     @property
@@ -108,7 +110,7 @@ class BaselineSampler:
 
     @property
     def baseline(self) -> Baseline:
-        """What there is so far."""
+        """The baseline so far."""
         found = [one for _, members in sorted(self.finished.items()) for one in members]
         begun = min((one.record.started_at for one in found), default=0.0)
         over = max((one.record.finished_at for one in found), default=0.0)
@@ -116,7 +118,7 @@ class BaselineSampler:
         return Baseline(self.facts, found, self.wanted, (), over - begun, at_once)
 
     async def restore(self) -> None:
-        """Take up what a predecessor sampled: none of it is sampled again, and all of it is billed."""
+        """Restore what a predecessor sampled: none of it is sampled again, and all of it is billed."""
         for group in await self._blocking(self.spool.baseline):
             await self._blocking(self.ledger.group, group)
             if group.group_id in self.plans and group.scored:
@@ -124,7 +126,7 @@ class BaselineSampler:
         logs.event(_log, "baseline-restored", episodes=self.ended, wanted=self.wanted)
 
     async def run(self) -> Finding | None:
-        """Sample what is not there yet; returns the finding by which it ended before, if any.
+        """Sample the missing groups. Returns the finding that ended the sampling early, if any.
 
         Raises:
             JobError: `EpisodesFailing`, `Superseded`, or the reason of a fault that ends every episode.
@@ -171,7 +173,7 @@ class BaselineSampler:
         return {plan.group_id: plan for plan in made}
 
     async def _one(self, plan: groups.Plan) -> None:
-        """Run a group, make it and its usage durable, and ask whether a failure is certain by now."""
+        """Run a group, make it and its usage durable, and check whether a failure is certain by now."""
         most = self.limits.sampled(plan.sampling.max_tokens, plan.sampling.episode_tokens)
         async with self.budget.group(plan, Bill(plan.purpose), self.limits, most) as held:
             group = await groups.run(
@@ -198,7 +200,7 @@ class BaselineSampler:
             self._ask(await asyncio.to_thread(self.certain, self.baseline))
 
     def _keep(self, group: GroupRecord, answers: GroupAnswers) -> GroupRecord:
-        """The answers first: a group that is there has them."""
+        """Store the answers first, so that every stored group has them."""
         self.spool.refuse_superseded(self.incarnation)
         self.store.put_new(self.layout.preflight_answers(group.key), answers.model_dump_json().encode())
         return self.spool.put(group)
@@ -211,7 +213,7 @@ class BaselineSampler:
 
     @cached_property
     def _tokens(self) -> Callable[[str], int]:
-        """Tokens of a text, beside what stands around it in a conversation."""
+        """A function that counts a text's tokens, without the template's around it."""
         renderer = self.renderer
 
         @lru_cache(maxsize=1024)

@@ -1,4 +1,4 @@
-"""The check that the model's tool calls can be read, before anything that samples them is started."""
+"""Checks that the model's tool calls can be read, before anything that samples them is started."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ UNSEEN = ", and does not say what tools there are: name them in the prompt"
 
 
 def readable(tools: Sequence[Tool], chosen: Renderer, parser: str) -> str:
-    """A call that the model's template writes is read back, where the environment offers tools.
+    """Check that a call written by the model's template can be read back, if the environment offers tools.
 
     Args:
         tools: what the environment offers.
         chosen: how messages are rendered and turns are read.
-        parser: `toolCallParser`; one that is named is taken at its word.
+        parser: `toolCallParser`; a named one is not questioned.
 
     Raises:
         JobError: `ToolCallsUnreadable`.
@@ -57,7 +57,7 @@ def _family(chosen: Renderer) -> str:
 
 
 def _refuses(chosen: Renderer) -> str:
-    """What the template says of a conversation with a tool's result; empty where it takes it."""
+    """The template's error on a conversation with a tool's result; empty if it accepts one."""
     try:
         chosen.said([*ASKED, calling(call(KEY)), RESULT], SIMPLE, generate=True)
     except Exception as error:  # a template raises what its author chose
@@ -66,6 +66,6 @@ def _refuses(chosen: Renderer) -> str:
 
 
 def _shows(tools: Sequence[Tool], chosen: Renderer) -> bool:
-    """Whether the template tells the model of the tools."""
+    """Whether the template shows the tools to the model."""
     said = chosen.said([{"role": "user", "content": "Hello."}], tools, generate=True)
     return all(str(tool.get("function", tool).get("name")) in said for tool in tools)

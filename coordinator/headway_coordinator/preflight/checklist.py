@@ -1,4 +1,4 @@
-"""Checks with their results, told one by one: what the preflights of both kinds of job have in common."""
+"""Checks and their results, reported one by one: the common part of the preflights of both kinds of job."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from headway_coordinator.sandboxes import RESOURCES, Broker
 
 LEASE_ID = "preflight"
 NOWHERE = {"base_url": "http://127.0.0.1:9/v1", "api_key": "none", "prompt": "", "messages": [], "tools": []}
-"""An episode for a program of which only its start is checked: nobody answers there."""
+"""An episode for a program whose start alone is checked. Nobody answers at its address."""
 VISITS = 3
 TEXT_LIMIT = 1024
 ANSWER_SECONDS, PAUSE_SECONDS = 5.0, 1.0
@@ -52,16 +52,16 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class Checklist:
-    """Collects results; `report` is called after each."""
+    """Collects results. `report` is called after each."""
 
     spec: RLTrainingJobSpec | RLEvalJobSpec
     report: Callable[[Preflight], None]
     begun: bool = False
-    """A predecessor got past all of this: none of the basics failing is final."""
+    """Whether a predecessor got past all of this. If so, no failure of a basic check is permanent."""
     results: list[Check] = field(default_factory=list)
 
     def prices(self, books: Books) -> None:
-        """The price book that the job names is there, and can be read. Blocking.
+        """Check that the job's price book exists and can be read. Blocking.
 
         Raises:
             JobError: `PriceBookMissing` or `PriceBookInvalid`.
@@ -69,7 +69,7 @@ class Checklist:
         self._need(names.CHECK_PRICES, books.first, lambda book: f"{book.name}, SHA-256 {book.digest[:12]}")
 
     def budget(self, fits: Callable[[], str]) -> None:
-        """The budget has room for a group of episodes at its worst. `fits` says so.
+        """Check that the budget has room for a group of episodes at its worst. `fits` says so.
 
         Raises:
             JobError: `BudgetTooSmall`, under every policy.
@@ -77,7 +77,9 @@ class Checklist:
         self._need("Budget", fits, str)
 
     async def agent(self, http: aiohttp.ClientSession, url: str) -> None:
-        """The agent's service answers: anything at all, for it is not known what it takes but prompts.
+        """Check that the agent's service answers.
+
+        Any answer will do, because prompts are the only requests that it is sure to take.
 
         Raises:
             JobError: `AgentUnreachable`, retriable: it may only be late.
@@ -96,8 +98,10 @@ class Checklist:
         self._passed(names.CHECK_AGENT, f"{url} answers")
 
     async def judges(self, judges: Judges, store: Store, cache: Path) -> None:
-        """Each judge answers: one that is only late is waited for. Before that, the model of each that the
-        job serves is there: its servers come up once they are waited for.
+        """Check that each judge answers, and wait for those that are late.
+
+        Before that, check the model of each judge that the job serves: its servers only start once they are
+        waited for.
 
         Raises:
             JobError: `JudgeUnreachable` or the like, retriable: it was not there in time. `ModelUnavailable`:
@@ -164,7 +168,7 @@ class Checklist:
 
     @asynccontextmanager
     async def _told_of_waits(self, broker: Broker) -> AsyncIterator[None]:
-        """Show, as long as the block runs, what keeps the broker from making a sandbox."""
+        """During the block, show what keeps the broker from making a sandbox."""
         watch = asyncio.create_task(self._tell_waits(broker))
         try:
             yield
@@ -191,8 +195,10 @@ class Checklist:
     async def _once(
         self, row: tables.Row, broker: Broker, lease: str, judges: Judges
     ) -> tuple[ResetReply, FinishReply]:
-        """A visit to a sandbox. One in which the environment's own code fails is made again: a third such
-        failure is no accident."""
+        """Visit a sandbox.
+
+        If the environment's own code fails, visit again: a third such failure is no accident.
+        """
         visit = 1
         while True:
             try:
@@ -254,14 +260,14 @@ class Checklist:
 
     @property
     def failed(self) -> list[Check]:
-        """Checks that failed so far."""
+        """The checks that failed so far."""
         return [check for check in self.results if not check.passed]
 
     def conclude(self, *, enforce: bool) -> None:
-        """Say that the preflight is over.
+        """End the preflight.
 
         Raises:
-            JobError: a check failed, and that is enforced.
+            JobError: a check failed, and the policy enforces it.
         """
         failed = self.failed
         state = "Passed" if not failed else "Failed" if enforce else "Warned"
@@ -289,7 +295,7 @@ def _waits_for(problem: Problem) -> Check:
 async def until_answered(
     http: aiohttp.ClientSession, url: str, deadline: float, silent: Callable[[], None] = lambda: None
 ) -> None:
-    """Return once `url` answers, whatever it says. `silent` is called once, when it does not at first.
+    """Return once `url` gives any answer. `silent` is called once, if the first try gets none.
 
     Raises:
         TimeoutError: it did not within `deadline` seconds.
@@ -309,5 +315,5 @@ async def until_answered(
 
 
 def said_of(rows: list[tables.Row]) -> str:
-    """What is told of rows that could be read."""
+    """The message about rows that could be read."""
     return f"{len(rows)} rows with columns {', '.join(rows[0])}"

@@ -24,7 +24,7 @@ from headway_coordinator.trajectory.render import Renderer
 
 
 def batch(rows: int, spec: RLTrainingJobSpec) -> str:
-    """The data fills at least one batch."""
+    """Check that the data fills at least one batch."""
     size, epochs = spec.algorithm.batch_size, spec.schedule.max_epochs
     if rows * epochs < size:
         raise JobError(
@@ -49,7 +49,7 @@ def tasks(rows: Sequence[Row], column: str, block: str) -> list[str]:
 
 
 def task_names(found: Collection[str], column: str, block: str) -> None:
-    """No task has the name by which results mean every row.
+    """Check that no task has the name that means every row in results.
 
     Raises:
         JobError: `TaskNameTaken`.
@@ -60,10 +60,10 @@ def task_names(found: Collection[str], column: str, block: str) -> None:
 
 
 def task_weights(named: Sequence[str], weights: Mapping[str, float]) -> str:
-    """What the weights make of each training task's share. `named`: the task of each row.
+    """Each training task's share by the weights. `named`: the task of each row.
 
     Raises:
-        JobError: `TaskUnknown`: no row has a task that has a weight, or every task has the weight 0.
+        JobError: `TaskUnknown`: a weighted task has no row, or every task has the weight 0.
     """
     known = set(named)
     field = "spec.data.taskWeights"
@@ -82,14 +82,14 @@ def task_weights(named: Sequence[str], weights: Mapping[str, float]) -> str:
 def context_length(
     folder: Path, base: str, asked: int | None, field: str = "spec.model.contextLength"
 ) -> int:
-    """Most tokens of an episode: what is `asked` for, else the model's own limit.
+    """The most tokens of an episode: `asked` if given, else the model's own limit.
 
-    Where config.json does not say it, more than the model's family holds is refused all the same, as the
-    guard rails promise: vLLM knows the limit too, and would refuse only once GPUs were asked for.
+    If config.json has no limit, a length beyond what the model's family holds is still refused, as the guard
+    rails promise. vLLM knows the limit too, but would refuse only once GPUs were requested.
 
     Raises:
-        JobError: `ContextLengthUnknown`, or `ContextLengthTooLong` where the model's limit is lower;
-            `ModelIncomplete` or `ModelNotLoadable` where there is no config.json, or none that says it.
+        JobError: `ContextLengthUnknown`; `ContextLengthTooLong`: the model's limit is lower;
+            `ModelIncomplete` or `ModelNotLoadable`: config.json is missing or has no limit.
     """
     limit, own = _model_limits(folder)
     if asked is None and limit is None:
@@ -110,7 +110,7 @@ def context_length(
 
 
 def _model_limits(folder: Path) -> tuple[int | None, int | None]:
-    """The most tokens that config.json allows, and those that a server holds which is told nothing."""
+    """The most tokens that config.json allows, and those that a server holds by default."""
     path = folder / "config.json"
     if not path.exists():
         raise JobError(
@@ -132,11 +132,12 @@ def _model_limits(folder: Path) -> tuple[int | None, int | None]:
 
 
 def lora_modules(lora: Lora, shapes: Mapping[str, Sequence[int]]) -> list[str]:
-    """Paths of the linear modules that may get an adapter, by the shapes of the base model's tensors; each of
-    `lora.targets` names some.
+    """Paths of the linear modules that may get an adapter, from the shapes of the base model's tensors.
+
+    Each of `lora.targets` must name some.
 
     Raises:
-        JobError: `LoraTargetsUnusable`, with the names that would do.
+        JobError: `LoraTargetsUnusable`, with the names that work.
     """
     modules = lora_targets.adaptable(shapes)
     if unknown := lora_targets.unmatched(lora.targets, modules):
@@ -151,18 +152,18 @@ def lora_modules(lora: Lora, shapes: Mapping[str, Sequence[int]]) -> list[str]:
 
 
 def renderer(chosen: Renderer) -> str:
-    """How messages become tokens."""
+    """How messages become tokens, in words."""
     return f"messages are rendered by {chosen.name}, {len(chosen.stop_token_ids)} stop tokens"
 
 
 def lowest_report(spec: RLTrainingJobSpec | RLEvalJobSpec) -> list[float] | None:
-    """What an agent that reports its reward would say of an episode it did not play."""
+    """The reward that an agent with its own reward would report for an episode that it did not play."""
     agent = spec.agent.http
     return [spec.reward.range[0]] if agent is not None and agent.reports_reward else None
 
 
 def reward(reply: FinishReply, spec: RLTrainingJobSpec | RLEvalJobSpec) -> str:
-    """The reward of an episode without a single turn is a number in range."""
+    """Check that the reward of an episode without a single turn is a number in range."""
     low, high = spec.reward.range
     try:
         check_reward(reply, (low, high), turns=0)
@@ -180,9 +181,9 @@ def reward(reply: FinishReply, spec: RLTrainingJobSpec | RLEvalJobSpec) -> str:
 
 
 def context(first: ResetReply, chosen: Renderer, length: int, spec: RLTrainingJobSpec) -> str:
-    """Prompt, tool specs and every turn at its longest fit the context.
+    """Check that the prompt, tool specs and every turn at its longest fit the context.
 
-    Of an agent with a loop of its own only the first turn is known, and that without the agent's own prompt.
+    For an agent with its own loop only the first turn is known, and that without the agent's own prompt.
     """
     most, field = spec.rollout.sampling.max_tokens, "spec.rollout.sampling.maxTokens"
     held_out = spec.data.validation is not None or spec.data.test is not None
@@ -192,10 +193,10 @@ def context(first: ResetReply, chosen: Renderer, length: int, spec: RLTrainingJo
 
 
 def _tokens(chosen: Renderer, messages: Sequence[Message], tools: Sequence[Tool]) -> int:
-    """Tokens of an episode's prompt."""
+    """The number of tokens in an episode's prompt."""
     try:
         return len(chosen.render(messages, tools))
-    except Exception as error:  # a template is a program of the model's author, and raises what it likes
+    except Exception as error:  # the model's author wrote the template, which may raise anything
         raise JobError(
             "ChatTemplateUnusable",
             f"the base model's chat template does not take how an episode begins ({type(error).__name__}: "
@@ -205,10 +206,10 @@ def _tokens(chosen: Renderer, messages: Sequence[Message], tools: Sequence[Tool]
 
 
 def fits(first: ResetReply, chosen: Renderer, length: int, agent: AgentSpec, most: int, field: str) -> str:
-    """The same, for turns of at most `most` tokens, which `field` of the spec says.
+    """The same, for turns of at most `most` tokens, a limit that the spec's `field` sets.
 
     Raises:
-        JobError: `ContextTooShort`, or `ChatTemplateUnusable` where the template takes no such prompt.
+        JobError: `ContextTooShort`; `ChatTemplateUnusable`: the template does not take such a prompt.
     """
     turns = agent.planned_turns
     messages = opening(first.messages, agent.effective_builtin.system_prompt)

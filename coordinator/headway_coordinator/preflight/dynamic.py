@@ -1,10 +1,10 @@
-"""The preflight's second half: baseline episodes of the untrained model, and what the checks make of them.
+"""The preflight's second half: baseline episodes of the untrained model, and the checks on them.
 
 kept            a result of this job, or of an equal one, is read back: nothing is sampled
-sampling        one rollout server, brought up by the operator while status says so, samples groups of rows,
-                until there are enough or a failure is certain
-playing         what the checks want tried is played in sandboxes, without a model
-over            findings are kept, told, and held against the policy; only then is a learner made
+sampling        one rollout server samples groups of rows, until there are enough or a failure is certain; the
+                operator runs it while the status asks for it
+playing         scripts of the checks are played in sandboxes, without a model
+over            findings are stored, shown, and compared with the policy; only then is a learner made
 """
 
 from __future__ import annotations
@@ -70,13 +70,13 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class Dynamic:
-    """The second half of one job's preflight. All of its state is changed on the event loop only."""
+    """The second half of one job's preflight. All of its state changes on the event loop only."""
 
     spec: RLTrainingJobSpec
     layout: Layout
     ready: Ready
     runner: Runner
-    """The static checks, which are over."""
+    """The static checks, which have ended."""
     store: Store
     spool: Spool
     ledger: Ledger
@@ -84,35 +84,35 @@ class Dynamic:
     players: Players
     http: aiohttp.ClientSession
     key: str
-    """That rollout servers know the coordinator by."""
+    """The coordinator's key for rollout servers."""
     discover: Discover
     incarnation: int
     faults: Recurring
     opened: Callable[[], None]
-    """Told when sampling begins: this process answers from then on."""
+    """Called when sampling begins: this process answers from then on."""
     changed: Callable[[], None]
-    """Told of whatever status and metrics show."""
+    """Called when something in status or metrics has changed."""
     on_episode: Callable[[EpisodeRecord], None] = lambda record: None
     book: PriceBook = DEFAULT
     """The prices of the job's bill."""
     plan: Plan | None = None
     """How many episodes the job plays."""
     price: Price | None = None
-    """Today's prices, as the job's bill has them."""
+    """Today's prices, as in the job's bill."""
     sampler: BaselineSampler | None = None
     findings: list[Finding] = field(default_factory=list)
     kept: keyed.Kept | None = None
     _watch: Watch | None = None
     _player: Player | None = None
-    """Of the scripts, once there are any."""
+    """The player of the scripts, once there are any."""
     _asker: Asker | None = None
-    """Of questions that judges were asked before."""
+    """Asks judges earlier questions again."""
 
     async def run(self, *, begun: bool) -> None:
         """Return once the job may train. `begun`: it trains already, so nothing is sampled any more.
 
         Raises:
-            JobError: `PreflightFailed`, naming the checks; whatever ends every episode.
+            JobError: `PreflightFailed`, with the checks; or the reason of a fault that ends every episode.
         """
         if not self.runner.samples:
             return
@@ -156,7 +156,7 @@ class Dynamic:
             self.on_episode,
             self.players.relative.witnessed(notebook.of),
         )  # fmt: skip
-        tried = await self._probed("start")  # while the first sandboxes are there
+        tried = await self._probed("start")  # while the first sandboxes exist
         await sampler.restore()
         await self._bill.restore()
         self.opened()
@@ -186,7 +186,7 @@ class Dynamic:
 
     @asynccontextmanager
     async def _served(self, fleet: Fleet, limiter: AdaptiveSemaphore) -> AsyncIterator[None]:
-        """While the block runs, the server is looked after; it begins once one holds the weights."""
+        """Keep the server's weights during the block, which begins once a server holds them."""
         self._watch = self._watched(fleet.router)
         running = [
             asyncio.create_task(fleet.run()),
@@ -206,7 +206,7 @@ class Dynamic:
             self._watch = None
 
     def _watched(self, router: Router) -> Watch:
-        """Looks whether episodes end, and names what they wait for where they do not."""
+        """Checks whether episodes end. If they do not, it names what they wait for."""
         assert self.sampler is not None
         sampler, seconds = self.sampler, self.spec.rollout.timeout_seconds
 
@@ -227,7 +227,7 @@ class Dynamic:
         bill = self._bill.add
         self._player = Player(self.spec, self.broker, limiter, name, judges, bill, self._moved)
         played = await self._player.play(scripts)
-        tried += await self._probed("after")  # of a sandbox that was started in the place of a script's
+        tried += await self._probed("after")  # of a sandbox that was started to replace a script's
         self._asker = Asker(judges, bill, f"preflight-judge-{self.incarnation}", self._moved)
         questions = [] if own.get(judge_varies.ID) == "Off" else judge_varies.questions(baseline)
         twice = await self._asker.ask(questions)
@@ -236,20 +236,20 @@ class Dynamic:
         return await asyncio.to_thread(run.findings, baseline, played, own)
 
     async def _probed(self, when: str) -> list[Probe]:
-        """What a sandbox reaches; nothing where nobody asks."""
+        """What a sandbox can reach; empty if the check is off."""
         if self.spec.preflight.checks.get(ISOLATED) == "Off":
             return []
         lease = f"preflight-probe-{self.incarnation}-{when}"
         return await probes.probe(self.spec, self.broker, lease, probes.destinations())
 
     async def _read_again(self, baseline: Baseline) -> Baseline:
-        """The baseline with what other parsers make of calls that could not be read."""
+        """The baseline, with what other parsers make of unreadable calls."""
         own = baseline.facts.tool_call_parser
         found = await asyncio.to_thread(parsers.would_read, self.ready.model, own, baseline.sampled)
         return dataclasses.replace(baseline, facts=dataclasses.replace(baseline.facts, other_parsers=found))
 
     def _so_far(self, baseline: Baseline, cut: Finding) -> list[Finding]:
-        """What the episodes alone say, where they ended early: why nothing succeeds may be among it."""
+        """The findings of the episodes alone if sampling ended early. They may show why nothing succeeds."""
         found = run.findings(baseline, (), self.spec.preflight.checks)
         return [cut if each.check == cut.check else each for each in found]
 
@@ -287,10 +287,10 @@ class Dynamic:
         return None if stalled is None else Check(name="Baseline", passed=False, message=stalled[:1024])
 
     def _conclude(self, kept: keyed.Kept, how: str | None, *, begun: bool) -> None:
-        """Say that the preflight is over.
+        """End the preflight.
 
         Raises:
-            JobError: `PreflightFailed`, where a check failed whose failure ends the job.
+            JobError: `PreflightFailed`: a check failed whose failure ends the job.
         """
         self.kept, self.findings = kept, list(kept.findings)
         stops = self._stops(self.findings)
@@ -341,7 +341,7 @@ class Dynamic:
         )
 
     def samples(self) -> Iterator[Sample]:
-        """What Prometheus is shown."""
+        """The preflight's figures for Prometheus."""
         if self.kept is not None:
             yield from shown.samples(self.findings, self.kept.episodes, self.kept.wanted)
         elif self.sampler is not None:

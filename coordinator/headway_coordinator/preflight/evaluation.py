@@ -23,13 +23,15 @@ from headway_coordinator.sandboxes import Broker
 
 BLOCK = "spec.data"
 MOST_TASKS = 64
-"""Tasks of an evaluation: each has some 70 figures of each candidate, with the ends of their intervals."""
+"""The most tasks of an evaluation. Each has some 70 figures of each candidate, with the ends of their
+intervals.
+"""
 TASKS_SHOWN = 24
 """Most tasks that a message lists."""
 
 
 class EvalRunner(Checklist):
-    """Every check must pass: figures of a broken environment would be believed."""
+    """Every check must pass, because people would believe the figures of a broken environment."""
 
     def __init__(self, spec: RLEvalJobSpec, report: Callable[[Preflight], None], begun: bool = False) -> None:
         super().__init__(spec, report, begun)
@@ -63,15 +65,15 @@ class EvalRunner(Checklist):
         suites: Mapping[str, Broker],
         judges: Judges | None = None,
     ) -> ResetReply:
-        """One real sandbox: import, reset and judgement; and of each suite one that loads its task.
+        """One real sandbox for import, reset and judgement, and one for each suite that loads its task.
 
         Returns how the environment begins the row.
 
         Args:
-            suites: of each, who hands out its sandboxes.
+            suites: the broker of each suite's sandboxes.
 
         Raises:
-            JobError: a check failed, or no sandbox was to be had.
+            JobError: a check failed, or no sandbox was available.
         """
         found = await self._visit(row, broker, incarnation, judges)
         if found is not None:
@@ -83,7 +85,9 @@ class EvalRunner(Checklist):
         return found[0]
 
     async def _suite(self, suite: Suite, broker: Broker, incarnation: int) -> None:
-        """The task can be loaded in the suite's image, and has the last sample that is asked for."""
+        """Check that the suite's image can load the task, and that the task has the last sample that is asked
+        for.
+        """
         spec, seconds, check = self.spec, suite.sandbox.deadline_seconds, f"Suite {suite.name}"
         lease = f"{LEASE_ID}-{incarnation}"
         try:
@@ -101,7 +105,7 @@ class EvalRunner(Checklist):
 
 
 def check_tasks(rows: Sequence[Row], task_column: str | None) -> None:
-    """No task has the name by which the results mean every row, and there are not too many to show.
+    """Check that no task has the name that means every row, and that there are not too many tasks to show.
 
     Raises:
         JobError: `TaskNameTaken`, `TooManyTasks`.
@@ -117,7 +121,7 @@ def check_tasks(rows: Sequence[Row], task_column: str | None) -> None:
 
 
 def check_suites(rows: Sequence[Row], task_column: str | None, names: Sequence[str]) -> None:
-    """No suite has the name of a task of the rows: the results tell them apart by it.
+    """Check that no suite has the name of a task of the rows, because results tell them apart by name.
 
     Raises:
         JobError: `SuiteNameTaken`.
@@ -130,7 +134,7 @@ def check_suites(rows: Sequence[Row], task_column: str | None, names: Sequence[s
 
 
 def check_gate(spec: RLEvalJobSpec, rows: Sequence[Row]) -> None:
-    """Every task that the gate names has rows, or is a suite.
+    """Check that every task that the gate names has rows, or is a suite.
 
     Args:
         rows: those that are measured.

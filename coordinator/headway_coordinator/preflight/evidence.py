@@ -1,7 +1,7 @@
-"""What the checks are given of baseline episodes: a group's record, and what its sandboxes answered.
+"""The checks' input from baseline episodes: a group's record, and the answers of its sandboxes.
 
-An episode's record does not hold which tools the environment offered, nor how long each call took. Both are
-noted while the episode runs, and kept beside its group.
+An episode's record does not show which tools the environment offered, nor how long each call took. Both are
+noted while the episode runs, and stored beside its group.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from headway_api.stored import read
 from headway_coordinator.relative import leases_of
 
 MOST_CALLS: Final = 512
-"""Tool calls of an episode that are kept."""
+"""The most tool calls that are stored of an episode."""
 MOST_QUESTIONS: Final = 8
-"""Questions to judges of an episode, or of a group, that are kept: one to each judge."""
+"""The most questions to judges that are stored of an episode or a group: one to each judge."""
 LONGEST_QUESTION: Final = 128 * KIB
-"""Bytes of one as JSON; a longer one is not kept."""
+"""The most bytes of a stored question as JSON. Longer ones are left out."""
 
 Count = Callable[[str], int]
-"""Tokens of a text, by the model's own tokenizer."""
+"""Counts a text's tokens with the model's own tokenizer."""
 
 
 class Answer(Record):
-    """What a tool answered."""
+    """A tool's answer."""
 
     name: str
     arguments: Json
@@ -54,31 +54,31 @@ class Put(Record):
 
 
 class Answers(Record):
-    """What the sandbox of one episode answered."""
+    """The answers of one episode's sandbox."""
 
     tools: list[Json] = Field(default_factory=list)
     """OpenAI tool specs that the environment offered."""
     results: list[Answer] = Field(default_factory=list, max_length=MOST_CALLS)
     questions: list[Put] = Field(default_factory=list, max_length=MOST_QUESTIONS)
-    """The first that it put to each judge."""
+    """The first question that it put to each judge."""
 
 
 class GroupAnswers(Record):
-    """What the sandboxes of a group answered, by the episode's id."""
+    """The answers of a group's sandboxes, by the episode's id."""
 
     episodes: dict[str, Answers] = Field(default_factory=dict)
     questions: list[Put] = Field(default_factory=list, max_length=MOST_QUESTIONS)
-    """The first that was put to each judge about the group as a whole."""
+    """The first question to each judge about the group as a whole."""
 
 
 class Notes:
-    """Notes what the sandbox of one episode answers."""
+    """Notes the answers of one episode's sandbox."""
 
     def __init__(self) -> None:
         self.tools: list[Json] = []
         self.results: list[Answer] = []
         self.questions: dict[str, Put] = {}
-        """By the judge's name."""
+        """Questions by the judge's name."""
 
     def began(self, reply: ResetReply) -> None:
         """The environment is in its first state."""
@@ -104,7 +104,7 @@ class Notes:
 
     @property
     def answers(self) -> Answers:
-        """All of it."""
+        """All notes."""
         questions = list(self.questions.values())
         return Answers(tools=self.tools, results=self.results, questions=questions)
 
@@ -116,11 +116,11 @@ class Notebook:
         self._notes: dict[str, Notes] = {}
 
     def of(self, episode_id: str) -> Notes:
-        """Whoever notes what one episode's sandbox answers."""
+        """The notes of one episode's sandbox."""
         return self._notes.setdefault(episode_id, Notes())
 
     def taken(self, group: GroupRecord) -> GroupAnswers:
-        """What the sandboxes of a group answered; forgotten here from now on."""
+        """The answers of a group's sandboxes. They are removed from the notebook."""
         known = {episode.episode_id: self._notes.pop(episode.episode_id, None) for episode in group.episodes}
         whole = [name for name in self._notes if name.startswith(leases_of(group.group_id))]
         put = {judge: one for name in whole for judge, one in self._notes.pop(name).questions.items()}
@@ -131,7 +131,7 @@ class Notebook:
 
 
 def answers_of(store: Store, layout: Layout, group: GroupRecord) -> GroupAnswers:
-    """What was kept of a group's sandboxes; nothing where it is lost, or nobody can read it. Blocking."""
+    """The stored answers of a group's sandboxes; empty if they are lost or unreadable. Blocking."""
     try:
         return read(store, layout.preflight_answers(group.key), GroupAnswers)
     except (NotFound, JobError):
@@ -145,7 +145,7 @@ def sampled(
     environment_seed: int,
     tokens: Count,
 ) -> Iterator[Sampled]:
-    """Each episode of a group, as the checks are given it. Tokens stay only where they are read again."""
+    """Each episode of a group in the form for the checks. Tokens are only kept if they are read again."""
     trained = [row_tokens(episode) for episode in group.episodes]
     episodes = [without_tokens(episode) for episode in group.episodes]
     retried = [each.model_copy(update={"messages": [], "rows": []}) for each in group.discarded]
@@ -182,14 +182,16 @@ def row_tokens(episode: EpisodeRecord) -> int:
 
 
 def without_tokens(episode: EpisodeRecord) -> EpisodeRecord:
-    """The episode without its training rows, unless a call in them could not be read: there may be thousands
-    of episodes, and a number takes more memory than a word."""
+    """The episode without its training rows, unless a call in them could not be read.
+
+    There may be thousands of episodes, and Python's numbers take more memory than words.
+    """
     unread = any(turn.malformed_tool_calls for turn in episode.turns)
     return episode if unread else episode.model_copy(update={"rows": []})
 
 
 def malformed(episode: EpisodeRecord) -> Sequence[str]:
-    """Text of the turns whose tool calls could not be read, as far as the conversation still shows it."""
+    """The text of turns with unreadable tool calls, as far as the conversation still shows it."""
     said = [message for message in episode.messages if message.get("role") == "assistant"]
     delivered = [turn for turn in episode.turns if turn.delivered]
     pairs = zip(delivered, said, strict=False)

@@ -1,6 +1,6 @@
-"""What scripts, and questions that are asked twice, cost at judges: kept, and on the bill.
+"""The judges' cost of scripts and of questions that are asked twice: stored, and on the bill.
 
-They belong to no episode, so no trajectory has them. A recount of the bill reads what is kept here.
+They belong to no episode, so no trajectory has them. A recount of the bill reads the stored records.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from headway_coordinator.serial_executor import SerialExecutor
 
 
 class Spent(Record):
-    """What one try asked of judges."""
+    """One try's questions to judges."""
 
     whose: str
-    """Its name, which no other try has."""
+    """The try's name, which no other try has."""
     at: float
     """Unix time, which decides the price."""
     judgements: list[Judgement]
@@ -30,7 +30,7 @@ class Spent(Record):
 
 @dataclass
 class JudgesBill:
-    """Of one job's preflight."""
+    """The judges' bill of one job's preflight."""
 
     store: Store
     layout: Layout
@@ -38,11 +38,11 @@ class JudgesBill:
     _blocking: SerialExecutor = field(default_factory=SerialExecutor)
 
     async def add(self, whose: str, found: Sequence[Judgement]) -> None:
-        """Keep it, then write it into the ledger."""
+        """Store the cost, then write it into the ledger."""
         await self._blocking(self._add, Spent(whose=whose, at=time.time(), judgements=[*found]))
 
     async def restore(self) -> None:
-        """Write into the ledger what a predecessor kept, and had no time to write there."""
+        """Write the costs into the ledger that a predecessor stored without writing them there."""
         await self._blocking(self._restore)
 
     def _add(self, spent: Spent) -> None:

@@ -1,8 +1,10 @@
-"""What a preflight found, kept by what it depends on: a restart reads it back, and so does an equal job.
+"""A preflight's result, stored by everything that it depends on.
 
-An environment's image counts as the same where its name has its digest. A tag may mean another image
-tomorrow: such an image, an agent that is a service, and judges are known to the job alone, and another job
-checks them again.
+A restart reads it back, and so does an equal job.
+
+Two environment images count as the same only if their name has a digest, because a tag may mean another image
+tomorrow. An image with a tag, an agent that is a service, and judges count as known to this job alone. So
+another job checks them again.
 """
 
 from __future__ import annotations
@@ -31,39 +33,41 @@ from headway_coordinator.dataset import Data, digest
 from headway_coordinator.preflight import tensors
 
 VERSION: Final = 3
-"""Of the checks: raise it with a change by which the same episodes are judged otherwise."""
+"""The version of the checks. Raise it with a change that judges the same episodes differently."""
 PINNED: Final = "@sha256:"
 
 
 class Kept(Record):
-    """What a preflight found."""
+    """A preflight's result."""
 
     key: str = Field(max_length=64)
     job: str = Field(max_length=512)
-    """Whose preflight it was."""
+    """The job whose preflight it was."""
     episodes: int = Field(ge=0)
     wanted: int = Field(ge=0)
     note: str | None = Field(default=None, max_length=1024)
-    """What else to say of it: what was sampled, where that is not what the job starts from."""
+    """A further remark: which weights were sampled, if the job does not start from them."""
     cut: bool = False
-    """Sampling ended early, since a failure was certain: it stands for jobs that end by that."""
+    """Whether sampling ended early because a failure was certain. It then applies to jobs that end at that
+    failure.
+    """
     findings: list[Finding]
     document: Json = Field(default_factory=dict)
     """The whole report."""
     measured: Measured | None = None
-    """What its episodes used, for an estimate of the whole job."""
+    """The usage of its episodes, for an estimate of the whole job."""
     seconds_each: float | None = Field(default=None, ge=0)
-    """For how long an episode kept the server."""
+    """Seconds that an episode used the server."""
 
 
 def key_of(spec: RLTrainingJobSpec, data: Data, model: Path, uid: str, store: Store) -> str:
-    """What a preflight depends on, as SHA-256 in hex. Blocking: run it in a thread.
+    """Everything that a preflight depends on, as SHA-256 in hex. Blocking: run it in a thread.
 
     Args:
         spec: the job's.
         data: its rows.
         model: folder with the base model's configuration and tokenizer.
-        uid: the job's: part of what is known to it alone.
+        uid: the job's; part of the key if it depends on something that only this job knows.
         store: where the model's weights lie, unless they are the hub's.
 
     Raises:
@@ -100,23 +104,23 @@ def key_of(spec: RLTrainingJobSpec, data: Data, model: Path, uid: str, store: St
 
 
 def is_alone(spec: RLTrainingJobSpec) -> bool:
-    """Whether something that the preflight depends on is known to this job alone."""
+    """Whether the preflight depends on something that only this job knows."""
     services = spec.agent.http is not None or bool(spec.judges)
     return services or PINNED not in spec.environment.image
 
 
 def _files(model: Path) -> dict[str, str]:
-    """Digest of each file of the model but its weights."""
+    """The digest of each file of the model except its weights."""
     found = [path for path in sorted(model.rglob("*")) if path.is_file()]
     small = [path for path in found if not path.match(WEIGHTS)]
     return {str(path.relative_to(model)): hashlib.sha256(path.read_bytes()).hexdigest() for path in small}
 
 
 def read_back(store: Store, layout: Layout, key: str, *, begun: bool) -> Kept | None:
-    """What this job's preflight found, or that of an equal job. Blocking: run it in a thread.
+    """The preflight's result of this job or an equal one. Blocking: run it in a thread.
 
     Args:
-        begun: the job trains already: what its preflight found stands, whatever has changed since.
+        begun: the job trains already, so its preflight's result stays valid, whatever has changed since.
     """
     own = _kept(store, layout.preflight)
     if own is not None and (begun or own.key == key):
@@ -126,7 +130,7 @@ def read_back(store: Store, layout: Layout, key: str, *, begun: bool) -> Kept | 
 
 
 def keep(store: Store, layout: Layout, kept: Kept, markdown: str) -> None:
-    """Write it down, for people, for this job and for equal ones. Blocking: run it in a thread."""
+    """Store the result for people, for this job and for equal ones. Blocking: run it in a thread."""
     data = kept.model_dump_json().encode()
     store.put(layout.preflight_for_people, markdown.encode())
     store.put(layout.preflight, data)
@@ -134,7 +138,9 @@ def keep(store: Store, layout: Layout, kept: Kept, markdown: str) -> None:
 
 
 def _kept(store: Store, uri: str) -> Kept | None:
-    """None where there is none, or where another version of this program wrote it otherwise."""
+    """A stored result; None if there is none, or if another version of this program wrote it in another
+    form.
+    """
     try:
         return read(store, uri, Kept)
     except (NotFound, JobError):
@@ -142,7 +148,7 @@ def _kept(store: Store, uri: str) -> Kept | None:
 
 
 def storable(findings: Sequence[Finding]) -> list[Finding]:
-    """The findings with finite numbers alone: JSON has no others."""
+    """The findings, with finite numbers only: JSON has no others."""
 
     def finite(value: float | None) -> float | None:
         return value if value is not None and math.isfinite(value) else None

@@ -1,4 +1,4 @@
-"""Whether another parser would have read the tool calls that the job's own could not."""
+"""Whether another parser could have read the tool calls that the job's own could not."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from headway_api.spec.agent import ToolCallParser
 from headway_coordinator.trajectory.render import Renderer, choose, load, model_type
 
 MOST_TURNS: Final = 200
-"""Turns that are read again."""
+"""The most turns that are read again."""
 
 
 def would_read(model: Path, own: str, sampled: Sequence[Sampled]) -> dict[str, int]:
-    """Parser -> calls that it would have read, of those that `own` could not. Blocking: run it in a thread.
+    """Parser -> calls that it can read, among those that `own` could not. Blocking: run it in a thread.
 
     Args:
         model: folder with the model's configuration and tokenizer.
@@ -46,12 +46,12 @@ def would_read(model: Path, own: str, sampled: Sequence[Sampled]) -> dict[str, i
 def _renderer(tokenizer: Any, family: str, parser: str) -> Renderer | None:
     try:
         return choose(tokenizer, family, parser)
-    except JobError:  # this model could never be read so
+    except JobError:  # this parser does not fit the model
         return None
 
 
 def _unread(episode: EpisodeRecord) -> Iterator[tuple[Turn, list[int], list[int]]]:
-    """Each turn with a call that could not be read: what was sampled, and what stood before it."""
+    """Each turn with an unreadable call: its sampled tokens, and those before it."""
     turns = {turn.index: turn for turn in episode.turns if turn.malformed_tool_calls}
     for row in episode.rows:
         for number, start, end in _spans(row):

@@ -1,4 +1,4 @@
-"""What a sandbox tries to reach, and must not: the evidence that the network's wall stands."""
+"""Addresses that a sandbox tries to reach and must not: the evidence that the network isolates it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 
 def destinations(environ: Mapping[str, str] = os.environ, resolver: Path = RESOLVER) -> list[Destination]:
-    """Where a sandbox tries to get: what a cloud and a cluster have, as this process knows them."""
+    """The addresses that a sandbox tries: those of a cloud and a cluster, as this process knows them."""
     found = [METADATA]
     if (api := environ.get("KUBERNETES_SERVICE_HOST")) is not None:
         port = int(environ.get("KUBERNETES_SERVICE_PORT", "443"))
@@ -43,9 +43,11 @@ def destinations(environ: Mapping[str, str] = os.environ, resolver: Path = RESOL
 async def probe(
     spec: RLTrainingJobSpec, broker: Broker, lease: str, wanted: list[Destination]
 ) -> list[Probe]:
-    """What one sandbox reaches; nothing where it cannot say, as that of an image with an older server.
+    """The addresses that one sandbox reaches.
 
-    A server that knows TCP alone says nothing of what is to be tried over UDP.
+    Empty if it cannot report, as with an image with an older server.
+
+    A server that knows only TCP reports nothing about attempts over UDP.
 
     Raises:
         JobError: `Superseded`: another coordinator has claimed the sandboxes.
@@ -66,7 +68,7 @@ async def probe(
 
 
 def _at_start(said: ProbedAtStart, wanted: list[Destination]) -> Iterator[Probe]:
-    """What it tried while it began, under the names that it is known by here."""
+    """The addresses that it tried at its start, under the names that this process uses."""
     known = {(one.address, str(one.port), str(one.protocol)): one.name for one in wanted}
     for one, hit in zip(said.destinations, said.reached, strict=False):
         address, port, protocol = (str(one.get(name)) for name in ("address", "port", "protocol"))

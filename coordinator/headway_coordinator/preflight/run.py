@@ -1,6 +1,6 @@
-"""Runs the checks, in the order in which each needs the ones before, and acts on `spec.preflight.policy`.
+"""Runs the checks in the order of their dependencies, and acts on `spec.preflight.policy`.
 
-What the job cannot run without (its bucket, data, model) fails it under every policy.
+A fault in something that the job cannot run without (its bucket, data, model) fails it under every policy.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class Ready:
-    """What the checks found and the job needs."""
+    """The checks' results that the job needs."""
 
     data: Data
     renderer: render.Renderer
@@ -61,13 +61,13 @@ class Runner(Checklist):
         self.spec: RLTrainingJobSpec = spec
         self.layout = layout
         self.first: ResetReply | None = None
-        """How an episode of the first row begins, once a sandbox has said it."""
+        """How an episode of the first row begins, once a sandbox has shown it."""
 
     def basics(self, store: Store, cache: Path) -> Ready:
-        """Data, model and tokenizer. Blocking: run it in a thread.
+        """Check data, model and tokenizer. Blocking: run it in a thread.
 
         Raises:
-            JobError: whatever is missing, under every policy.
+            JobError: something is missing, under every policy.
         """
         spec = self.spec
         train = self._need("Dataset", lambda: tables.load(spec.data.train, store, "spec.data.train"), said_of)
@@ -99,7 +99,7 @@ class Runner(Checklist):
         self._need("Weights", lambda: tensors.whole(spec.model, folder, store), str)
         modules: list[str] | None = None
         lora, start = spec.model.effective_lora, spec.model.warm_start
-        # Like the learner: what a job began with is never asked for again, and may be gone.
+        # As for the learner: what a job began with is never needed again, and may be gone.
         if start is not None and self._resumes(store):
             start = None
         if lora is not None and (lora.targets or start is not None):
@@ -119,10 +119,11 @@ class Runner(Checklist):
         return Ready(data, chosen, length, folder)
 
     def _tasks(self, data: Data) -> None:
-        """Each row has a task where a column names it; figures tell of so many tasks.
+        """Check that each row has a task if a column names it, and that there are not too many tasks for
+        figures.
 
         Raises:
-            JobError: `ColumnMissing`, or `TaskUnknown` where no training row has a task that has a weight.
+            JobError: `ColumnMissing`, or `TaskUnknown`: no training row has a task with a weight.
         """
         spec = self.spec.data
         for name, block in (("train", spec.train), ("validation", spec.validation), ("test", spec.test)):
@@ -138,10 +139,10 @@ class Runner(Checklist):
                 self._need("TaskWeights", partial(checks.task_weights, found, spec.task_weights), str)
 
     def _overlaps(self, data: Data) -> None:
-        """Held-out rows are not trained on.
+        """Check that no held-out row is trained on.
 
         Raises:
-            JobError: `SplitsOverlap`, where the policy is Enforce.
+            JobError: `SplitsOverlap`, if the policy is Enforce.
         """
         spec, policy = self.spec.data, self.spec.preflight.policy
         rows = {"train": data.train, "validation": data.validation, "test": data.test}
@@ -163,7 +164,7 @@ class Runner(Checklist):
         self._passed("Overlap", told, warning=bool(warnings))
 
     def _resumes(self, store: Store) -> bool:
-        """Whether the learner has a step to go on from. Whether that step can be used is for it to say."""
+        """Whether the learner has a step to resume from. The learner decides whether that step is usable."""
         try:
             store.get(self.layout.latest)
         except NotFound:
@@ -175,17 +176,18 @@ class Runner(Checklist):
 
     @property
     def samples(self) -> bool:
-        """Whether baseline episodes are judged too, before the preflight is over."""
+        """Whether the preflight also judges baseline episodes before it ends."""
         return self.spec.preflight.policy != "Off" and self.spec.preflight.episodes > 0
 
     async def environment(
         self, ready: Ready, broker: Broker, incarnation: int, judges: Judges | None = None
     ) -> None:
-        """One real sandbox: import, reset and judgement, then the arithmetic that needs its prompt. With that
-        the preflight is over, unless it `samples`.
+        """One real sandbox: import, reset and judgement, then the checks that need its prompt.
+
+        This ends the preflight, unless it `samples`.
 
         Raises:
-            JobError: a check failed and the policy is Enforce, or no sandbox was to be had.
+            JobError: a check failed and the policy is Enforce, or no sandbox was available.
         """
         if self.spec.preflight.policy == "Off":
             self.report(Preflight(state="Skipped", checks=self.results))
@@ -206,7 +208,7 @@ class Runner(Checklist):
 
 
 def _told(named: Sequence[str]) -> str:
-    """The tasks with the most rows, and how many these are."""
+    """The tasks with the most rows, and their number of rows."""
     counts = Counter(named)
     most = ", ".join(f"{task} ({count})" for task, count in counts.most_common(TASKS_TOLD))
     return f"{len(counts)} tasks, with rows: {most}{', ...' if len(counts) > TASKS_TOLD else ''}"

@@ -1,4 +1,4 @@
-"""Plays episodes that need no model: a script's tool calls and its last message, in a sandbox of its own."""
+"""Plays episodes without a model: a script's tool calls and its last message, in a sandbox of its own."""
 
 from __future__ import annotations
 
@@ -24,17 +24,19 @@ from headway_coordinator.preflight.checks import lowest_report
 from headway_coordinator.sandboxes import Broker, Sandbox
 
 TRIES: Final = 2
-"""Of a script that a sandbox or a judge has lost, by no fault of the environment."""
+"""The most tries of a script that was lost with a sandbox or a judge, without a fault of the environment."""
 ERROR_LENGTH: Final = 2000
 JUDGES: Final = "spec.judges["
-"""What the field of a judge's fault begins with."""
+"""The prefix of the field in a judge's fault."""
 Bill = Callable[[str, Sequence[Judgement]], Awaitable[None]]
-"""Writes down what one try has asked of judges, under its lease, which no other try has."""
+"""Stores one try's questions to judges, under its lease, which no other try has."""
 _log = logging.getLogger(__name__)
 
 
 class _Lost(Exception):
-    """The platform or a judge failed, not the environment; `so_far` is what the script came to."""
+    """The platform or a judge failed instead of the environment; `so_far` is the script's result until
+    then.
+    """
 
     def __init__(self, so_far: Played) -> None:
         super().__init__(so_far.error)
@@ -42,29 +44,29 @@ class _Lost(Exception):
 
 
 async def _free(whose: str, found: Sequence[Judgement]) -> None:
-    """Nothing is billed."""
+    """Bill nothing."""
 
 
 @dataclass
 class _Try:
-    """One try of a script, and what it asks of judges."""
+    """One try of a script, and its questions to judges."""
 
     lease: str
     judgements: list[Judgement] = field(default_factory=list)
     judge: str | None = None
-    """Whose answer is awaited."""
+    """The judge whose answer is awaited."""
 
     def waits(self, judge: str | None) -> None:
         self.judge = judge
 
     def others(self, fault: InfraFault | TimeoutError) -> bool:
-        """Whether what ended it is not the environment's."""
+        """Whether something other than the environment ended the try."""
         if isinstance(fault, TimeoutError):
             return self.judge is not None
         return fault.cause is None or (fault.cause.field or "").startswith(JUDGES)
 
     def failed(self, fault: InfraFault | TimeoutError, seconds: float) -> playing.Failed:
-        """As the script hears of it."""
+        """The failure in the form for the script."""
         if isinstance(fault, InfraFault):
             cause = fault.cause.reason if fault.cause is not None else None
             return playing.Failed(str(fault)[:ERROR_LENGTH], cause)
@@ -76,27 +78,27 @@ class _Try:
 
 @dataclass
 class Player:
-    """Plays scripts. What the environment says of them is the only thing that comes of it."""
+    """Plays scripts. Only the environment's answers are used."""
 
     spec: RLTrainingJobSpec
     broker: Broker
     limiter: AdaptiveSemaphore
-    """Where each script takes a place."""
+    """Bounds the scripts that run at once."""
     lease: str
-    """What the names of its leases begin with."""
+    """The prefix of its leases' names."""
     judges: Judges = field(default_factory=Judges)
-    """Whom the environment may ask."""
+    """The judges that the environment may ask."""
     bill: Bill = _free
-    """Called as soon as a try has ended."""
+    """Called at the end of each try."""
     changed: Callable[[], None] = lambda: None
-    """Told of another that `waiting` has."""
+    """Called when `waiting` has changed."""
     waiting: dict[str, str] = field(default_factory=dict)
-    """Why a script that was lost is not tried again yet, by its lease."""
+    """By lease: why a lost script is not tried again yet."""
     grouped: bool = False
-    """The environment rewards whole groups, as its sandboxes said."""
+    """Whether the environment rewards whole groups, as its sandboxes said."""
 
     async def play(self, scripts: Sequence[Script]) -> list[Played]:
-        """Play all of them, each after the one that it names; returns them in their order.
+        """Play all scripts, each after the one that it names. Returns their results in order.
 
         Raises:
             JobError: `Superseded`: another coordinator has claimed the sandboxes.
@@ -122,7 +124,7 @@ class Player:
             over[script.check, script.label].set()
 
     async def _once_more(self, lease: str, script: Script) -> Played:
-        """A script, and again where it was lost by no fault of the environment."""
+        """Play a script, and play it again if it was lost without a fault of the environment."""
         found = Played(script)
         for attempt in range(TRIES):
             await self._judges_ready(lease, found.error)
@@ -138,7 +140,7 @@ class Player:
         return found
 
     async def _judges_ready(self, lease: str, why: str | None) -> None:
-        """Return once each judge answers that did not. `why`: what the script was lost by, if it was."""
+        """Return once each judge that failed answers again. `why`: how the script was lost, if it was."""
         if why is None:
             await self.judges.ready()
             return
@@ -151,10 +153,10 @@ class Player:
             self.changed()
 
     async def _leased(self, one: _Try, script: Script) -> Played:
-        """A script in a sandbox of its own.
+        """Play a script in a sandbox of its own.
 
         Raises:
-            _Lost: it ended by what is not the environment's.
+            _Lost: something other than the environment ended it.
         """
         rollout, began = self.spec.rollout, time.monotonic()
         seconds = self.spec.environment.sandbox.deadline_seconds
@@ -172,7 +174,7 @@ class Player:
             raise _Lost(Played(script, error=str(fault)[:ERROR_LENGTH])) from fault
 
     async def _played(self, sandbox: Sandbox, script: Script, one: _Try) -> Played:
-        """What the environment says of a script.
+        """The environment's answers to a script.
 
         Raises:
             _Lost: the sandbox was lost, or a judge failed.
@@ -194,7 +196,7 @@ class Player:
             found: Played = end.value
         if lost:
             raise _Lost(found)
-        # What an agent reports of itself, no script does: there is no reward then.
+        # No script can report what an agent reports about itself, so there is no reward then.
         return dataclasses.replace(found, reward=None) if lowest_report(self.spec) else found
 
     async def _asked(self, sandbox: Sandbox, request: playing.Request, one: _Try) -> playing.Reply:

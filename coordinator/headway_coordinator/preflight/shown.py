@@ -1,4 +1,4 @@
-"""What the checks of baseline episodes came to, as status and metrics show it. Pure."""
+"""The results of the checks on baseline episodes, as status and metrics show them. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WORDS: Final = {"Fail": "failed", "Warn": "warned", "Unknown": "not known", "Pas
 
 
 def lines(findings: Sequence[Finding]) -> list[st.PreflightFinding]:
-    """The first of them, as status has room for."""
+    """The first findings, as many as a status has room for."""
     return [_line(found) for found in gravest_first(findings)[:MOST_LINES]]
 
 
@@ -34,7 +34,7 @@ def _line(found: Finding) -> st.PreflightFinding:
 
 
 def sentence(found: Finding) -> str:
-    """What was seen, what to change, and how many episodes would tell where too few were there."""
+    """What was found, what to change, and how many episodes would be enough if there were too few."""
     parts = [found.saw, found.advice]
     if found.needs is not None:
         parts.append(f"{found.needs} episodes would tell")
@@ -51,14 +51,14 @@ def _number(found: Finding) -> str | None:
 
 
 def summary(findings: Sequence[Finding], *more: str | None) -> str:
-    """How many failed, warned, are not known and passed; and `more`."""
+    """How many checks failed, warned, are unknown and passed; and `more`."""
     counts = Counter(found.verdict for found in findings)
     said = [f"{counts[verdict]} {WORDS[verdict]}" for verdict in GRAVEST_FIRST if counts[verdict]]
     return "; ".join([", ".join(said) or "nothing was judged", *filter(None, more)])[:WORD_LIMIT]
 
 
 def samples(findings: Sequence[Finding], episodes: int, wanted: int) -> Iterator[Sample]:
-    """What Prometheus is shown."""
+    """The findings for Prometheus."""
     yield Sample("preflight/episodes", episodes)
     yield Sample("preflight/wanted_episodes", wanted)
     for found in findings:

@@ -1,4 +1,4 @@
-"""Which weights baseline episodes are sampled with: those that the job starts from."""
+"""The weights that baseline episodes are sampled with: those that the job starts from."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from headway_api.stored import read
 from headway_api.warm_start import OF_A_JOB
 
 BEFORE_TRAINING: Final = PolicyVersion(incarnation=10**9, step=0)
-"""Of weights that no learner has announced: a version that no learner ever has, so that a server which holds
-them takes the learner's first ones."""
+"""The version of weights that no learner has announced. No learner ever uses it, so a server that holds them
+takes the learner's first ones.
+"""
 NOT_THE_START: Final = "sampled by the base model, not by the weights of spec.model.warmStart"
 
 
 def manifest(model: ModelSpec, store: Store) -> tuple[WeightsManifest, str | None]:
-    """What the server is to hold, and what to say where that is not what the job starts from.
+    """The weights that the server must hold, and a remark if the job does not start from them.
 
-    The weights of another job can be proved to have arrived, by its learner's own word. Others cannot, and an
-    adapter that is to be merged is not what the job starts from. Blocking: run it in a thread.
+    Another job's weights can be verified, because its learner published a proof. Other weights cannot. If an
+    adapter is still to be merged, the job does not start from the sampled weights. Blocking.
     """
     base = WeightsManifest(version=BEFORE_TRAINING, kind="base", uri=model.base, files=[])
     if model.warm_start is None:

@@ -1,4 +1,4 @@
-"""What tensors the base model holds, by the headers of its safetensors files: no weights are fetched."""
+"""The base model's tensors, from the headers of its safetensors files. No weights are fetched."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from headway_api.weights_format import LONGEST_HEADER, MODEL_FILE
 
 INDEX_FILE: Final = f"{MODEL_FILE}.index.json"
 FIRST_BYTES: Final = 1 << 17
-"""Asked for at first: most headers are shorter."""
+"""The first request asks for so many bytes, because most headers are shorter."""
 
 LAYER: Final = re.compile(r"(.*?)\.(\d{1,5})\.")
-"""In a tensor's name: what the layers are called, and which one it is of."""
+"""In a tensor's name: the name of the layers, and the layer's number."""
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -31,8 +31,8 @@ def shapes(model: ModelSpec, folder: Path, store: Store) -> Shapes:
     """Shape of each tensor of `spec.model.base`, whose configuration lies in `folder`. Blocking.
 
     Raises:
-        JobError: `ModelIncomplete` where there are no safetensors weights, `ModelNotLoadable` where their
-            headers cannot be read, `ModelUnavailable` where they may not be.
+        JobError: `ModelIncomplete`: there are no safetensors weights; `ModelNotLoadable`: their headers
+            cannot be read; `ModelUnavailable`: reading them is not allowed.
     """
     if model.base.startswith(HUB):
         return _of_hub(model)
@@ -43,12 +43,12 @@ def shapes(model: ModelSpec, folder: Path, store: Store) -> Shapes:
 
 
 def _files(folder: Path) -> list[str]:
-    """Names of the files that hold the weights."""
+    """Names of the files with the weights."""
     return sorted(set(_index(folder).values())) or [MODEL_FILE]
 
 
 def _index(folder: Path) -> dict[str, str]:
-    """Tensor -> the file that holds it; empty where there is one file, and no index."""
+    """Tensor -> its file; empty if there is one file without an index."""
     index = folder / INDEX_FILE
     if not index.exists():
         return {}
@@ -60,15 +60,14 @@ def _index(folder: Path) -> dict[str, str]:
 
 
 def whole(model: ModelSpec, folder: Path, store: Store) -> str:
-    """Hold the weights' files against their headers, index and config.json; returns what to say of them.
+    """Check the weights' files against their headers, index and config.json. Returns a summary.
 
-    Blocking. The hub's files are held against its digests when they are fetched. Tensors that are missing
-    within a layer are for the learner to refuse, which builds the model.
+    Blocking. Files of the hub are checked against its digests when they are fetched. The learner builds the
+    model, so it refuses tensors that are missing within a layer.
 
     Raises:
-        JobError: `ModelNotLoadable` where a file is cut short, too long, or has no header; `ModelIncomplete`
-            where a tensor of the index or a whole layer is missing; `ModelUnavailable` where a file may not
-            be read.
+        JobError: `ModelNotLoadable`: a file is cut short, too long, or has no header; `ModelIncomplete`: a
+            tensor of the index or a whole layer is missing; `ModelUnavailable`: a file may not be read.
     """
     if model.base.startswith(HUB):
         return "the hub's files are checked when they are fetched"
@@ -81,7 +80,7 @@ def whole(model: ModelSpec, folder: Path, store: Store) -> str:
         except NotFound as error:
             if index:
                 raise _incomplete(uri) from error
-            continue  # left to whoever loads it
+            continue  # whoever loads it will find out
         header, entries = _header(store, uri)
         if size != (described := header + _length(uri, entries)):
             what = f"{uri} has {size} bytes, and by its header {described}; upload the file again"
@@ -95,7 +94,7 @@ def whole(model: ModelSpec, folder: Path, store: Store) -> str:
 
 
 def _lost(index: dict[str, str], held: set[str]) -> str | None:
-    """What to say of tensors that the index has and the files have not."""
+    """The message about tensors that are in the index but not in the files."""
     if not (lost := index.keys() - held):
         return None
     first = min(lost)
@@ -103,10 +102,10 @@ def _lost(index: dict[str, str], held: set[str]) -> str | None:
 
 
 def _without(held: Iterable[str], wanted: int) -> str | None:
-    """What to say of layers of which there is no tensor.
+    """The message about layers without any tensor.
 
-    A model may have several parts with layers, and no name tells which is its language model: one of them is
-    to have all.
+    A model may have several parts with layers, and no name shows which one is its language model. One of them
+    must have all layers.
 
     Args:
         held: names of the tensors.
@@ -126,11 +125,11 @@ def _without(held: Iterable[str], wanted: int) -> str | None:
 
 
 def _layers(folder: Path) -> int:
-    """Layers of the language model, as config.json says; 0 where it does not."""
+    """The number of the language model's layers in config.json; 0 if it has none."""
     try:
         config = read_config(folder / "config.json")
     except (OSError, ValueError):
-        return 0  # a check of its own says what is wrong with it
+        return 0  # another check reports what is wrong with it
     for part in (config.get("text_config"), config):
         if isinstance(part, dict) and isinstance(found := part.get("num_hidden_layers"), int):
             return found
@@ -138,15 +137,16 @@ def _layers(folder: Path) -> int:
 
 
 def weights(model: ModelSpec, folder: Path, store: Store) -> dict[str, str]:
-    """What tells the weights of `spec.model.base` from others at the same address, by file. Blocking.
+    """By file: what distinguishes the weights of `spec.model.base` from others at the same address. Blocking.
 
-    Size and first bytes of each file: the header, and the tensors after it. Of the hub's the commit.
+    It is the size and the first bytes of each file: the header, and the tensors after it. For the hub it is
+    the commit.
 
     Raises:
-        JobError: `ModelUnavailable` where a file may not be read.
+        JobError: `ModelUnavailable`: a file may not be read.
     """
     if model.base.startswith(HUB):
-        return {"commit": folder.name}  # a snapshot's folder is named by it
+        return {"commit": folder.name}  # the commit names the folder of a snapshot
     found = {}
     for name in _files(folder):
         uri = f"{model.base.rstrip('/')}/{name}"
@@ -160,7 +160,7 @@ def weights(model: ModelSpec, folder: Path, store: Store) -> dict[str, str]:
 
 
 def _length(uri: str, entries: dict[str, Any]) -> int:
-    """Bytes of the tensors that a header describes."""
+    """Bytes of the tensors in a header."""
     try:
         ends = [int(entry["data_offsets"][1]) for name, entry in entries.items() if name != "__metadata__"]
     except (ValueError, KeyError, TypeError, IndexError, OverflowError) as error:
@@ -179,7 +179,7 @@ def _of_file(store: Store, uri: str) -> Shapes:
 
 
 def _header(store: Store, uri: str) -> tuple[int, dict[str, Any]]:
-    """Bytes of a safetensors file before its tensors, and what is said of each.
+    """Bytes of a safetensors file before its tensors, and the entry of each tensor.
 
     Raises:
         NotFound: there is no such file.
@@ -201,7 +201,7 @@ def _header(store: Store, uri: str) -> tuple[int, dict[str, Any]]:
 
 @contextmanager
 def _readable() -> Iterator[None]:
-    """Around a request: a file that may not be read is the model's fault."""
+    """Turn a denied request for a file into the model's fault."""
     try:
         yield
     except Denied as error:
