@@ -29,7 +29,7 @@ LIKE_LIMIT: Final = 12
 is scored.
 """
 LOST_LIMIT = 8
-"""The job gives up for now after so many abandoned groups in a row."""
+"""Abandoned groups in a row after which the job gives up for now."""
 
 
 def doomed(size: int, lost: int) -> bool:

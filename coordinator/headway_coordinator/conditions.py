@@ -12,10 +12,10 @@ OF_BUDGET = frozenset({ConditionType.BUDGET_LOW, ConditionType.BUDGET_EXHAUSTED}
 OWN = frozenset({ConditionType.WEIGHTS_IN_SYNC, ConditionType.HEALTHY, *OF_BUDGET})
 OWN_OF_EVALUATION = frozenset({ConditionType.GATE_PASSED, ConditionType.HEALTHY, *OF_BUDGET})
 TOLD_MOST = 3
-"""A message repeats the words of so many servers."""
+"""The most servers that a message quotes."""
 PATIENCE_SECONDS = 30.0
-"""The condition "in sync" is withdrawn only after so many seconds with too few verified servers. A new
-coordinator knows no server yet, a name server may forget one, and a look may miss one.
+"""Seconds with too few verified servers before the condition "in sync" is withdrawn. A new coordinator knows
+no server yet, a name server may forget one, and a look may miss one.
 """
 GRAVEST_FIRST: Final = (
     Reason.VERIFICATION_FAILED,

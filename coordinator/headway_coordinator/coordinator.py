@@ -65,10 +65,10 @@ from headway_coordinator.validations import Beside
 from headway_wire.listening import listening
 
 FAREWELL_SECONDS = 60.0
-"""A finished coordinator waits at most so long for the learner to hear of the end."""
+"""The longest that a finished coordinator waits for the learner to hear of the end."""
 LAST_CHECKPOINT_SECONDS = 3600.0
-"""It waits at most so long for a checkpoint of the last step. Then it ends anyway, and the status shows what
-is durable.
+"""The longest wait for a checkpoint of the last step. Then the job ends anyway, and the status shows what is
+durable.
 """
 EXPORT_POLL_SECONDS = 1.0
 NOT_VALIDATING = "no validation is under way"

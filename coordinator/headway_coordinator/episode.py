@@ -37,10 +37,11 @@ from headway_coordinator.sandboxes import ENTRYPOINT, Broker, Sandbox
 from headway_coordinator.trajectory.linearize import linearize
 
 ERROR_LENGTH = 2000
-"""Errors are cut to so many characters."""
+"""The most characters that are kept of an error."""
 
 JUDGEMENT_SECONDS = 60.0
-"""The environment may take at most so long to judge an episode whose time is up. Its sandbox may end earlier.
+"""The longest that the environment may take to judge an episode whose time is up. Its sandbox may end
+earlier.
 """
 PACE = 2.0
 """A wait keeps the pace if it takes at most this many times the longest wait before it. A longer one means
@@ -63,7 +64,7 @@ class Rules:
 
     timeout_seconds: float
     sandbox_seconds: float
-    """A sandbox in use lives at most so long."""
+    """The longest life of a sandbox in use."""
     reward_range: tuple[float, float]
     agent_field: str | None = None
     """The spec's field that names the agent, if the agent is the user's own."""

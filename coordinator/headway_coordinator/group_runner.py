@@ -94,9 +94,9 @@ class GroupRunner:
     def _untrainable(self, group: GroupRecord) -> Abandoned | None:
         """Why a predecessor's group, spooled instead of this one, is abandoned; None if it may be trained.
 
-        A group with tokens older than its slot allows is abandoned even if it could still be trained, because
-        the staleness bound counts from a group's start. Age alone would admit a group sampled before a
-        rollback: a step that trains nothing ages no group.
+        A group with tokens older than its slot allows is abandoned, even if it could still be trained. The
+        staleness bound counts from a group's start. Age alone would admit a group sampled before a rollback:
+        a step that trains nothing ages no group.
         """
         oldest, position = oldest_step(group), position_of(group.group_id)
         if group.purpose is not Purpose.TRAIN or group.abandoned is not None or oldest is None:

@@ -24,7 +24,7 @@ timeout_keep_alive). A request that meets the close looks like a lost server, an
 again elsewhere.
 """
 SHOWN: Final = 2000
-"""An error quotes at most so many characters of another process."""
+"""The most characters of another process's words in an error."""
 UNEXPECTED: Final = "UnexpectedAnswer"
 REDIRECTED: Final = "Redirected"
 INLINE_BYTES: Final = 256 * bounds.KIB

@@ -65,7 +65,9 @@ BUDGET_SECONDS: Final = 10.0
 HEARD_SECONDS: Final = 1.0
 """How often it looks for new accelerator seconds."""
 STORE_SECONDS: Final = 3600.0
-"""A blocking step of the start may take so long: it loads a model's files, or the spool of a long run."""
+"""The longest that a blocking step of the start may take: it loads a model's files, or the spool of a long
+run.
+"""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -97,7 +99,7 @@ class Process(ABC):
         Args:
             begun: a predecessor got past the preflight. So what it used was right, and may be again.
             price_book: name of the ConfigMap in `spec.priceBook`.
-            model: the job's base model; empty where there are several.
+            model: the job's base model; empty if there are several.
             book: the price book if there is no ConfigMap.
             budget: what the spec lets the job use.
             before: the job's status when this process began.

@@ -23,7 +23,7 @@ WINDOW: Final = 64
 RAISED: Final = 3
 CLEAR_AFTER: Final = 32
 SHOWN: Final = 3
-"""A message names so many causes."""
+"""The most causes that a message names."""
 ROUND: Final = (1, 2, 5)
 AGENT_FAILED: Final = "AgentFailed"
 HANGS: Final = "EnvironmentHangs"
@@ -121,7 +121,10 @@ class Recurring:
 
     @property
     def hopeless(self) -> Standing | None:
-        """The cause for which the job gives up: so many episodes have ended that another would fail too."""
+        """The cause for which the job gives up.
+
+        Enough episodes have ended to expect that another would fail too.
+        """
         return self.of_most(max(LIKE_LIMIT, 2 * self._at_once))
 
     def of_most(self, least: int = RAISED) -> Standing | None:

@@ -34,7 +34,7 @@ from headway_coordinator.recurring import Recurring
 from headway_coordinator.sandboxes import ENTRYPOINT, Broker, Witness
 
 ATTEMPTS_SAID = 1500
-"""A group's record quotes so many characters of the last failure."""
+"""The most characters of the last failure in a group's record."""
 TOO_FEW = f"group_reward: fewer than {MIN_SCORED} episodes of the group are scored"
 
 

@@ -131,7 +131,7 @@ class Sandbox:
         return await self._post("agent", body, AgentState)
 
     async def agent_wait(self, seconds: float) -> AgentState:
-        """The agent's state, once it has ended or after so many seconds."""
+        """The agent's state, once it has ended or after `seconds`."""
         body = AgentWait(seconds=seconds)
         return await self._post("agent/wait", body, AgentState)
 
@@ -168,7 +168,7 @@ class Sandbox:
         return await self._post("group", body, GroupReply)
 
     async def questions(self, seconds: float) -> list[Question]:
-        """What the environment asks of judges: new questions, or none after so many seconds."""
+        """What the environment asks of judges: new questions, or none after `seconds`."""
         try:
             found = await self._post("judge/questions", QuestionWait(seconds=seconds), Questions)
         except InfraFault as fault:

@@ -27,7 +27,7 @@ class Culprit(NamedTuple):
 
     words: str
     patience: float
-    """The part may keep the job waiting for so many seconds before anything is wrong."""
+    """Seconds for which the part may keep the job waiting before anything is wrong."""
 
 
 def blocker(training: Training, router: Router, pool: PoolState | str, episode_seconds: float) -> Culprit:

@@ -26,7 +26,7 @@ from headway_coordinator.stored_job import WRITE_SECONDS, StoredJob
 
 LEAST_SECONDS = 2.0
 HEAR_SECONDS = 30.0
-"""An unchanged status is written again after so long, because the answer shows what others wrote."""
+"""Seconds after which an unchanged status is written again, because the answer shows what others wrote."""
 Status = RLTrainingJobStatus | RLEvalJobStatus
 
 _log = logging.getLogger(__name__)

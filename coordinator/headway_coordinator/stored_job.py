@@ -14,7 +14,7 @@ from headway_api.document import Json
 from headway_api.job_folder import JobFolder
 
 WRITE_SECONDS: Final = 15.0
-"""One write takes at most so long."""
+"""The longest that one write takes."""
 
 
 class StoredJob(Protocol):

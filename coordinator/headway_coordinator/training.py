@@ -210,7 +210,7 @@ class Training:
 
     @property
     def epochs_done(self) -> int:
-        """Passes over the training rows completed; rows whose groups were given up count."""
+        """Completed epochs of the training rows. Rows with abandoned groups count."""
         return len(self.scheduler.settled) // len(self._data.train)
 
     async def until_durable(self) -> None:

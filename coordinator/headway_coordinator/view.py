@@ -32,7 +32,7 @@ from headway_coordinator.state import State
 from headway_coordinator.training import Training
 
 NAME_LENGTH = 128
-"""The status shows so many characters of a task's name."""
+"""The most characters of a task's name in the status."""
 TOKEN_CLASSES = {*UsageClass} - {UsageClass.SANDBOX_SECONDS, UsageClass.ACCELERATOR_SECONDS}
 
 

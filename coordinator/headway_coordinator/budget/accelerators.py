@@ -13,8 +13,8 @@ from headway_api.held import Accelerators, Holder, seconds
 from headway_coordinator.budget.worst import Slot
 
 AHEAD_SECONDS: Final = 300
-"""Accelerators may be held for so long after the budget is used up: until the coordinator has looked, the
-operator has learned of it, and the pods have ended with their grace period.
+"""The longest that accelerators may still be held once the budget is used up. The coordinator has to look,
+the operator has to learn of it, and the pods have to end with their grace period.
 """
 
 

@@ -22,7 +22,7 @@ Slot = tuple[str, ...]
 Amounts = Mapping[Slot, int]
 """Tokens, or seconds rounded up."""
 CONTEXTS: Final = 32
-"""Under a budget, an episode of an agent with its own loop may use so many whole contexts over all its turns.
+"""Whole contexts that an episode of an agent with its own loop may use under a budget, over all its turns.
 The spec does not limit them.
 """
 TEMPLATE_TOKENS: Final = 256
@@ -88,7 +88,7 @@ class Bill:
 
 
 def of_attempts(limits: Limits, bill: Bill, sampled: int, attempts: int) -> Counter[Slot]:
-    """The most that so many attempts at one episode may be billed for, including their share of training.
+    """The most that `attempts` attempts at one episode may be billed for, including their share of training.
 
     Questions to judges and endpoints are left out, because each is reserved before it is asked.
 

@@ -44,7 +44,7 @@ class Pace:
             yield
 
     def pause(self, seconds: float) -> None:
-        """Let no request start for so long."""
+        """Let no request start for `seconds`."""
         self._quiet_until = max(self._quiet_until, self._clock() + seconds)
 
     async def ready(self) -> None:

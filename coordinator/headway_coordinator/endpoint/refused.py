@@ -13,7 +13,7 @@ from headway_api.bounds import OutOfBounds, json_within, shortened
 from headway_coordinator.endpoint.pace import asked_for
 
 SHOWN = 400
-"""A message shows so many characters of an endpoint's own words."""
+"""The most characters of an endpoint's own words in a message."""
 READ = 4096
 """So many characters of them are searched for their meaning. Searching takes time with the square of their
 number.

@@ -36,15 +36,15 @@ LAST_RETRY_SECONDS = 60.0
 model.
 """
 SILENT_LOOKS = 2
-"""A server's requests move after so many unanswered looks in a row. Moving discards what they have sampled,
-and a busy machine, this one included, may miss one look.
+"""Unanswered looks in a row after which a server's requests move. Moving discards what they have sampled, and
+a busy machine, this one included, may miss one look.
 """
 FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS = 0.25, 5.0
 """The pause before a server is asked again for a turn that it failed, doubled each time. Otherwise a request
 that no server can answer would keep all of them busy.
 """
 TRIES = 12
-"""After so many failures of servers in a row, the turn itself counts as the cause."""
+"""Failures of servers in a row after which the turn itself counts as the cause."""
 STATIC = ("lora", "base")
 """Kinds of weights that nothing replaces while a request samples from them."""
 NOTHING = WeightsState(version=None, ready=False)
@@ -58,14 +58,14 @@ _log = logging.getLogger(__name__)
 
 
 def _reason(error: UpstreamError | Unreachable | ValidationError, seconds: float) -> Reason:
-    """The kind of failure of a load without a usable answer, after so many seconds."""
+    """The kind of failure of a load that took `seconds` and gave no usable answer."""
     if not isinstance(error, Unreachable) or error.answered:
         return Reason.UPDATE_FAILED
     return Reason.UPDATE_TIMED_OUT if seconds >= weights.LOAD_SECONDS else Reason.SERVER_SILENT
 
 
 def retry_after(failures: int) -> float:
-    """Seconds until the next load on a server that has answered so many loads in a row with an error."""
+    """Seconds until the next load on a server, after this many loads in a row with an error."""
     return doubled(failures, RETRY_SECONDS, LAST_RETRY_SECONDS)
 
 

@@ -20,8 +20,8 @@ from headway_api.records import PolicyVersion
 from headway_coordinator.engines import weights
 
 SLACK: Final = 2
-"""An episode moves if its server has so many more episodes than another one, or a quarter of its own if that
-is more. Moving leaves its cached prefix behind, which costs the other server a prefill.
+"""An episode moves if its server has this many more episodes than another, or a quarter of its own if that is
+more. Moving leaves its cached prefix behind, which costs the other server a prefill.
 """
 
 FIRST_REST_SECONDS: Final = 1.0
@@ -33,7 +33,7 @@ UNANNOUNCED: Final = "the learner has not announced weights yet"
 
 
 def rest_after(losses: int) -> float:
-    """Seconds that a server rests after so many losses in a row."""
+    """Seconds that a server rests after this many losses in a row."""
     return doubled(losses, FIRST_REST_SECONDS, LAST_REST_SECONDS)
 
 

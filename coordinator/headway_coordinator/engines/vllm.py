@@ -121,7 +121,7 @@ async def generate(
 
 
 def largest(tokens: int) -> Within:
-    """The bounds of an answer with at most so many tokens."""
+    """The bounds of an answer with at most this many tokens."""
     return Within(size=bounds.MIB + TOKEN_BYTES * tokens, values=bounds.ANSWER_VALUES + TOKEN_VALUES * tokens)
 
 

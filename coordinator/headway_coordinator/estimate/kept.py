@@ -57,8 +57,8 @@ class Estimates(ABC, Generic[T]):
         self._telling = threading.RLock()
         self._days: Days = {}
         self._held: dict[date, dict[Holder, float]] = {}
-        """Accelerator seconds in the ledger, together with what `_tell` was told. Neither is ever ahead of
-        the other.
+        """Accelerator seconds in the ledger. They change together with the events for `_tell`, so that
+        neither is ahead.
         """
         ledger.heard = self._hear
 

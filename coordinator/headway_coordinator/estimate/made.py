@@ -12,7 +12,7 @@ from headway_api.records import UsageClass
 from headway_coordinator.ledger.usage import ENDPOINT, EVALUATION, JUDGE
 
 LONGEST: Final = 20
-"""A status has room for so many characters of an amount of money."""
+"""The most characters of an amount of money in a status."""
 
 
 def of_status(made: Made) -> st.Estimate:

@@ -26,7 +26,7 @@ from headway_coordinator.gateway.turns import Backend, TurnLimiter
 
 LOOK_SECONDS: Final = 0.5
 REFUSED_SECONDS: Final = 60.0
-"""A candidate cannot be served if every server has refused its weights for so long."""
+"""If every server refuses a candidate's weights for this long, the candidate cannot be served."""
 
 
 @dataclass(frozen=True)

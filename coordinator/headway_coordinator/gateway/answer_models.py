@@ -21,7 +21,7 @@ class TextBlock(Answer):
 
 
 class ThinkingBlock(Answer):
-    """What it thought, where the request has `thinking`."""
+    """What the model thought, if the request has `thinking`."""
 
     type: Literal["thinking"]
     thinking: str
@@ -119,7 +119,7 @@ class Incomplete(Answer):
 
 
 class InputDetails(Answer):
-    """Of the prompt's tokens."""
+    """Details of the prompt's tokens."""
 
     cached_tokens: int = Field(ge=0)
     cache_write_tokens: Literal[0]

@@ -17,7 +17,7 @@ from headway_wire import contents
 from headway_wire.contents import TooSlow
 
 CALL_SECONDS: Final = 10.0
-"""A call of a few hundred bytes must arrive within so many seconds."""
+"""The longest that a call of a few hundred bytes may take to arrive."""
 CALL_DEPTH: Final = 8
 CALL_VALUES: Final = 20_000
 """Enough for a reward for each turn, and metrics."""

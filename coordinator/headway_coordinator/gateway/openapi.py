@@ -110,7 +110,7 @@ class TextChoice(Answer):
 
 
 class PromptDetails(Answer):
-    """Of the prompt's tokens."""
+    """Details of the prompt's tokens."""
 
     cached_tokens: int = Field(ge=0)
 
@@ -157,7 +157,7 @@ class Model(Answer):
     created: int
     owned_by: str
     max_model_len: int | None = Field(None, ge=1)
-    """Tokens that a conversation may have; absent where nobody knows."""
+    """Tokens that a conversation may have; absent if unknown."""
 
 
 class Models(Answer):
@@ -174,7 +174,7 @@ class Tools(Answer):
 
 
 class RolloutStatus(Answer):
-    """Where the rollout stands now."""
+    """The current status of the rollout."""
 
     Status: Status
 

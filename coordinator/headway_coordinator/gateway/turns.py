@@ -28,12 +28,10 @@ from headway_coordinator.trajectory.lengths import size
 AT_ONCE = 16
 """Turns of one episode that may run at the same time."""
 QUEUE_SECONDS = 30.0
-"""A turn waits for its place at most so long. Then its agent is asked to come back."""
+"""The longest that a turn waits for its place. Then its agent is asked to come back."""
 RETRY_AFTER_SECONDS = 5
 GIVEN_UP_SECONDS = 10.0
-"""A connection that is reset within so many seconds after the answer was written means that it was not
-read.
-"""
+"""If a connection is reset this soon after the answer was written, the answer was not read."""
 LONG = 64 * 1024
 """Texts with more characters are compared by their digests."""
 INLINE_BYTES = 1024 * 1024

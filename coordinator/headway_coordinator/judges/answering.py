@@ -25,7 +25,7 @@ from headway_coordinator.sandboxes import ENTRYPOINT, Sandbox
 
 Reply = TypeVar("Reply")
 LOOK_SECONDS: Final = 20.0
-"""One look for questions takes at most so long."""
+"""The longest that one look for questions takes."""
 
 
 @dataclass

@@ -25,7 +25,7 @@ from headway_api.stored import read
 MOST_IN_MEMORY: Final = 1024
 """The number of answers in memory. The largest have 256 KiB."""
 STORE_SECONDS: Final = 5.0
-"""A question waits at most so long for the store."""
+"""The longest that a question waits for the store."""
 ALONE_SECONDS: Final = 60.0
 
 T = TypeVar("T")

@@ -29,7 +29,7 @@ FORMAT: Final = "response_format"
 TRIES: Final = 3
 """The most tries of a question that may itself cause the failure."""
 SHOWN: Final = 100
-"""A message shows so many characters of an unusable answer."""
+"""The most characters of an unusable answer in a message."""
 
 
 class NoAnswer(Exception):

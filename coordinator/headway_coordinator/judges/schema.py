@@ -48,7 +48,7 @@ SHOWN: Final = 80
 MOST_COMPARISONS: Final = 200_000
 """The most steps of checking a value against a schema: some 0.6 s, in which no other episode goes on."""
 MOST_NAMED: Final = 8
-"""A message names so many types."""
+"""The most types that a message names."""
 
 
 class BadSchema(ValueError):

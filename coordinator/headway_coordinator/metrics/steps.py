@@ -19,7 +19,7 @@ from headway_coordinator.state import State
 
 COST = "usage/cost_at_step_usd"
 READ_AGAIN = 16
-"""For so many of the newest steps, the batch is read again if its figures were not stored."""
+"""The number of newest steps whose batches are read again if their figures were not stored."""
 
 
 class StepFigures:
@@ -111,7 +111,7 @@ class StepFigures:
         self._log(step, found, again)
 
     def sync(self, step: int, seconds: float, *, again: bool) -> None:
-        """The first server came into rotation with the weights of a step, after so many seconds."""
+        """The first server came into rotation with a step's weights, `seconds` after the learner's report."""
         found = {"timing_s/weight_sync": seconds}
         self._latest["sync"] = found
         self._log(step, found, again)

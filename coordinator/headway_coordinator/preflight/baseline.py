@@ -44,8 +44,8 @@ LONG_TEXT: Final = 200_000
 """A longer text's tokens are estimated. In characters."""
 CHARACTERS_A_TOKEN: Final = 4
 LOOKS: Final = 16
-"""The next look for a certain failure comes once the episodes have grown by one part in so many, because a
-look reads them all.
+"""A look for a certain failure reads all episodes, so the next look comes once they have grown by
+1/`LOOKS`.
 """
 _log = logging.getLogger(__name__)
 

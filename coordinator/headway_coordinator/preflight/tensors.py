@@ -19,7 +19,7 @@ from headway_api.weights_format import LONGEST_HEADER, MODEL_FILE
 
 INDEX_FILE: Final = f"{MODEL_FILE}.index.json"
 FIRST_BYTES: Final = 1 << 17
-"""The first request asks for so many bytes, because most headers are shorter."""
+"""Bytes of the first request, because most headers are shorter."""
 
 LAYER: Final = re.compile(r"(.*?)\.(\d{1,5})\.")
 """In a tensor's name: the name of the layers, and the layer's number."""
