@@ -26,8 +26,7 @@ GIVEN_UP: Final = {"TooOld": TOO_OLD_NOW, "NoStepLeft": NO_STEP_LEFT, "RolledBac
 """By reason: why a group is abandoned when a remedy leaves no step that may train it."""
 LIKE_LIMIT: Final = 12
 """The job gives up once one cause has ended this many episodes, and twice as many as run at once, before any
-is scored.
-"""
+is scored."""
 LOST_LIMIT = 8
 """Abandoned groups in a row after which the job gives up for now."""
 

@@ -15,8 +15,7 @@ TOLD_MOST = 3
 """The most servers that a message quotes."""
 PATIENCE_SECONDS = 30.0
 """Seconds with too few verified servers before the condition "in sync" is withdrawn. A new coordinator knows
-no server yet, a name server may forget one, and a look may miss one.
-"""
+no server yet, a name server may forget one, and a look may miss one."""
 GRAVEST_FIRST: Final = (
     Reason.VERIFICATION_FAILED,
     Reason.UPDATE_FAILED,
@@ -32,8 +31,7 @@ class Conditions:
         self._told = list(told)
         self._enough_at: float | None = None
         """When enough servers last held verified weights, or their number was not yet known. None before the
-        first look.
-        """
+        first look."""
 
     def current(self, router: Router, now: float, held_out: Router | None = None) -> list[Condition]:
         """The conditions at `now` (monotonic). They equal the previous ones if nothing changed.

@@ -68,8 +68,7 @@ FAREWELL_SECONDS = 60.0
 """The longest that a finished coordinator waits for the learner to hear of the end."""
 LAST_CHECKPOINT_SECONDS = 3600.0
 """The longest wait for a checkpoint of the last step. Then the job ends anyway, and the status shows what is
-durable.
-"""
+durable."""
 EXPORT_POLL_SECONDS = 1.0
 NOT_VALIDATING = "no validation is under way"
 
@@ -146,8 +145,7 @@ class Coordinator(Process):
         """Decodes the model's token ids, once its tokenizer is loaded."""
         self._restoring = True
         """While this is true, figures that a predecessor saw are shown again, and are tracked if it could not
-        track them.
-        """
+        track them."""
 
     def _app(self) -> web.Application:
         return self._api.app()
@@ -304,8 +302,7 @@ class Coordinator(Process):
 
     async def _finish(self, training: Training) -> None:
         """Wait for the learner's last checkpoint, write the report and the final status, and tell the
-        learner.
-        """
+        learner."""
         with suppress(TimeoutError):
             async with asyncio.timeout(LAST_CHECKPOINT_SECONDS):
                 await training.until_durable()

@@ -41,12 +41,10 @@ ERROR_LENGTH = 2000
 
 JUDGEMENT_SECONDS = 60.0
 """The longest that the environment may take to judge an episode whose time is up. Its sandbox may end
-earlier.
-"""
+earlier."""
 PACE = 2.0
 """A wait keeps the pace if it takes at most this many times the longest wait before it. A longer one means
-that a part of the platform hangs.
-"""
+that a part of the platform hangs."""
 AGENT = "the agent"
 
 _log = logging.getLogger(__name__)

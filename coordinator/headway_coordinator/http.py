@@ -21,8 +21,7 @@ CONNECT_SECONDS = 5.0
 KEPT_SECONDS = 2.0
 """How long an idle connection may be used again. The engine closes it after 5 s (uvicorn's
 timeout_keep_alive). A request that meets the close looks like a lost server, and its turn would be computed
-again elsewhere.
-"""
+again elsewhere."""
 SHOWN: Final = 2000
 """The most characters of another process's words in an error."""
 UNEXPECTED: Final = "UnexpectedAnswer"

@@ -66,8 +66,7 @@ HEARD_SECONDS: Final = 1.0
 """How often it looks for new accelerator seconds."""
 STORE_SECONDS: Final = 3600.0
 """The longest that a blocking step of the start may take: it loads a model's files, or the spool of a long
-run.
-"""
+run."""
 
 P = ParamSpec("P")
 T = TypeVar("T")

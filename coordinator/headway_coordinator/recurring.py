@@ -29,8 +29,7 @@ AGENT_FAILED: Final = "AgentFailed"
 HANGS: Final = "EnvironmentHangs"
 MENDED_APART: Final = ("spec.agent.http", "spec.suites[", "spec.environment.sandbox.resources")
 """Causes with these fields end no job. An agent's service can be repaired while it runs, a suite fails alone,
-and sandboxes may be lost with their nodes.
-"""
+and sandboxes may be lost with their nodes."""
 PLACE: Final = re.compile(r"\S+:\d+ in \S+")
 WHERE: Final = re.compile(r"(?P<where>.+?) (raised|returned|has not returned) ")
 DIGITS: Final = re.compile(r"\d+")

@@ -65,8 +65,7 @@ class Replay:
     """The groups of the newest step that has any."""
     validations: dict[int, list[GroupRecord]] = field(default_factory=dict)
     """Validation groups by step. An id may have several, of which at most one is answered. A step with a
-    summary has only groups without a scored episode.
-    """
+    summary has only groups without a scored episode."""
     summaries: dict[int, Summary] = field(default_factory=dict)
     """Finished validations by step."""
     known: Known = field(default_factory=Known)

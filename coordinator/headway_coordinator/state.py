@@ -48,8 +48,7 @@ class State:
     finished: FinishedWhy | None = None
     exported: bool = False
     """Whether the folder of the newest step's weights holds all of them, though they were not published
-    whole.
-    """
+    whole."""
     evaluating: int | None = None
     """The step whose validation runs now."""
     updated_at: datetime = field(default_factory=lambda: datetime.now(UTC))

@@ -43,8 +43,7 @@ _log = logging.getLogger(__name__)
 @dataclass(frozen=True)
 class Beside:
     """Samples held-out rows while training goes on: in a weight slot of its own, or on a server of its
-    own.
-    """
+    own."""
 
     fleet: Fleet
     episode: groups.Run

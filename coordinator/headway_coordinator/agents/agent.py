@@ -1,6 +1,5 @@
 """The interface of the three kinds of agent: they play one episode in its context, and report how it
-ended.
-"""
+ended."""
 
 from __future__ import annotations
 

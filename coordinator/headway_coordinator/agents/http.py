@@ -29,8 +29,7 @@ REWARD_SECONDS = 60.0
 """The longest wait for the reward of a completed rollout."""
 BROKEN_SECONDS = 15.0
 """The longest silence after the connection of an open post broke. The agent's process is probably gone
-then.
-"""
+then."""
 FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS = 0.25, 5.0
 """The pause between two posts of the prompt, doubled each time."""
 END_SECONDS = 2.0

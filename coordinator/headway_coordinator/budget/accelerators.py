@@ -14,8 +14,7 @@ from headway_coordinator.budget.worst import Slot
 
 AHEAD_SECONDS: Final = 300
 """The longest that accelerators may still be held once the budget is used up. The coordinator has to look,
-the operator has to learn of it, and the pods have to end with their grace period.
-"""
+the operator has to learn of it, and the pods have to end with their grace period."""
 
 
 def worst_case(told: Accelerators | None, counted: Mapping[Holder, float], now: datetime) -> Counter[Slot]:

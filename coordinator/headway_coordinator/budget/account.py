@@ -43,8 +43,7 @@ class Prices(Protocol):
 
     def dearest(self, key: str) -> Decimal | None:
         """The highest price from today on of a token or second of a key of the bill; None: it has no
-        price.
-        """
+        price."""
 
     def spent(self) -> Decimal:
         """US dollars for everything in the ledger."""

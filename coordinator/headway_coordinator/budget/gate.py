@@ -275,8 +275,7 @@ class Budget:
 
     def reserve_time(self, amounts: Amounts) -> None:
         """Reserve the cost of time that is not in the ledger yet, or comes before the job's pods could
-        end.
-        """
+        end."""
         self.account.reserve(TIME, amounts)
         self.look()
 

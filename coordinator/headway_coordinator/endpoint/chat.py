@@ -116,8 +116,7 @@ class EndpointChat:
 
     async def ready(self) -> None:
         """Return once the endpoint's own pause is over, so that an episode that begins then holds no idle
-        sandbox.
-        """
+        sandbox."""
         await self._pace.ready()
 
     def forget(self, session: str) -> None:

@@ -58,8 +58,7 @@ class Pace:
 
 def backoff(tries: int, chance: Callable[[], float] = random.random) -> float:
     """Seconds to wait after the `tries`-th failure: doubled each time, then a random part from half to all of
-    it.
-    """
+    it."""
     return spread(doubled(tries, FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS), chance)
 
 

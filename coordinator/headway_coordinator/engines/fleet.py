@@ -33,16 +33,13 @@ CHECK_SECONDS = 5.0
 RETRY_SECONDS = 1.0
 LAST_RETRY_SECONDS = 60.0
 """The longest pause between two loads of weights that a server refuses, because each may fetch a whole
-model.
-"""
+model."""
 SILENT_LOOKS = 2
 """Unanswered looks in a row after which a server's requests move. Moving discards what they have sampled, and
-a busy machine, this one included, may miss one look.
-"""
+a busy machine, this one included, may miss one look."""
 FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS = 0.25, 5.0
 """The pause before a server is asked again for a turn that it failed, doubled each time. Otherwise a request
-that no server can answer would keep all of them busy.
-"""
+that no server can answer would keep all of them busy."""
 TRIES = 12
 """Failures of servers in a row after which the turn itself counts as the cause."""
 STATIC = ("lora", "base")
@@ -51,8 +48,7 @@ NOTHING = WeightsState(version=None, ready=False)
 """The state of a slot that a server has released."""
 STARTING = 503
 """A server answers with this status while it loads the base model. That is not a failure: it will take
-weights.
-"""
+weights."""
 
 _log = logging.getLogger(__name__)
 
@@ -103,8 +99,7 @@ class Fleet:
         self._slot = slot
         self._reported: float | None = None
         """When the wanted weights were reported, in monotonic seconds. None once a server is in rotation with
-        them.
-        """
+        them."""
         self._manifest: WeightsManifest | None = None
         self._released = False
         """Whether servers must hold nothing in the slot."""
@@ -115,8 +110,7 @@ class Fleet:
         """By server: the requests in flight, as the timeouts that end their wait."""
         self._loading: dict[Endpoint, tuple[PolicyVersion, asyncio.Timeout]] = {}
         """By server that loads new weights: the version, and the timeout that ends the wait for its
-        answer.
-        """
+        answer."""
         self.router = Router(unannounced=unannounced)
         self.reroutes, self._schemas = 0, Suspects()
         """Requests that were lost with a server and sent to another."""

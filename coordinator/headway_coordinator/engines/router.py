@@ -21,8 +21,7 @@ from headway_coordinator.engines import weights
 
 SLACK: Final = 2
 """An episode moves if its server has this many more episodes than another, or a quarter of its own if that is
-more. Moving leaves its cached prefix behind, which costs the other server a prefill.
-"""
+more. Moving leaves its cached prefix behind, which costs the other server a prefill."""
 
 FIRST_REST_SECONDS: Final = 1.0
 """The rest after one loss. A single break, as when a server takes weights or restarts, costs little."""
@@ -62,8 +61,7 @@ ALWAYS_BEHIND: Final = Failure(
     "it takes longer to load them than a step takes",
 )
 """The failure of a server whose loads all succeed, but too late. It has no numbers, because they would change
-at every step.
-"""
+at every step."""
 
 
 @dataclass(frozen=True)
@@ -98,8 +96,7 @@ class Server:
     """Its last failure; None once it holds the wanted weights."""
     in_step_at: float = math.inf
     """When it last held the wanted weights, by the router's clock. Failing that, when it first held any since
-    it came or failed. Its arrival does not count, because a start is not a load.
-    """
+    it came or failed. Its arrival does not count, because a start is not a load."""
     canary_error: float | None = None
     """Mean absolute difference to the manifest's canary, measured when `version` was loaded."""
     reading: Reading | None = None
@@ -133,13 +130,11 @@ class Router:
     """Failures of servers that left before they recovered, and that no new server has replaced."""
     met: bool = False
     """Whether, since the last failure, as many servers as asked for held the wanted weights at the same
-    time.
-    """
+    time."""
     sessions: dict[str, Home] = field(default_factory=dict)
     _episodes: Counter[Endpoint] = field(default_factory=Counter)
     """The number of `sessions` by server. Counting them at each turn would take time in proportion to the
-    episodes.
-    """
+    episodes."""
     preemptions: int = 0
     """Requests that servers preempted because of a full cache, as far as this process saw."""
     clock: Callable[[], float] = time.monotonic

@@ -20,8 +20,7 @@ MISSING_LOGPROB = -9999.0
 """vLLM writes this if it has no log-probability."""
 TOKEN_BYTES, TOKEN_VALUES = 1024, 32
 """The most bytes and values of one sampled token in an answer. It takes some 100 bytes with its
-log-probability.
-"""
+log-probability."""
 ROUNDING = 1e-3
 """Rounding may raise a log-probability above 0 by at most this."""
 MOST_TOKENS = 10**9
@@ -42,8 +41,7 @@ class Request:
     """Strings that also end it. The token that completes one is the last."""
     schema: str | None = None
     """JSON schema. Tokens that break it are hidden from the sampler, so the log-probabilities cover only the
-    others.
-    """
+    others."""
 
 
 @dataclass(frozen=True)

@@ -58,8 +58,7 @@ class Estimates(ABC, Generic[T]):
         self._days: Days = {}
         self._held: dict[date, dict[Holder, float]] = {}
         """Accelerator seconds in the ledger. They change together with the events for `_tell`, so that
-        neither is ahead.
-        """
+        neither is ahead."""
         ledger.heard = self._hear
 
     def _hear(self, events: Sequence[UsageEvent]) -> None:

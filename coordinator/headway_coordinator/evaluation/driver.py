@@ -1,6 +1,5 @@
 """Runs a validation: the same rows at every step, as groups with a purpose of their own, durable like any
-other.
-"""
+other."""
 
 from __future__ import annotations
 

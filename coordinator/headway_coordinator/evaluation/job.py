@@ -82,8 +82,7 @@ class EvalCoordinator(Process):
         self.spec = job.spec
         self._told = told or st.RLEvalJobStatus()
         """The predecessor's status, shown until this process knows as much. The operator deletes servers that
-        the status does not list as needed.
-        """
+        the status does not list as needed."""
         self._conditions = [each for each in self._told.conditions if each.type not in OF_BUDGET]
         super().__init__(
             job,

@@ -60,8 +60,7 @@ class Unit:
     sampled_by: Literal["servers", "endpoint", "nobody"]
     open: Callable[[], AbstractAsyncContextManager[Players]]
     """Prepares the candidates' samplers. Candidates that cannot be measured are absent from the result, and
-    have failed.
-    """
+    have failed."""
     limiter: AdaptiveSemaphore
     server_set: int | None = None
     """The set of rollout servers that it needs."""

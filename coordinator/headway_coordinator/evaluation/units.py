@@ -57,8 +57,7 @@ _log = logging.getLogger(__name__)
 
 async def _once_ready(chat: EndpointChat, play: groups.Run, task: Task) -> EpisodeRecord:
     """Run an episode, but not while the endpoint asks to wait: its sandbox and its deadline would run
-    meanwhile.
-    """
+    meanwhile."""
     await chat.ready()
     return await play(task)
 

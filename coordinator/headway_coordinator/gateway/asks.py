@@ -65,8 +65,7 @@ class Ask:
     tools: list[Tool] = field(default_factory=list)
     may_call: bool = True
     """False for OpenAI's tool_choice `none`. The tools are shown even then: hiding them would change the
-    conversation from its first token on. If the model makes a call anyway, it is text.
-    """
+    conversation from its first token on. If the model makes a call anyway, it is text."""
     max_tokens: int | None = None
     """The agent's own bound. The job's bound applies as well."""
     force: Force | None = None
@@ -76,24 +75,20 @@ class Ask:
     """Whether the agent wants each token with its log-probability."""
     instructed: bool = False
     """Whether the first message belongs to this turn alone. A request that continues this answer does not
-    inherit it.
-    """
+    inherit it."""
     schema: str | None = None
     """JSON schema of the answer. Tokens that break it are hidden from the sampler, so none of this turn's are
-    trained.
-    """
+    trained."""
     effort: str | None = None
     """How much the model should think, one of `efforts.EFFORTS`; None leaves it to the chat template."""
     effort_at: str = "reasoning_effort"
     """The request's field that asks for the effort."""
     must_think: bool = True
     """What happens if the template does not know the effort. True: the turn is refused. False: it is sampled
-    without the effort, and counted.
-    """
+    without the effort, and counted."""
     text: str | tuple[int, ...] | None = None
     """A prompt that is not a conversation, as text or as token ids. `messages` then only shows it to
-    people.
-    """
+    people."""
 
 
 @dataclass

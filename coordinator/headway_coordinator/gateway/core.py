@@ -37,12 +37,10 @@ from headway_coordinator.trajectory.render import Renderer
 
 INLINE_CHARACTERS = 16 * 1024
 """Bytes that are rendered at once, in some 20 ms. Rendering more would keep all other episodes
-waiting.
-"""
+waiting."""
 BYTES_A_TOKEN = 4
 """Bytes for each token in a conversation that fills its context. A conversation with more is counted before
-it is rendered.
-"""
+it is rendered."""
 
 
 class Engine(Protocol):
@@ -64,8 +62,7 @@ class Gateway:
         self._efforts = efforts.Efforts(renderer)
         self._large = asyncio.Lock()
         """Held while one conversation beyond `BYTES_A_TOKEN` is counted or rendered, so there is one at a
-        time.
-        """
+        time."""
 
     async def chat(self, session: Session, ask: Ask) -> Completion:
         """Sample the next assistant message.

@@ -75,8 +75,7 @@ class _Custom(BaseModel):
     input_schema: dict[str, Any]
     defer_loading: StrictBool | None = None
     """Not applied: every tool is shown, because showing one later would change the prompt from its beginning
-    on.
-    """
+    on."""
 
 
 class _Choice(BaseModel):
@@ -110,8 +109,7 @@ class CountBody(BaseModel):
     tool_choice: _Choice | None = None
     thinking: _Thinking | None = None
     """Whether the model thinks, if its chat template has a switch, and whether the answer shows the
-    thoughts.
-    """
+    thoughts."""
     output_config: _Output | None = None
     output_format: TextFormat | None = None
     """A schema hides tokens from the sampler, so the turn is context and is not trained."""

@@ -115,8 +115,7 @@ class Body(Held, Thought):
     """Whether the answer has the log-probability of each sampled token."""
     seed: Annotated[StrictInt, Field(ge=-(2**63), lt=2**64)] | None = None
     """Not applied: each turn's seed is the job's. With the agent's seed, all episodes of a group would be the
-    same.
-    """
+    same."""
 
 
 @dataclass(frozen=True)

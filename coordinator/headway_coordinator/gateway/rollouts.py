@@ -29,8 +29,7 @@ from headway_coordinator.trajectory.calls import Message, Tool
 
 TOKEN_LENGTH = 43
 """Letters of a token: 245 bits. It has no digits, because clients look for status codes in error texts that
-contain the URL.
-"""
+contain the URL."""
 ID_SEPARATOR = "."
 """Separates an episode's id from its address, in the id that its agent receives."""
 CONVERSATIONS = 32
@@ -80,8 +79,7 @@ class Rollout:
     """What was wrong with the last reward that the agent sent."""
     truncated: str | None = None
     """Why the model could not go on: the context is full, or the turn or the episode has reached its most
-    tokens.
-    """
+    tokens."""
     faults: dict[str, str] = field(default_factory=dict)
     """Faults of the platform, by the request that met them. An entry goes once its request is answered."""
     cause: Cause | None = None

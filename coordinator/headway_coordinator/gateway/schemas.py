@@ -61,8 +61,7 @@ MOST_COUNT: Final = 500
 """The largest number of items that a limit may name."""
 MOST_LENGTH: Final = 60
 """The most characters that a limit may name, and the most work of a schema. The compiler takes some 1.5 s for
-it at a vocabulary of 140,000 tokens.
-"""
+it at a vocabulary of 140,000 tokens."""
 WORK: Final = dict.fromkeys(NUMBERS, 2) | {"format": 6}
 """The compiler's work for a keyword, in characters of a limited length, because it expands each character."""
 MOST_NUMBER: Final = 2**53

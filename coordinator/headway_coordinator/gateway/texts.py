@@ -18,8 +18,7 @@ from headway_coordinator.trajectory.renderer import Renderer
 
 BESIDE = 16
 """Tokens before an answer that decide how its first token is written: some tokenizers drop a text's first
-blank.
-"""
+blank."""
 
 
 @dataclass(eq=False)

@@ -174,8 +174,7 @@ class Judge:
 
     async def ready(self) -> None:
         """Return once a judge that failed answers again, so that what begins then does not fail for the same
-        reason.
-        """
+        reason."""
         if self._down is None:
             return
         tries = 0

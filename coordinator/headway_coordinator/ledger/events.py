@@ -39,8 +39,7 @@ from headway_api.records import (
 
 DISCARDS: Final = ("Retried", "InfraError", "Undelivered", *get_args(AbandonReason))
 """Why tokens are discarded: their episode was run again or stayed lost, their turn never reached its agent,
-or their group was abandoned.
-"""
+or their group was abandoned."""
 
 _EVALUATION = (
     UsageClass.EVALUATION_PREFILL,

@@ -42,8 +42,7 @@ class Ledger:
         self._layout = layout
         self._seen: set[str] = set()
         """URIs of counted segments. A job has too many events to remember each id, and no two segments share
-        an event.
-        """
+        an event."""
         self._counting = Lock()
         self.loaded = False
         """Whether every earlier segment has been counted."""

@@ -33,8 +33,7 @@ from headway_coordinator.metrics.parameters import written
 
 TRACES_MOST: Final = 1000
 """The most episodes of a job that become traces, in equal numbers for each candidate, from the first rows.
-The Inspect logs have all of them.
-"""
+The Inspect logs have all of them."""
 TRACES_AT_ONCE: Final = 50
 SECONDS_MOST: Final = 300.0
 """The longest time for sending traces. The log reports the rest, which is dropped."""

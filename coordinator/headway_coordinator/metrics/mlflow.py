@@ -26,8 +26,7 @@ DESCRIBED_AT_ONCE = 100
 """Parameters, or tags, in one request; MLflow takes at most 100 of each."""
 NOW = f"{names.GROUP}/now"
 """The folder of the tags for parameters that a person has changed, because MLflow never changes a
-parameter.
-"""
+parameter."""
 HTTP_ENVIRONMENT = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2"}
 """The variables for requests to a tracking server. A pod's own variables override them."""
 NO_REDIRECTS = {"MLFLOW_ALLOW_HTTP_REDIRECTS": "false"}

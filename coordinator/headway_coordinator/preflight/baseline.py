@@ -45,8 +45,7 @@ LONG_TEXT: Final = 200_000
 CHARACTERS_A_TOKEN: Final = 4
 LOOKS: Final = 16
 """A look for a certain failure reads all episodes, so the next look comes once they have grown by
-1/`LOOKS`.
-"""
+1/`LOOKS`."""
 _log = logging.getLogger(__name__)
 
 

@@ -24,8 +24,7 @@ from headway_coordinator.sandboxes import Broker
 BLOCK = "spec.data"
 MOST_TASKS = 64
 """The most tasks of an evaluation. Each has some 70 figures of each candidate, with the ends of their
-intervals.
-"""
+intervals."""
 TASKS_SHOWN = 24
 """Most tasks that a message lists."""
 
@@ -86,8 +85,7 @@ class EvalRunner(Checklist):
 
     async def _suite(self, suite: Suite, broker: Broker, incarnation: int) -> None:
         """Check that the suite's image can load the task, and that the task has the last sample that is asked
-        for.
-        """
+        for."""
         spec, seconds, check = self.spec, suite.sandbox.deadline_seconds, f"Suite {suite.name}"
         lease = f"{LEASE_ID}-{incarnation}"
         try:

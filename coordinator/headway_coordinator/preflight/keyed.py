@@ -49,8 +49,7 @@ class Kept(Record):
     """A further remark: which weights were sampled, if the job does not start from them."""
     cut: bool = False
     """Whether sampling ended early because a failure was certain. It then applies to jobs that end at that
-    failure.
-    """
+    failure."""
     findings: list[Finding]
     document: Json = Field(default_factory=dict)
     """The whole report."""
@@ -139,8 +138,7 @@ def keep(store: Store, layout: Layout, kept: Kept, markdown: str) -> None:
 
 def _kept(store: Store, uri: str) -> Kept | None:
     """A stored result; None if there is none, or if another version of this program wrote it in another
-    form.
-    """
+    form."""
     try:
         return read(store, uri, Kept)
     except (NotFound, JobError):

@@ -13,8 +13,7 @@ from headway_api.warm_start import OF_A_JOB
 
 BEFORE_TRAINING: Final = PolicyVersion(incarnation=10**9, step=0)
 """The version of weights that no learner has announced. No learner ever uses it, so a server that holds them
-takes the learner's first ones.
-"""
+takes the learner's first ones."""
 NOT_THE_START: Final = "sampled by the base model, not by the weights of spec.model.warmStart"
 
 

@@ -39,8 +39,7 @@ class Active:
 
     since: int
     """The learner's step when it started: no older version sampled any of its tokens. Each later step without
-    groups is added, so the difference to the learner's step counts only steps with a gradient.
-    """
+    groups is added, so the difference to the learner's step counts only steps with a gradient."""
     ended: int | None = None
     """Its number in the order of finishing; None while it runs."""
 
@@ -118,8 +117,7 @@ class BatchScheduler:
     @property
     def over(self) -> bool:
         """Whether no further batch can be cut except the current one, so nothing can train what still
-        runs.
-        """
+        runs."""
         if self.cut is None:
             return self.done
         return self._last(self.step + 1, self.left - len(self.cut))

@@ -38,8 +38,7 @@ class Graph:
     nodes: list[Node] = field(default_factory=list, init=False)
     _children: dict[int | None, list[int]] = field(default_factory=dict, init=False, repr=False)
     """Children by parent, None for the roots. Searching all nodes would take time with the square of the
-    turns.
-    """
+    turns."""
 
     def path(self, index: int | None) -> list[int]:
         """Indices of the nodes from the root to `index`, both included."""

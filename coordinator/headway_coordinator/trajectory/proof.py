@@ -71,8 +71,7 @@ class Proof:
     """Arguments of every JSON type are read as they were written."""
     words: bool = False
     """Arguments with quotes, brackets, line breaks and letters of every script are read as they were
-    written.
-    """
+    written."""
     before: bool = False
     """Text before a call is the turn's content."""
     parallel: bool = False
@@ -193,8 +192,7 @@ class Probe:
 
     def rows(self) -> tuple[bool, bool]:
         """Whether a call, its result and an answer are one row, and whether the row has the user's next
-        message.
-        """
+        message."""
         answered = self._answered("", "")
         if answered is None:
             return False, False
@@ -299,8 +297,7 @@ class Probe:
         self, history: list[Message], turn: Message, tools: list[Tool], following: Message
     ) -> str | None:
         """The text that a model samples to say `turn`: what the template writes of it after its own
-        prompt.
-        """
+        prompt."""
         begun = self._renderer.said(history, tools, generate=True)
         whole = self._renderer.said([*history, turn], tools, generate=False)
         if whole.startswith(begun):

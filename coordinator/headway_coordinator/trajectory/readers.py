@@ -45,8 +45,7 @@ class Form:
     """The beginning of a turn that calls some tool."""
     named: str | None = None
     """The beginning of a turn that calls TOOL. It ends where the model's own token would, before the
-    blank.
-    """
+    blank."""
 
 
 XML = Form(any_tool="<tool_call>\n<function=", named="<tool_call>\n<function=TOOL>\n")
@@ -111,8 +110,7 @@ class Tagged:
 
 class Llama:
     """A calling turn is one call, `{"name": ..., "parameters": {...}}`, perhaps after text and
-    <|python_tag|>.
-    """
+    <|python_tag|>."""
 
     STOPS = ("<|eot_id|>", "<|eom_id|>", "<|end_of_text|>")
     _ATTEMPT = re.compile(r'\{\s*("type"\s*:\s*"function"\s*,\s*)?"name"\s*:')

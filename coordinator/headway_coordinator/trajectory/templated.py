@@ -87,8 +87,7 @@ class Template(Bounded):
         self, history: Sequence[Message], new: Sequence[Message], tools: Sequence[Tool], after: str
     ) -> bool:
         """Whether thoughts of the last turn of `history`, or since the user's last message, are still written
-        before `new`.
-        """
+        before `new`."""
         *earlier, last = history
         if self._forgets(earlier, tools, after):
             return False
