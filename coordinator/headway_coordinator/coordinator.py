@@ -301,8 +301,7 @@ class Coordinator(Process):
             self._unkept.task_done()
 
     async def _finish(self, training: Training) -> None:
-        """Wait for the learner's last checkpoint, write the report and the final status, and tell the
-        learner."""
+        """Wait for the learner's last checkpoint, write report and final status, and tell the learner."""
         with suppress(TimeoutError):
             async with asyncio.timeout(LAST_CHECKPOINT_SECONDS):
                 await training.until_durable()

@@ -42,8 +42,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Beside:
-    """Samples held-out rows while training goes on: in a weight slot of its own, or on a server of its
-    own."""
+    """Samples held-out rows while training goes on.
+
+    It uses a weight slot of its own on the training servers, or a server of its own.
+    """
 
     fleet: Fleet
     episode: groups.Run

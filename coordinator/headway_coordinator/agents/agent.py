@@ -1,5 +1,4 @@
-"""The interface of the three kinds of agent: they play one episode in its context, and report how it
-ended."""
+"""The interface of the three kinds of agent. They play one episode, and report how it ended."""
 
 from __future__ import annotations
 

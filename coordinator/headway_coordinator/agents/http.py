@@ -36,7 +36,7 @@ END_SECONDS = 2.0
 """The longest silence after an agent answered its post with an error, before that error is final."""
 LOOK_SECONDS = 0.25
 MESSAGE_LENGTH = 1000
-"""So many characters of an agent's own words are kept."""
+"""The most characters that are kept of an agent's own words."""
 GATEWAY_TIMEOUT = 504
 LATER = frozenset({408, 425, 429, 500, 502, 503, GATEWAY_TIMEOUT})
 """Statuses of an agent that cannot take the prompt now. Any other refusal is final."""

@@ -18,7 +18,7 @@ from headway_coordinator.gateway.rollouts import Rollout, Status
 WAIT_SECONDS = 20.0
 """How long one look at the program lasts."""
 LAST_WORDS = 1000
-"""So many characters of its output appear in an error message."""
+"""The most characters of its output in an error message."""
 
 
 @dataclass(frozen=True)

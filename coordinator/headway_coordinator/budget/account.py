@@ -42,8 +42,7 @@ class Prices(Protocol):
     """The part of a price book that a budget needs."""
 
     def dearest(self, key: str) -> Decimal | None:
-        """The highest price from today on of a token or second of a key of the bill; None: it has no
-        price."""
+        """The highest price from today on of a token or second, by the bill's key; None: it has no price."""
 
     def spent(self) -> Decimal:
         """US dollars for everything in the ledger."""

@@ -274,8 +274,7 @@ class Budget:
             self.closed, self._opened = True, False
 
     def reserve_time(self, amounts: Amounts) -> None:
-        """Reserve the cost of time that is not in the ledger yet, or comes before the job's pods could
-        end."""
+        """Reserve the cost of time that is not in the ledger yet, until the job's pods could end."""
         self.account.reserve(TIME, amounts)
         self.look()
 

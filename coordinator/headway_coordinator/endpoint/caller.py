@@ -18,9 +18,9 @@ from headway_wire.contents import TooLarge, content
 
 CONNECT_SECONDS = 10.0
 QUOTED_BYTES = 64 * 1024
-"""So many bytes of an error's content are read to find its meaning."""
+"""The most bytes of an error's content that are read to find its meaning."""
 CHARACTERS = 400
-"""So many characters of another service's words appear in a message."""
+"""The most characters of another service's words in a message."""
 HEADERS = ("Retry-After", "retry-after-ms", "Date", "Location")
 
 

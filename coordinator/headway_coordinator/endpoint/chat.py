@@ -115,8 +115,7 @@ class EndpointChat:
         self.notes = Notes(dropped=self._dialect.dropped)
 
     async def ready(self) -> None:
-        """Return once the endpoint's own pause is over, so that an episode that begins then holds no idle
-        sandbox."""
+        """Return once the endpoint's own pause is over, so that no new episode holds an idle sandbox."""
         await self._pace.ready()
 
     def forget(self, session: str) -> None:

@@ -57,8 +57,10 @@ class Pace:
 
 
 def backoff(tries: int, chance: Callable[[], float] = random.random) -> float:
-    """Seconds to wait after the `tries`-th failure: doubled each time, then a random part from half to all of
-    it."""
+    """Seconds to wait after the `tries`-th failure.
+
+    The time doubles with each failure. The wait is a random part of it, from half to all.
+    """
     return spread(doubled(tries, FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS), chance)
 
 

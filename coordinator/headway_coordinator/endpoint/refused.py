@@ -15,8 +15,8 @@ from headway_coordinator.endpoint.pace import asked_for
 SHOWN = 400
 """The most characters of an endpoint's own words in a message."""
 READ = 4096
-"""So many characters of them are searched for their meaning. Searching takes time with the square of their
-number."""
+"""The most characters of them that are searched for their meaning. Searching takes time with the square of
+their number."""
 BUSY = frozenset({429, 503, 529})
 AWAY = frozenset({502, 504})
 """Statuses of a proxy that cannot reach its model."""

@@ -1,5 +1,4 @@
-"""Runs a validation: the same rows at every step, as groups with a purpose of their own, durable like any
-other."""
+"""Runs a validation: the same rows at every step, as durable groups with a purpose of their own."""
 
 from __future__ import annotations
 

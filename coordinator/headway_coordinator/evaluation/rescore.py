@@ -84,8 +84,7 @@ class Rescorer:
     """Ids of the episodes whose record has only a failure, so that none is retried."""
 
     async def play(self, context: EpisodeContext) -> AgentResult:
-        """Run the recorded tool calls again, and leave the recorded conversation to the environment's
-        judgement.
+        """Run the recorded tool calls again, and have the environment judge the recorded conversation.
 
         Raises:
             AgentFault: the recorded agent failed.

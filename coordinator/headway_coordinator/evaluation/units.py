@@ -56,8 +56,10 @@ _log = logging.getLogger(__name__)
 
 
 async def _once_ready(chat: EndpointChat, play: groups.Run, task: Task) -> EpisodeRecord:
-    """Run an episode, but not while the endpoint asks to wait: its sandbox and its deadline would run
-    meanwhile."""
+    """Run an episode once the endpoint no longer asks to wait.
+
+    Otherwise its sandbox and its deadline would run meanwhile.
+    """
     await chat.ready()
     return await play(task)
 

@@ -173,8 +173,7 @@ class Judge:
         )
 
     async def ready(self) -> None:
-        """Return once a judge that failed answers again, so that what begins then does not fail for the same
-        reason."""
+        """Return once a judge that failed answers again, so that new work does not fail with it."""
         if self._down is None:
             return
         tries = 0

@@ -84,8 +84,7 @@ class EvalRunner(Checklist):
         return found[0]
 
     async def _suite(self, suite: Suite, broker: Broker, incarnation: int) -> None:
-        """Check that the suite's image can load the task, and that the task has the last sample that is asked
-        for."""
+        """Check that the suite's image can load the task, and that the task has the last requested sample."""
         spec, seconds, check = self.spec, suite.sandbox.deadline_seconds, f"Suite {suite.name}"
         lease = f"{LEASE_ID}-{incarnation}"
         try:

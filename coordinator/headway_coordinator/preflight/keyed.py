@@ -137,8 +137,7 @@ def keep(store: Store, layout: Layout, kept: Kept, markdown: str) -> None:
 
 
 def _kept(store: Store, uri: str) -> Kept | None:
-    """A stored result; None if there is none, or if another version of this program wrote it in another
-    form."""
+    """A stored result; None if there is none, or if another version of this program wrote it."""
     try:
         return read(store, uri, Kept)
     except (NotFound, JobError):

@@ -119,8 +119,7 @@ class Runner(Checklist):
         return Ready(data, chosen, length, folder)
 
     def _tasks(self, data: Data) -> None:
-        """Check that each row has a task if a column names it, and that there are not too many tasks for
-        figures.
+        """Check that each row has a task if a column names it. Figures show a bounded number of tasks.
 
         Raises:
             JobError: `ColumnMissing`, or `TaskUnknown`: no training row has a task with a weight.

@@ -34,8 +34,7 @@ _log = logging.getLogger(__name__)
 
 
 class _Lost(Exception):
-    """The platform or a judge failed instead of the environment; `so_far` is the script's result until
-    then."""
+    """The platform or a judge failed, not the environment; `so_far` is the script's result until then."""
 
     def __init__(self, so_far: Played) -> None:
         super().__init__(so_far.error)

@@ -73,8 +73,7 @@ def feasible(chosen: Iterable[int], groups: Collection[Group], size: int) -> boo
 
 
 def _fill(preferred: Sequence[Group], groups: Collection[Group], size: int) -> list[int] | None:
-    """Take finished groups in the given order, each only if the groups that must be in the batch still
-    fit."""
+    """Take finished groups in the given order, each only if the groups that are owed still fit."""
     owed = {j: max(0, sum(g.slack <= j for g in groups) - j * size) for j in {g.slack for g in groups}}
     taken: list[int] = []
     for group in preferred:

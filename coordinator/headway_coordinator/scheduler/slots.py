@@ -116,8 +116,7 @@ class BatchScheduler:
 
     @property
     def over(self) -> bool:
-        """Whether no further batch can be cut except the current one, so nothing can train what still
-        runs."""
+        """Whether no batch can be cut after the current one, so nothing can train what still runs."""
         if self.cut is None:
             return self.done
         return self._last(self.step + 1, self.left - len(self.cut))

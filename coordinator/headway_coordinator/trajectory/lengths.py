@@ -1,5 +1,4 @@
-"""The fewest tokens that a text can have, known before it is encoded, because encoding megabytes takes
-seconds.
+"""The fewest tokens that a text can have, before it is encoded: encoding megabytes takes seconds.
 
 Only printable ASCII characters, and words of them, are counted. Templates trim blanks and tokenizers fold
 them, and Unicode's normal forms make several characters one. But they never merge two of these characters or

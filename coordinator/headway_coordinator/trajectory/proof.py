@@ -191,7 +191,7 @@ class Probe:
         return all(text.rpartition("</think>")[2] in said for text in (some, named))
 
     def rows(self) -> tuple[bool, bool]:
-        """Whether a call, its result and an answer are one row, and whether the row has the user's next
+        """Whether a call, its result and an answer are one row, and whether it has the user's next
         message."""
         answered = self._answered("", "")
         if answered is None:
@@ -216,8 +216,7 @@ class Probe:
         return True, "lost" if goes_on else "dropped"
 
     def tells_begun(self) -> tuple[bool | None, Thoughts]:
-        """Whether a thought that the prompt begins, and the template never writes, is separated from the
-        rest.
+        """Whether a thought is separated that the prompt begins and the template never writes.
 
         Also what happens to the thought. None: the prompt begins none.
         """
@@ -296,8 +295,7 @@ class Probe:
     def _sampled(
         self, history: list[Message], turn: Message, tools: list[Tool], following: Message
     ) -> str | None:
-        """The text that a model samples to say `turn`: what the template writes of it after its own
-        prompt."""
+        """The text of a model that says `turn`: what the template writes of it after its own prompt."""
         begun = self._renderer.said(history, tools, generate=True)
         whole = self._renderer.said([*history, turn], tools, generate=False)
         if whole.startswith(begun):

@@ -109,8 +109,10 @@ class Tagged:
 
 
 class Llama:
-    """A calling turn is one call, `{"name": ..., "parameters": {...}}`, perhaps after text and
-    <|python_tag|>."""
+    """A calling turn is one call, `{"name": ..., "parameters": {...}}`.
+
+    Text and <|python_tag|> may come before it.
+    """
 
     STOPS = ("<|eot_id|>", "<|eom_id|>", "<|end_of_text|>")
     _ATTEMPT = re.compile(r'\{\s*("type"\s*:\s*"function"\s*,\s*)?"name"\s*:')

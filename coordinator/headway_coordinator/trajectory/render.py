@@ -329,8 +329,7 @@ def _has(tokenizer: Any, style: str) -> bool:
 
 
 def agrees(typed: Renderer, tokenizer: Any) -> bool:
-    """Whether a typed renderer agrees with the model's own template: on first prompts, tools and old
-    thoughts.
+    """Whether a typed renderer agrees with the model's own template on prompts, tools and old thoughts.
 
     Texts are compared instead of ids. A renderer encodes a turn piece by piece, and a tokenizer that merges
     across two pieces gives other ids for the same text. In tool turns Harmony's encoder is the family's

@@ -86,8 +86,8 @@ class Template(Bounded):
     def _keeps_thought(
         self, history: Sequence[Message], new: Sequence[Message], tools: Sequence[Tool], after: str
     ) -> bool:
-        """Whether thoughts of the last turn of `history`, or since the user's last message, are still written
-        before `new`."""
+        """Whether the thoughts of the last turn, or since the user's last message, are written before
+        `new`."""
         *earlier, last = history
         if self._forgets(earlier, tools, after):
             return False
