@@ -1,1 +1,1 @@
-"""The coordinator and the rollout servers: episodes, tokens, batches, the ledger."""
+"""The coordinator of a job: episodes, tokens, batches, the ledger."""

@@ -1,4 +1,4 @@
-"""`python -m headway_coordinator`: one job's coordinator, whichever kind of job it is."""
+"""`python -m headway_coordinator`: the coordinator of one job, of either kind."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class GroupRunner:
     scheduler: BatchScheduler
     durable: Durable
     episode: groups.Run
-    """Plays an episode on the servers of training."""
+    """Plays an episode on the training servers."""
     beside: Beside | None
     """Plays the episodes of validations; None if the training servers play them."""
     limiter: groups.Limiter

@@ -16,7 +16,7 @@ from headway_coordinator.training import Training
 AFTER_SECONDS = 120.0
 """Patience with a part that answers soon or not at all."""
 LEARNER_SECONDS = 1800.0
-"""Patience with a learner that trains: as long as one of its ranks may keep the others waiting."""
+"""Patience with a learner that trains: it equals how long one of its ranks may keep the others waiting."""
 STORE_SECONDS = 60.0
 """A write to the artifact store that takes longer counts as a wait for the store."""
 CHECK_SECONDS = 5.0

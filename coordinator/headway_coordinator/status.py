@@ -1,4 +1,4 @@
-"""Writes the coordinator's part of `.status`, at most every two seconds, and hears what others wrote.
+"""Writes the coordinator's part of `.status`, at most every two seconds, and reads what others wrote.
 
 Every write carries everything that the coordinator owns (`stored_job`).
 """

@@ -390,7 +390,7 @@ class Budget:
     def look(self) -> None:
         """Let in what fits by now, in the order of requests.
 
-        If nothing does, check whether the job can go on.
+        Then check whether the job can go on, and what to ask the namespace for.
         """
         if not self._opened:
             return

@@ -1,4 +1,4 @@
-"""What an endpoint's error means: wait, try again, leave a parameter out, or a person must act. Pure."""
+"""The meaning of an endpoint's error: wait, try again, omit a parameter, or a person must act. Pure."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Kind(StrEnum):
     """What to do about an error."""
 
     BUSY = "busy"
-    """Wait, for as long as the job is patient."""
+    """Wait, as long as the job's patience lasts."""
     BROKEN = "broken"
     """Try again a few times."""
     UNREADABLE = "unreadable"

@@ -118,7 +118,7 @@ def _ids(message: Message) -> list[str | None]:
 
 
 def meaning(message: Message) -> object:
-    """What a message says, whichever of the usual ways a client writes it.
+    """The meaning of a message: the same for all the usual ways in which clients write it.
 
     Clients drop reasoning, write null for empty content, and strip what the model wrote around its text.
     """

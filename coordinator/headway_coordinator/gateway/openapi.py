@@ -73,7 +73,7 @@ class Logprob(Answer):
 
 
 class Logprobs(Answer):
-    """The sampled tokens of the turn, those of its calls and the one that closes it included."""
+    """The sampled tokens of the turn, including those of its calls and the one that closes it."""
 
     content: list[Logprob] = Field(min_length=1)
     refusal: None
@@ -91,7 +91,7 @@ class Choice(Answer):
 
 
 class TextLogprobs(Answer):
-    """The sampled tokens, the one that ends the text included."""
+    """The sampled tokens, including the one that ends the text."""
 
     tokens: list[str] = Field(min_length=1)
     token_logprobs: list[float]

@@ -20,8 +20,8 @@ NOT_THE_START: Final = "sampled by the base model, not by the weights of spec.mo
 def manifest(model: ModelSpec, store: Store) -> tuple[WeightsManifest, str | None]:
     """The weights that the server must hold, and a remark if the job does not start from them.
 
-    Another job's weights can be verified, because its learner published a proof. Other weights cannot. If an
-    adapter is still to be merged, the job does not start from the sampled weights. Blocking.
+    Another job's weights can be verified, because its learner published a proof. Otherwise the base model is
+    sampled: the weights have no proof, or are an adapter that is still to be merged. Blocking.
     """
     base = WeightsManifest(version=BEFORE_TRAINING, kind="base", uri=model.base, files=[])
     if model.warm_start is None:
