@@ -121,7 +121,7 @@ class EvalEstimates(Estimates[None]):
             self._keep(of_eval_job(self._job, self._parts, self.price, why))
 
     def restored(self) -> None:
-        """The ledger's earlier events have been read. Later events were played from now on."""
+        """Note that the ledger's earlier events have been read, so all further events are new."""
         with self._telling:
             self._tally.fresh.clear()
 
