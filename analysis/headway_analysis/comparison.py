@@ -1,6 +1,7 @@
 """Candidates side by side: every measure of each, the differences to the baseline, and the gate's verdict.
 
-One computation for status, metrics and report, live over what there is so far and final at the end.
+Status, metrics and report all use this computation: with the tries so far during the run, with all of them at
+the end.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ HEADLINE = "external_score"
 
 @dataclass(frozen=True)
 class Comparison:
-    """What the tries of a job amount to."""
+    """The results of a job's tries."""
 
     baseline: str
     estimates: Mapping[str, Mapping[str, Mapping[str, Estimate]]]
@@ -41,7 +42,7 @@ class Comparison:
     gate: Judgment | None = None
 
     def estimate(self, candidate: str, measure: str, task: str = "all") -> Estimate | None:
-        """One figure; None where it has no value."""
+        """One figure; None if it has no value."""
         return self.estimates.get(candidate, {}).get(task, {}).get(measure)
 
     def difference(self, candidate: str, measure: str = HEADLINE) -> Difference | None:
@@ -49,10 +50,8 @@ class Comparison:
         return self.differences.get(measure, {}).get(candidate)
 
     def best(self) -> str | None:
-        """The candidate with the best external score; of equals the first.
-
-        One that lost too many more tries than another to be ranked (`comparable`) comes after those that did
-        not.
+        """The candidate with the best external score; the first one if several are equal. A candidate that
+        lost too many more tries than another to be ranked (`comparable`) comes last.
         """
         scores = {name: found for name in self.estimates if (found := self.estimate(name, HEADLINE))}
         lost = [self.estimate(name, "infra_error") for name in scores]
@@ -74,7 +73,7 @@ def compare_all(
     """Sum up the tries of every candidate.
 
     Args:
-        tries: by candidate; one that has none yet is left out.
+        tries: by candidate; a candidate without tries is left out.
         ks: the k of pass@k and pass^k.
         baseline: candidate that the others are compared with.
         gate: what to judge, if anything.

@@ -1,4 +1,4 @@
-"""Whether the splits of a job share rows: those of training and a held-out one must not."""
+"""Checks whether a job's splits share rows. Training and held-out splits must not."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Split:
 
     @cached_property
     def contents(self) -> list[str]:
-        """Each row whole."""
+        """Each row as a whole."""
         return [content(row) for row in self.rows]
 
     @cached_property
@@ -42,13 +42,13 @@ class Split:
         return [normalized(prompt_of(row, self.prompt_column)) for row in self.rows]
 
     def quoted(self, row: int) -> str:
-        """A row's prompt, cut to what a message has room for."""
+        """A row's prompt, cut to the length that fits a message."""
         text = " ".join(prompt_of(self.rows[row], self.prompt_column).split())
         return f'"{text[:MOST_CHARACTERS]}{"..." if len(text) > MOST_CHARACTERS else ""}"'
 
 
 def check(splits: Sequence[Split], *, allowed: bool) -> list[str]:
-    """What there is to warn of: rows and prompts that splits share, and those that a held-out one repeats.
+    """Warnings about rows and prompts that splits share, and about those that a held-out split repeats.
 
     Raises:
         JobError: `SplitsOverlap`: a training row is in a held-out split too, and that is not `allowed`.

@@ -1,7 +1,8 @@
 """Usage events as CloudEvents 1.0, in JSON, one a line.
 
-`source` and `id` together are unique, and an event that is exported again has the same ones: a receiver that
-keeps them counts nothing twice. `source` names the job by uid, for a job may be made again under its name.
+`source` and `id` together are unique, and an event that is exported again has the same ones. A receiver that
+keeps them counts nothing twice. `source` names the job by uid, because another job may later have the same
+name.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ TYPE: Final = "dev.headway.usage.v1"
 
 
 def source(job: Identity) -> str:
-    """Who tells, as a URI reference."""
+    """The sender of the event, as a URI reference."""
     plural = names.PLURALS[job.kind]
     return f"/apis/{names.API_VERSION}/namespaces/{job.namespace}/{plural}/{job.name}/{job.uid}"
 
@@ -46,7 +47,7 @@ def event(job: Identity, used: UsageEvent) -> dict[str, Any]:
 
 
 def lines(job: Identity, used: Iterable[UsageEvent]) -> bytes:
-    """A file of them, in the order of their times and ids."""
+    """A file of events, ordered by time and id."""
     ordered = sorted(used, key=lambda each: (each.at, each.id))
     return "".join(f"{json.dumps(event(job, each))}\n" for each in ordered).encode()
 

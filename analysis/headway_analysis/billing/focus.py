@@ -2,9 +2,8 @@
 
 One row a UTC day and class of usage; of accelerator seconds, one a role and product; of tokens that are not
 of the job's own model, one a model. Costs are exact: the sum of BilledCost is the ledger's cost to the last
-digit. Where it departs from the specification: a row without a price has no costs and `x_Unpriced` true, for
-nobody knows what it costs, and nobody invoices, so that billed, effective, contracted and list cost are one.
-The columns are those that apply.
+digit. Where it departs from the specification: a row without a price has no costs, and `x_Unpriced` is true.
+Nobody invoices, so billed, effective, contracted and list cost are equal. The columns are those that apply.
 """
 
 from __future__ import annotations
@@ -61,14 +60,14 @@ class Used:
 
     @property
     def whose(self) -> str | None:
-        """What decides its price beside class and day."""
+        """What its price depends on besides class and day."""
         return self.product or self.model
 
 
 def used(
     days: Mapping[date, Mapping[str, float]], held: Mapping[date, Mapping[Holder, float]]
 ) -> Iterator[Used]:
-    """What the ledger holds, by day, class and model, and accelerator seconds by whom and of what."""
+    """The ledger's usage by day, class and model; accelerator seconds by role and product."""
     for day in sorted({*days, *held}):
         for name, quantity in sorted(days.get(day, {}).items()):
             usage_class = UsageClass(class_of(name))
@@ -139,12 +138,12 @@ def _midnight(day: date) -> str:
 
 
 def _text(number: Decimal) -> str:
-    """All digits, and no exponent."""
+    """A number with all its digits and no exponent."""
     return f"{number:f}"
 
 
 def table(found: Iterable[Row]) -> bytes:
-    """As CSV; what is null is empty."""
+    """The table as CSV; a null is an empty field."""
     out = io.StringIO(newline="")
     writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
     writer.writeheader()

@@ -30,7 +30,7 @@ def decode(data: bytes) -> list[UsageEvent]:
     """Inverse of `encode`.
 
     Raises:
-        OutOfBounds: it is none, or a part of one, or an event is in it twice.
+        OutOfBounds: it is not a segment, it is incomplete, or an event is in it twice.
     """
     if not data.endswith(b"\n"):
         raise OutOfBounds("its last line does not end: a part is missing")
@@ -42,12 +42,12 @@ def decode(data: bytes) -> list[UsageEvent]:
 
 
 def once(uri: str, segment: Sequence[UsageEvent], first: dict[str, str]) -> None:
-    """See that a segment holds no other one's events.
+    """Check that a segment shares no event with another one.
 
     Args:
         uri: the segment's.
         segment: its events.
-        first: first event -> segment, of those before; this one is added.
+        first: first event -> segment, of the earlier segments; this one is added.
 
     Raises:
         JobError: `LedgerDuplicated`.
@@ -94,7 +94,7 @@ def fold_held(
 
 
 def duplicated(one: str, other: str, event: str) -> JobError:
-    """Two segments hold the same event: to count both would bill it twice."""
+    """Two segments hold the same event. If both counted, the bill would have it twice."""
     return JobError(
         "LedgerDuplicated",
         f"{one} and {other} both hold the usage event {event}: delete the one that the job did not write, or "
@@ -104,7 +104,7 @@ def duplicated(one: str, other: str, event: str) -> JobError:
 
 
 def total(days: Mapping[date, Mapping[str, float]]) -> dict[UsageClass, float]:
-    """Quantity by class, every class named: of all models together."""
+    """Quantity by class, over all models. Every class is named."""
     found = dict.fromkeys(UsageClass, 0.0)
     for totals in days.values():
         for name, quantity in totals.items():
@@ -113,7 +113,7 @@ def total(days: Mapping[date, Mapping[str, float]]) -> dict[UsageClass, float]:
 
 
 def holder(event: UsageEvent) -> Holder | None:
-    """Whom an event counts accelerator seconds for; None where it counts something else."""
+    """The role whose accelerator seconds an event counts; None if it counts something else."""
     if event.usage_class is not UsageClass.ACCELERATOR_SECONDS:
         return None
     return Holder(event.role or "other", event.product or "other")

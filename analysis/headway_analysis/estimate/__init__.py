@@ -1,4 +1,5 @@
-"""What a whole job will use, take and cost, before it has: pure, over what its spec, data and episodes say.
+"""Estimates what a whole job will use, how long it takes and what it costs. Pure: from its spec, data and
+episodes.
 
 amounts.py      a low, a likely and a high value
 plan.py         how many episodes a job plays, of which kind

@@ -15,15 +15,15 @@ class Range(NamedTuple):
     high: float
 
     def plus(self, other: Range) -> Range:
-        """Both together, where each may be low or high with the other."""
+        """The sum of both. Low adds to low, and high to high."""
         return Range(self.low + other.low, self.likely + other.likely, self.high + other.high)
 
     def times(self, count: Range) -> Range:
-        """So many of it."""
+        """The amount, times a number."""
         return Range(self.low * count.low, self.likely * count.likely, self.high * count.high)
 
     def spread(self, factor: float) -> Range:
-        """The same likely value, with the ends so many times further away."""
+        """The same likely value, with the ends further away by a factor."""
         return Range(self.low / factor, self.likely, self.high * factor)
 
 
@@ -33,7 +33,7 @@ NOTHING = Range(0.0, 0.0, 0.0)
 
 
 def exactly(value: float) -> Range:
-    """A value that is known."""
+    """A known value: low, likely and high are equal."""
     return Range(value, value, value)
 
 
@@ -46,7 +46,7 @@ def ordered(low: float, likely: float, high: float) -> Range:
 
 
 def middle(low: float, high: float) -> float:
-    """The geometric middle: the likely value where nothing but both ends is known."""
+    """The geometric mean of both ends: the likely value if only the ends are known."""
     return math.sqrt(max(0.0, low) * max(0.0, high))
 
 
@@ -60,5 +60,5 @@ def added(parts: Iterable[Usage]) -> dict[str, Range]:
 
 
 def multiplied(usage: Usage, count: Range) -> dict[str, Range]:
-    """Usage of so many."""
+    """Usage, times a number."""
     return {name: amount.times(count) for name, amount in usage.items()}

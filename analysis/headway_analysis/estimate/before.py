@@ -1,4 +1,4 @@
-"""What a job will use and cost before it has played: by its spec, its rows and its prompts."""
+"""Estimates usage and cost of a job before its first episode, from its spec, rows and prompts."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def of_training_job(
         spec: the job's.
         plan: how much it plays.
         context_length: most tokens of an episode.
-        prompts: tokens of first prompts, of rows all over the data; none where that is not known.
+        prompts: tokens of first prompts, of rows sampled across the data; empty if they are unknown.
         price: today's.
     """
     asked = limits.Limits(

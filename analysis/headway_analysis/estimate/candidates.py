@@ -1,14 +1,14 @@
 """What a whole evaluation will use, take and cost: what is billed, and what is left of each candidate.
 
-Its work is known ahead: each candidate plays each row and sample so many times. What an episode uses is, by
-the first of these that there is:
+Its work is known ahead: each candidate plays each row and sample so many times. An episode's usage is the
+first of these that exists:
 
 * measured, of the candidate's own groups on rows of the same kind, once there are two. A few groups say
   little, so that what other candidates use counts too: each weighs by how narrow its range is;
 * that of the other candidates on such rows. The ends are `OTHERS` times further away, as models differ;
 * by limits and prompts alone (`by_limits`), before anything was played.
 
-What is assumed, wherever it cannot be measured:
+These assumptions replace what cannot be measured:
 
 * no candidate fails on the way. What is left of one that has failed is nothing;
 * rows are measured in the order of their file, so that those to come may differ from those before. The ends
@@ -50,7 +50,7 @@ from headway_api.spec.suite import Suite
 ORDER: Final = 1.25
 OTHERS: Final = 2.0
 CONTEXT: Final = 32_768
-"""Tokens that an episode is taken to have at most where nobody says how many its model takes."""
+"""The most tokens assumed for an episode if its model's limit is unknown."""
 PREFILL, CACHED, SAMPLE = (each.value for each in OF_TRAINING)
 PROMPT, ANSWER = UsageClass.ENDPOINT_PROMPT.value, UsageClass.ENDPOINT_SAMPLE.value
 SANDBOX: Final = UsageClass.SANDBOX_SECONDS.value
@@ -69,9 +69,9 @@ class Opening:
     """What is known of a candidate before it has played."""
 
     prompt: Range | None = None
-    """Tokens of its first prompts, on average over the rows; None where nobody can tell."""
+    """Tokens of its first prompts, on average over the rows; None if it is unknown."""
     context_length: int | None = None
-    """Most tokens of an episode; None where nobody says."""
+    """Most tokens of an episode; None if it is unknown."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Part:
     suite: str | None = None
     sampled_by: SampledBy = "servers"
     model: str | None = None
-    """Whose prices hold; None: the job's own model's."""
+    """The model whose prices apply; None: the job's own model."""
     unit: str = ""
     """Candidates of one unit are measured side by side."""
     judged: bool = False
@@ -261,7 +261,7 @@ def of_evaluation(
 def _unknown(
     ahead: Sequence[Standing], standings: Sequence[Standing], sets: Sets, time: _Ahead | None
 ) -> list[str]:
-    """Classes of which nobody knows how much will be used."""
+    """Classes whose usage cannot be estimated."""
     guessed = [each for each in ahead if not each.measured.tells and not _sources(each, standings)]
     judges = OF_JUDGES if any(each.part.judged for each in guessed) else ()
     waits = time is None and sets.accelerators and any(each.part.on_servers for each in ahead)
@@ -345,7 +345,7 @@ def _split(part: Part) -> dict[str, float]:
 
 
 def _ahead(standings: Sequence[Standing], sets: Sets) -> _Ahead | None:
-    """Seconds by how fast groups have followed each other; None before any did."""
+    """Seconds at the pace of the groups so far; None before there is one."""
     paces = sets.paces
     left, done = _groups(standings)
     if not any(left.values()):

@@ -1,4 +1,4 @@
-"""What an episode may use before any was played: from prompts and the limits of the spec alone.
+"""What an episode may use, from prompts and the spec's limits alone: no episode was played yet.
 
 Low is an episode of one short turn, high one of every turn at its longest. The likely one is the geometric
 middle of both, since no more than their order of magnitude is known.
@@ -15,23 +15,23 @@ from headway_analysis.estimate.amounts import Range, exactly, middle, ordered
 from headway_api.records import UsageClass
 
 OWN_TURNS: Final = 32
-"""Turns that an agent with a loop of its own is taken to need at most: the spec does not limit it."""
+"""The most turns assumed for an agent with its own loop, which the spec does not limit."""
 RETRIED: Final = 0.1
 """Share of episodes that are lost and tried again, at worst."""
 TEACHING: Final = 0.5
-"""Share of groups that have a gradient, likely: the others' rewards are all alike."""
+"""The likely share of groups that have a gradient. In the others all rewards are equal."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What the spec allows an episode."""
+    """The spec's limits of an episode."""
 
     context_length: int
     """Most tokens of an episode."""
     max_tokens: int
     """Most tokens of a turn."""
     max_turns: int | None = None
-    """None of an agent whose own loop decides."""
+    """None for an agent with its own loop."""
     token_limit: int | None = None
     """Most tokens sampled in an episode."""
     seconds: float = 600.0

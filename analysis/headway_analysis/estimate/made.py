@@ -1,4 +1,4 @@
-"""An estimate as it is kept, beside what came of it."""
+"""An estimate as it is stored, and a comparison with the actual cost."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ class Made(Record):
     usage: dict[str, Ends] = Field(default_factory=dict)
     """By key of the bill (`prices.of`)."""
     cost: tuple[str, str, str] | None = None
-    """US dollars: low, likely and high. None where nothing can be told."""
+    """US dollars: low, likely and high. None if no estimate is possible."""
     unpriced: list[str] = Field(default_factory=list)
     """Classes that are not in the cost."""
     seconds: Ends | None = None
     episodes: int = Field(default=0, ge=0)
     """That were measured."""
     price_book: str
-    """The prices it is by: NAME@DATE."""
+    """The prices that it uses: NAME@DATE."""
     why: str = ""
-    """Why it says nothing, or no more than it does."""
+    """Why the estimate is missing or incomplete."""
 
     @classmethod
     def of(cls, found: Estimate, time: datetime, price_book: str) -> Made:
@@ -67,7 +67,7 @@ def no_less(made: Made, cost: Decimal) -> Made:
 
 
 def compared(made: Made, actual: Decimal) -> dict[str, Any]:
-    """An estimate beside what came of it: how far the likely cost was off, of the actual one."""
+    """An estimate and its error: how far the likely cost was off, as a share of the actual cost."""
     told = made.model_dump(mode="json")
     if made.cost is None:
         return told

@@ -20,7 +20,7 @@ from headway_api.records import EpisodeRecord, GroupRecord, Judgement, Outcome, 
 TAIL: Final = 0.025
 """Outside each end of an interval."""
 FEWEST: Final = 2.0
-"""Groups, at their weight, below which nothing shows how groups differ."""
+"""The weighted number of groups below which their spread is unknown."""
 OF_TRAINING: Final = (UsageClass.PREFILL, UsageClass.CACHED_PREFILL, UsageClass.SAMPLE)
 OF_EVALUATION: Final = (
     UsageClass.EVALUATION_PREFILL,
@@ -47,7 +47,7 @@ class Mean:
     deviation: float
     """Standard deviation of the groups' means."""
     count: float
-    """Groups; where they do not weigh alike, as many as would be as sure."""
+    """Groups; if their weights differ, the effective number."""
 
     def of_future(self, groups: float) -> Range:
         """The mean of so many groups to come, with its 95 % prediction interval (Student's).
@@ -104,8 +104,7 @@ NOBODY: Final = Measured()
 def measure(groups: Sequence[Played], weights: Sequence[float] | None = None) -> Measured:
     """The means of groups.
 
-    A group that was given up is no episode of its own: what it used is shared by the others, since another
-    takes its place.
+    The usage of an abandoned group is spread over the others, since another group takes its place.
 
     Args:
         groups: in the order in which they were played.

@@ -175,9 +175,9 @@ the spec, and is a person's to change."""
 
 
 def ordered(signal: S, listed: Sequence[RemedyName]) -> list[RemedyName]:
-    """The remedies of a job in the order in which they are tried against a sign.
+    """The remedies of a job in the order in which they are tried when a signal is raised.
 
-    Those that fit it come first. Among them, and among the others, the job's own order counts.
+    The remedies that suit the signal come first. Otherwise the order of the spec applies.
     """
     if signal in BEYOND:
         return []

@@ -53,7 +53,7 @@ class RemedyContext:
     validations: Sequence[Validated] = ()
     """The best first."""
     steps: int = 0
-    """Steps in all, as things stand."""
+    """The total number of steps, with the current settings."""
     groups_left: int = 0
     """Training groups that the data can still yield."""
 

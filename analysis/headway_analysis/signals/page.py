@@ -1,4 +1,4 @@
-"""What people read of signals, made from their definitions.
+"""Makes the pages about signals from their definitions.
 
 `python -m headway_analysis.signals.page [--check]` writes them, or tells which differ:
 
@@ -24,7 +24,7 @@ from headway_api.signals import SHOWN_MOST
 MADE: Final = "Made from the code by `make signals`; do not edit."
 WIDTH: Final = 150
 ALERT_AFTER_MINUTES: Final = 5
-"""What the chart has an alert wait for, unless its values say otherwise."""
+"""How long an alert of the chart waits by default."""
 
 INTRODUCTION: Final = f"""\
 # Signs that training goes wrong
@@ -74,7 +74,7 @@ def page() -> str:
 
 
 def section(signal: Signal) -> str:
-    """What docs/signals.md says of one signal."""
+    """The section of docs/signals.md about one signal."""
     lines = [
         f"### {signal.name}",
         "",

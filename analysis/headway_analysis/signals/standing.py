@@ -10,7 +10,7 @@ from headway_api.signals import SignalState
 
 @dataclass(frozen=True)
 class Standing:
-    """A signal's state, and how it came to it."""
+    """A signal's state, and the readings that led to it."""
 
     state: SignalState = "Unknown"
     since: int = 0
@@ -26,7 +26,7 @@ class Standing:
 
 
 def after(signal: Signal, before: Standing, reading: Reading | None, step: int) -> Standing:
-    """The standing that follows a reading. A step that says nothing leaves what is known as it is."""
+    """The state after a reading. A step without a reading changes nothing."""
     if reading is None:
         return before
     over, clear = before.over, before.clear

@@ -17,7 +17,7 @@ RANKS = {name: rank for rank, name in enumerate(SignalName)}
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is so of a signal."""
+    """A signal and its state."""
 
     signal: Signal
     standing: Standing
@@ -31,8 +31,8 @@ class Verdict:
 class Watch:
     """Keeps the state of each signal of one job. Not thread-safe.
 
-    The state is a function of the figures, and of nothing else: a step or validation that comes again, or
-    late, has everything judged again in the order of steps.
+    The state depends on the figures alone. If a step or validation arrives again or late, everything is
+    judged again in the order of steps.
     """
 
     def __init__(self, job: Job, signals: Sequence[Signal] = SIGNALS) -> None:
@@ -51,7 +51,7 @@ class Watch:
         self._follow("validation", step, self._validations.put(step, figures))
 
     def changed(self, step: int, job: Job) -> None:
-        """From a step on the job is another one, since a remedy was taken."""
+        """From this step on the job has other settings, since a remedy was applied."""
         if self._jobs.get(step) != job:
             self._jobs[step] = job
             self._judge_all()

@@ -1,4 +1,4 @@
-"""How sure a number is: intervals, paired differences, and when there are too few rows to tell.
+"""How certain a number is: intervals, paired differences, and when there are too few rows to tell.
 
 clusters.py      the variance of a mean whose values come in clusters, and its degrees of freedom
 estimates.py     a sample, and its mean with an interval

@@ -20,12 +20,12 @@ Codes = npt.NDArray[np.intp]
 TAIL = 0.025
 """Outside each end of an interval."""
 ROUNDING = 1e-12
-"""What is smaller, beside the values themselves, comes of floating point."""
+"""The relative size below which a difference is only rounding."""
 
 
 @dataclass(frozen=True)
 class Spread:
-    """How sure a mean is."""
+    """How certain a mean is."""
 
     variance: float
     """Of the mean."""
@@ -75,7 +75,7 @@ def _freedom(weights: Floats, leverage: Floats, scale: Floats, correlation: floa
 
 
 def settled(values: Floats, scale: float) -> Floats:
-    """Values, with 0 for what is rounding beside `scale`."""
+    """Values. One that is only rounding error relative to `scale` becomes 0."""
     return np.where(np.abs(values) < ROUNDING * scale, 0.0, values)
 
 

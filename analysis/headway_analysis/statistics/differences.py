@@ -25,7 +25,7 @@ ENOUGH = 6
 
 
 class Finding(StrEnum):
-    """What a comparison comes to."""
+    """The verdict of a comparison."""
 
     HIGHER = "Higher"
     """The candidate's value is above the baseline's: so is the whole interval."""
@@ -33,7 +33,7 @@ class Finding(StrEnum):
     NOT_SHOWN = "NotShown"
     """The interval holds 0."""
     TOO_FEW_ROWS = "TooFewRows"
-    """Fewer than six clusters in common, or no interval: nothing can be told."""
+    """Fewer than six clusters in common, or no interval: no verdict is possible."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def compare(candidate: Sample, baseline: Sample) -> Difference | None:
 def least_gain(
     candidate: Sample, baseline: Sample, sign: int = 1, ends: tuple[float, float] | None = SHARE
 ) -> float | None:
-    """How far the candidate is ahead at the least, whatever clusters the sample lacks: see `floors`.
+    """The least lead of the candidate, whatever clusters the sample lacks: see `floors`.
 
     Args:
         sign: 1 where more is better, -1 where less is.
@@ -151,7 +151,7 @@ def _pairs(ours: Sample, theirs: Sample, codes: Codes) -> _Pairs:
 
 
 def _spread(pairs: _Pairs, ours: Sample, theirs: Sample) -> tuple[float, Spread | None]:
-    """The interval's centre, and how sure it is; None where nothing shows or bounds how clusters differ."""
+    """The interval's centre and its spread; None if nothing shows or bounds how clusters differ."""
     plain = bool((ours.bottoms == 1).all() and (theirs.bottoms == 1).all())
     share = ours.share and theirs.share
     differ = bool(pairs.residuals.any())

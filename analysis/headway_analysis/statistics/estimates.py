@@ -37,7 +37,7 @@ class Sample:
     """Values of one measure, in clusters. Their mean is the sum of `tops` over the sum of `bottoms`."""
 
     units: tuple[Unit, ...]
-    """Where each value belongs; no two are the same."""
+    """The row and try of each value; no two are the same."""
     clusters: tuple[str, ...]
     """The cluster of each value: its row, or the row's value in `clusterColumn`."""
     tops: Floats
@@ -77,7 +77,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A measure's value, and how sure it is."""
+    """A measure's value, and how certain it is."""
 
     value: float
     low: float | None
@@ -128,7 +128,7 @@ def of_rows(tries: Iterable[Sequence[float]]) -> Estimate | None:
     """The mean over rows that are independent of each other, with its interval; None without a value.
 
     Args:
-        tries: what each row's tries scored. Where all of it is between 0 and 1, it is taken for a share.
+        tries: what each row's tries scored. If all values are between 0 and 1, they are treated as shares.
     """
     values = [(row, number, value) for row, all_of in enumerate(tries) for number, value in enumerate(all_of)]
     sample = Sample(
@@ -171,7 +171,7 @@ def correlation(sample: Sample, codes: Codes) -> float:
 
 
 def _effective(sample: Sample, codes: Codes, weights: Floats, spread: Spread) -> float:
-    """How many independent 0s and 1s would be as sure as this share.
+    """How many independent 0s and 1s would be as certain as this share.
 
     The design effect is the variance over that of independent values. Few clusters that differ mostly show
     one that is too small. So it is drawn to the worst possible, that of clusters whose values are all alike:

@@ -1,4 +1,4 @@
-"""The mean that clusters of bounded values show at the least, whatever clusters the sample lacks.
+"""A lower bound on the mean of clusters of bounded values, whatever clusters the sample lacks.
 
 An interval takes its width from the sample. Where one cluster in thirty fails, a third of all samples have
 none that does, and their intervals are too short. Gaffke's bound (2005; Learned-Miller and Thomas 2019,

@@ -1,4 +1,4 @@
-"""Judges of the policy's update: whether a step still does what it is meant to do."""
+"""Judges the policy's update: does a step still have its intended effect?"""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def entropy_falling(history: History) -> Reading | None:
 def entropy_rising(history: History) -> Reading | None:
     """The entropy now, in multiples of that of the first steps: while the reward falls with it, or for long.
 
-    Where nothing is trained any more there is no entropy. The last three ones of `WINDOW` steps stand then.
+    A step that trains nothing has no entropy. The last three of `WINDOW` steps are used then.
     """
     first = level(history.first(ENTROPY, WINDOW), WINDOW)
     now = level(history.recent(ENTROPY, WINDOW)[-LAST:], LAST)
@@ -133,7 +133,7 @@ def gradient_spiking(history: History) -> Reading | None:
 
 
 def _seen_before(history: History) -> float:
-    """The largest norm but one of the steps before: what has come twice comes again."""
+    """The second largest norm of the steps before: a norm that was reached twice may be reached again."""
     values = sorted(history.recent(NORM, NORM_BEFORE, until=history.now - LAST))
     return values[-2] if len(values) > 1 else math.inf
 
