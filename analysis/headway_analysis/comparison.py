@@ -50,8 +50,9 @@ class Comparison:
         return self.differences.get(measure, {}).get(candidate)
 
     def best(self) -> str | None:
-        """The candidate with the best external score; the first one if several are equal. A candidate that
-        lost too many more tries than another to be ranked (`comparable`) comes last.
+        """The candidate with the best external score; the first one if several are equal.
+
+        A candidate that lost too many more tries than another to be ranked (`comparable`) comes last.
         """
         scores = {name: found for name in self.estimates if (found := self.estimate(name, HEADLINE))}
         lost = [self.estimate(name, "infra_error") for name in scores]

@@ -1,6 +1,6 @@
 """Whether a candidate may be promoted: a pure verdict over the values that the candidates' tries gave.
 
-A gate passes where the rows show what it asks for, not where the values happen to. So a candidate that is
+A gate passes if the rows prove what it asks for, not if the values reach it by chance. So a candidate that is
 exactly at a bound is promoted by accident in at most 5 % of runs: nominally in 2.5 %, the part below the
 lower end of a 95 % interval. Of shares the gate takes the lower of that end and of the bound in
 `statistics.floors`, which holds where rare rows fail that the sample lacks.
@@ -35,7 +35,7 @@ class Bound:
 
 @dataclass(frozen=True)
 class GateSpec:
-    """What must hold of `candidate`; every condition that is given must."""
+    """The conditions on `candidate`. All that are given must hold."""
 
     candidate: str
     metric: str = "external_score"
@@ -44,7 +44,7 @@ class GateSpec:
     minimum: float | None = None
     """Lowest value of `metric` that passes."""
     minimum_of: Literal["LowerBound", "Value"] = "LowerBound"
-    """What is held against `minimum`: the least that the rows show, or the value.
+    """What is compared with `minimum`: the interval's lower end, or the value.
 
     LowerBound promotes a candidate that is exactly at the minimum in 2.5 % of runs, Value in half of them.
     """
@@ -56,8 +56,8 @@ class GateSpec:
     baseline: str | None = None
     """Baseline of `no_worse` where `must_beat` names none."""
     max_lost: float = 0.05
-    """Largest share of a candidate's tries that may be lost (`InfraError`): no figure counts them, and they
-    may well be the hard ones."""
+    """Largest share of a candidate's tries that may be lost (`InfraError`). No figure counts lost tries,
+    and they may be the hard ones."""
 
     reward_range: tuple[float, float] = (0.0, 1.0)
     """Lowest and highest reward that there could be, in all tasks but `suites`."""
@@ -77,7 +77,7 @@ class GateSpec:
 
 
 class Verdict(StrEnum):
-    """What a gate, or one of its conditions, comes to."""
+    """The verdict of a gate or of one of its conditions."""
 
     PASSED = "Passed"
     REFUSED = "Refused"
@@ -126,7 +126,7 @@ def judge(
         samples: the values of `spec.task`'s rows; `measures.candidate.samples` makes them.
         less_is_better: metrics whose lower value is the better one.
         others: the values of the other tasks that conditions are about.
-        failed: candidates that ended before all of their rows: what they have is no fair sample.
+        failed: candidates that ended before all of their rows, so that their tries are no fair sample.
     """
     by_task = {**(others or {}), spec.task: samples}
     checks = (
@@ -147,7 +147,7 @@ class _Rows:
     field: str
     """Of the spec's gate, that names the task."""
     where: str = ""
-    """The task in words, where it is not the gate's."""
+    """The task in words, if it is not the gate's."""
 
 
 def _checks(spec: GateSpec, by_task: ByTask, less_is_better: Collection[str]) -> Iterator[Check]:

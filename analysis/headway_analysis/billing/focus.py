@@ -44,7 +44,7 @@ NUMBERS: Final = frozenset(
 )  # fmt: skip
 Row = Mapping[str, str | None]
 Price = Callable[[UsageClass, date, str | None], Decimal | None]
-"""Class, day, and product or model -> price of one token or second; None where it has none."""
+"""Class, day, and product or model -> price of one token or second; None if it has none."""
 
 
 @dataclass(frozen=True)

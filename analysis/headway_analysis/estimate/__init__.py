@@ -1,5 +1,4 @@
-"""Estimates what a whole job will use, how long it takes and what it costs. Pure: from its spec, data and
-episodes.
+"""Estimates usage, time and cost of a whole job from its spec, data and episodes. Pure.
 
 amounts.py      a low, a likely and a high value
 plan.py         how many episodes a job plays, of which kind

@@ -19,7 +19,7 @@ class Range(NamedTuple):
         return Range(self.low + other.low, self.likely + other.likely, self.high + other.high)
 
     def times(self, count: Range) -> Range:
-        """The amount, times a number."""
+        """The product of both. Low multiplies low, and high multiplies high."""
         return Range(self.low * count.low, self.likely * count.likely, self.high * count.high)
 
     def spread(self, factor: float) -> Range:

@@ -235,7 +235,7 @@ def of_evaluation(
     Args:
         standings: how far each part has come.
         price: today's.
-        sets: the job's servers; none where nobody says.
+        sets: the job's servers; none if nobody says.
         spent: what the ledger says; nothing where there is none.
         why: why no more is known, as long as that is by data alone.
     """

@@ -43,7 +43,7 @@ def prompt_of(lengths: Sequence[float], limits: Limits) -> Range:
     """Tokens of an episode's first prompt, on average over the rows.
 
     Args:
-        lengths: of each row that was looked at; none where the environment's first messages are not known.
+        lengths: of each row that was looked at; none if the environment's first messages are not known.
         limits: the job's.
     """
     known = [min(float(limits.context_length), each) for each in lengths if isfinite(each) and each >= 0]

@@ -1,4 +1,4 @@
-"""How many episodes a job plays, of which kind, if it goes to its end and nothing is changed on the way."""
+"""How many episodes of which kind a job plays, if it completes and nothing changes meanwhile."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Plan:
     judged: bool = False
     """Rewards or scores ask judges."""
     why: str = ""
-    """Why nothing can be trained, where that is so."""
+    """Why nothing can be trained; empty if something can."""
 
     @property
     def groups(self) -> int:
@@ -80,7 +80,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Left:
-    """What of a plan is still to be played, by what the ledger does not have."""
+    """The part of a plan that the ledger does not have yet."""
 
     groups: float
     """Training groups."""
@@ -162,7 +162,7 @@ def accelerators_asked(spec: RLTrainingJobSpec) -> int:
 
 
 def devices(asked: Resources | None) -> int:
-    """Accelerators of one pod, by name; 0 where it names none."""
+    """Accelerators of one pod, by name; 0 if it names none."""
     if asked is None:
         return 0
     named = (asked.requests or {}) | (asked.limits or {})

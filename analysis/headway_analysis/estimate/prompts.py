@@ -1,4 +1,4 @@
-"""How long first prompts are, by whatever counts the tokens of a conversation."""
+"""Estimates the length of first prompts with any counter of a conversation's tokens."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Failed = Callable[[Exception], None]
 MOST_ROWS: Final = 256
 """Rows whose prompts are measured, spread over the data."""
 PROMPT: Final = "prompt"
-"""Column of prompts, where the spec names none."""
+"""The default column of prompts."""
 BYTES: Final = 4.0
 """Bytes of a token, likely; a token has twice as many at most, and one at least."""
 OTHER_TOKENIZER: Final = 1.5
@@ -30,7 +30,7 @@ OTHER_TOKENIZER: Final = 1.5
 
 @dataclass(frozen=True)
 class Known:
-    """A model whose tokenizer is at hand."""
+    """A model whose tokenizer is available."""
 
     size: Size
     context_length: int
@@ -68,7 +68,7 @@ def tried(
     system_prompt: str | None,
     failed: Failed,
 ) -> list[float]:
-    """As `lengths`; none where the chat template, a program of the model's author, fails."""
+    """As `lengths`; empty if the chat template, a program of the model's author, fails."""
     try:
         return lengths(first, size, rows, column, system_prompt)
     except Exception as error:
@@ -81,13 +81,13 @@ def openings(
 ) -> dict[str, Opening]:
     """What is known of each candidate of an evaluation before it has played.
 
-    A model whose tokenizer is not at hand is taken to make as many tokens of a text as the others do, or a
-    quarter of its bytes.
+    A model without an available tokenizer is assumed to make as many tokens of a text as the others do, or
+    one per four bytes.
 
     Args:
         job: its candidates resolved.
         first: how an episode of the first row begins.
-        models: by candidate: those whose tokenizers are at hand.
+        models: by candidate: those whose tokenizers are available.
         rows: those that are measured.
         failed: told what a chat template raised.
     """
@@ -114,11 +114,11 @@ def openings(
 
 
 def unknown(job: EvalConfig, models: Mapping[str, object]) -> str:
-    """Why prompts of candidates with rollout servers are not known well; empty where they are.
+    """Why prompts of candidates with rollout servers are not known well; empty if they are.
 
     Args:
         job: its candidates resolved.
-        models: by candidate: those whose tokenizers are at hand.
+        models: by candidate: those whose tokenizers are available.
     """
     names = [each.name for each in job.candidates if each.base is not None and each.name not in models]
     return f"the tokenizer is not at hand of {', '.join(names)}" if names else ""
@@ -134,7 +134,7 @@ def _bytes(messages: Sequence[Json], tools: Sequence[Json]) -> int:
 
 
 def _by_bytes(much: float) -> Range | None:
-    """Tokens of so many bytes; None where nothing is known."""
+    """Tokens of a number of bytes; None if it is unknown."""
     return ordered(much / (2 * BYTES), much / BYTES, much) if much else None
 
 

@@ -1,7 +1,7 @@
 """What episodes of a running job used, from the segments of its ledger as they are written.
 
-A restart reads the same segments, and so comes to the same figures. Recent groups weigh more: a group counts
-half as much as one that was played `half_life` groups later.
+A restart reads the same segments, and so gets the same figures. Recent groups weigh more: a group counts half
+as much as one that was played `half_life` groups later.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FEWEST_BATCHES: Final = 2.0
 OF_THE_PAST: Final = 0.25
 """The same, as a share of all groups."""
 RECENT_STEPS: Final = 25
-"""Steps by which pace and training tokens are told."""
+"""The number of latest steps that give pace and training tokens."""
 STEP: Final = re.compile(r"step-(\d+)")
 GROUP: Final = re.compile(r"(?P<group>[tp]\d+-\d+|v\d+-\d+|e-.+-\d{6,})(?:-(?P<index>\d+)-\d+)?")
 """A group's id, as it begins the id of an event; behind it index and attempt of an episode."""
@@ -46,11 +46,11 @@ class Group:
     """Unix time of its last event."""
 
     def add(self, event: UsageEvent, index: str | None, key: str) -> None:
-        """Take in an event of it.
+        """Add an event of the group.
 
         Args:
             event: one of the group's.
-            index: of the episode; None where the event is of the whole group.
+            index: of the episode; None if the event belongs to the whole group.
             key: the key of the bill under which it counts here.
         """
         self.usage[key] = self.usage.get(key, 0.0) + event.quantity
@@ -183,7 +183,7 @@ class EvaluationTally:
     """Of the last."""
 
     def add(self, events: Iterable[UsageEvent]) -> None:
-        """Take in what was written. What belongs to no group of an evaluation is passed over."""
+        """Add what was written. Events of no group of an evaluation are ignored."""
         for event in events:
             of = GROUP.fullmatch(event.id.partition("/")[0])
             if of is None or not of["group"].startswith("e-"):

@@ -1,8 +1,8 @@
 """A whole job's usage and cost, low, likely and high: what is spent, and what the rest will use.
 
-What is assumed, wherever it cannot be measured:
+These assumptions replace what cannot be measured:
 
-* the job goes to its end, and no remedy changes it on the way;
+* the job completes, and no remedy changes it;
 * training may make episodes longer or shorter. The ends of what is left are `DRIFT` times further away than
   what the measured episodes say by themselves, and less so the more of the training is over;
 * by then other groups have a gradient than did at first: the ends of the training tokens are `TEACHING` times
@@ -28,7 +28,7 @@ from headway_api.records import UsageClass
 
 Basis = Literal["Data", "Preflight", "Running"]
 Price = Callable[[str], Decimal | None]
-"""Key of the bill (`prices.of`) -> US dollars of one token or second; None where it has no price."""
+"""Key of the bill (`prices.of`) -> US dollars of one token or second; None if it has no price."""
 DRIFT: Final = 1.5
 TEACHING: Final = 2.0
 PACE: Final = 2.0
@@ -73,15 +73,15 @@ class Estimate:
     usage: Usage = field(default_factory=dict)
     """By class of the bill: what is spent, and what is left."""
     cost: Cost | None = None
-    """Of what has a price. None where `why` says that nothing can be told."""
+    """Of what has a price. None if there is no estimate; `why` says the reason."""
     unpriced: tuple[str, ...] = ()
-    """Classes that are used, and have no price or nobody knows how much of: they are not in the cost."""
+    """Used classes whose price or quantity is unknown: they are not in the cost."""
     seconds: Range | None = None
     """From the first episode to the end; None before any was played."""
     episodes: int = 0
     """That were measured."""
     why: str = ""
-    """Why it says nothing, or no more than it does."""
+    """Why the estimate is missing or incomplete."""
 
 
 def before(plan: Plan, episode: Usage, price: Price, why: str = "") -> Estimate:
@@ -157,13 +157,13 @@ def seconds_by_episodes(plan: Plan, left: Left, each: float) -> Range:
 
 
 def seconds_by_steps(plan: Plan, left: Left, each: float) -> Range:
-    """The same by how long a step took lately."""
+    """The same from the latest steps' durations."""
     drift = 1 + (PACE - 1) * min(1.0, left.steps / max(1, plan.steps))
     return exactly(left.steps * each).spread(drift)
 
 
 def too_few(training: Measured) -> str:
-    """Why episodes say nothing."""
+    """Why no estimate follows from the episodes."""
     if not training.groups:
         return "no episode was measured"
     if not training.episodes or not training.means:

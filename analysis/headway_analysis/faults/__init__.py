@@ -1,4 +1,4 @@
-"""What goes wrong with a job, what is seen of it, and what to do: the source of docs/troubleshooting.md.
+"""Faults of a job, their symptoms and their fixes: the source of docs/troubleshooting.md.
 
-tests/e2e/test_faults.py provokes each fault on a cluster and holds what is seen against what stands here.
+tests/e2e/test_faults.py provokes each fault on a cluster and compares what is seen with this catalogue.
 """

@@ -1,4 +1,4 @@
-"""What there is to know of a fault: what is wrong, what is seen, and what to do."""
+"""Defines a fault: what is wrong, what is seen, and what to do."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 SOON = 30
-"""Seconds within which most faults are said."""
+"""Seconds within which most faults are reported."""
 VARIES = "..."
 """In a message: what differs from job to job."""
 
 
 class Kind(StrEnum):
-    """What a fault is of. The value is its heading."""
+    """The part of a job that has the fault. The value is its heading."""
 
     MANIFEST = "The manifest"
     DATA = "Data"
@@ -35,7 +35,7 @@ class Stage(StrEnum):
     APPLY = "apply"
     """The API server refuses it."""
     SPEC = "spec"
-    """The operator makes nothing of it."""
+    """The operator creates no object for it."""
     PREFLIGHT = "preflight"
     """Its checks end it, before accelerators are asked for."""
     RUN = "run"
@@ -56,9 +56,9 @@ class Fault:
     """What the condition, the event or `kubectl apply` says, with field, cause and fix. `...` stands for what
     differs."""
     advice: str = ""
-    """What to do, where there is more to say than the end of the message does; empty otherwise."""
+    """What to do, if the end of the message does not say all of it; else empty."""
     state: str = "Failed"
-    """Column STATE. Of a fault at apply there is none."""
+    """Column STATE. A fault at apply has none."""
     reason: str = ""
     """Column REASON, and the reason of the condition."""
     condition: str = "Failed"
@@ -66,7 +66,7 @@ class Fault:
     event: str = "Failed"
     """Reason of the event."""
     seconds: int = SOON
-    """From the cause until it is said."""
+    """From the cause until it is reported."""
 
     @property
     def fix(self) -> str:
@@ -82,7 +82,7 @@ class Fault:
 
 
 def at_apply(name: str, kind: Kind, wrong: str, says: str, advice: str = "") -> Fault:
-    """A fault that the API server refuses: nothing is made."""
+    """A fault that the API server refuses: nothing is created."""
     return Fault(
         name, kind, Stage.APPLY, wrong, says, advice, state="", reason="", condition="", event="", seconds=1
     )

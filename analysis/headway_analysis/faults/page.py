@@ -1,6 +1,6 @@
 """docs/troubleshooting.md, made from the catalogue.
 
-`python -m headway_analysis.faults.page [--check]` writes it, or tells that it differs.
+`python -m headway_analysis.faults.page [--check]` writes it, or reports that it differs.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ def section(kind: Kind) -> str:
 
 
 def seen(fault: Fault) -> str:
-    """State and reason, and what is said."""
+    """State, reason and message."""
     where = "`kubectl apply`" if fault.stage is Stage.APPLY else f"`{fault.state}` `{fault.reason}`"
     return f"{where}<br>`{_cell(fault.says)}`"
 
 
 def late(fault: Fault) -> str:
-    """The time it takes, where that is longer than most."""
+    """The time until it is reported, if it is longer than for most faults."""
     return f" Said within {fault.seconds} seconds." if fault.seconds > SOON else ""
 
 

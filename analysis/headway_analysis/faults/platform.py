@@ -1,4 +1,4 @@
-"""Faults of what a job stands on: store, network, credentials, quotas and nodes."""
+"""Faults of the infrastructure: store, network, credentials, quotas and nodes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def pods_wait(
     event: str = "",
 ) -> Fault:
     """A fault that keeps pods from starting. It may pass, so the job waits its deadline. `event`: its reason,
-    where that is not the condition's."""
+    if it differs from the condition's."""
     return Fault(
         name,
         kind,

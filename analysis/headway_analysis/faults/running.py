@@ -1,4 +1,4 @@
-"""Faults that show once learner and servers come up, or episodes are lived through."""
+"""Faults that show once learner and servers come up, or episodes run."""
 
 from __future__ import annotations
 

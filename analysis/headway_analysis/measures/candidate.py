@@ -17,7 +17,7 @@ ALL: Final = "all"
 
 
 def priced(book: PriceBook) -> Price:
-    """What a try used, at the prices of the day on which it was used; None where that is not known."""
+    """The cost of a try, at the prices of the day of its usage; None if it is unknown."""
 
     def price(each: Try) -> Decimal | None:
         used = each.usage_by_day.items()
@@ -27,7 +27,7 @@ def priced(book: PriceBook) -> Price:
 
 
 def total_cost(tries: Sequence[Try], price: Price) -> Decimal | None:
-    """US dollars of all tries, exactly; None where what one of them costs is not known."""
+    """US dollars of all tries, exactly; None if the cost of one of them is unknown."""
     found = [price(each) for each in tries]
     known = [each for each in found if each is not None]
     with localcontext(EXACT):

@@ -20,7 +20,7 @@ from headway_analysis.statistics.estimates import Sample, Unit
 from headway_api.records import Outcome
 
 Price = Callable[[Try], Decimal | None]
-"""US dollars that a try costs; None where that is not known."""
+"""US dollars that a try costs; None if they are unknown."""
 Part = tuple[float, float]
 """What a try adds above and below the line; the second is 1 for a plain mean."""
 Scale = Literal["share", "score", "amount"]
@@ -36,12 +36,13 @@ class Measure:
     name: str
     scale: Scale
     part: Callable[[Try], Part | None] | None = None
-    """Of one try; None where the try has no value."""
+    """The value of one try; None if it has none."""
     row: Callable[[Sequence[Try]], float | None] | None = None
     """Of all tries at one row, instead of `part`."""
     less_is_better: bool = False
     known: Callable[[Try], bool] | None = None
-    """Whether a try says it. Where one does not, the candidate has no value: the others would be a choice."""
+    """Whether a try reports it. If one does not, the candidate has no value: the others would be a biased
+    sample."""
 
     def sample(self, tries: Iterable[Try]) -> Sample:
         """Its values among one candidate's tries."""
@@ -134,7 +135,7 @@ def _by_reward(each: Try) -> bool:
 def _over_row(
     k: int, judgment: Callable[[Try], bool], estimator: Callable[[int, int, int], float]
 ) -> Callable[[Sequence[Try]], float | None]:
-    """The unbiased estimate of one row; None where fewer than k of its tries are scored."""
+    """The unbiased estimate of one row; None if fewer than k of its tries are scored."""
 
     def value(tries: Sequence[Try]) -> float | None:
         scored = [each for each in tries if each.scored]
@@ -205,7 +206,7 @@ def _endings() -> Iterator[Measure]:
 
 
 def _costs(price: Price) -> Iterator[Measure]:
-    """Costs count what was wasted too: the numerator takes every try, the denominator only the good ones."""
+    """Costs include wasted tries: the numerator counts every try, the denominator only the successes."""
 
     def known(each: Try) -> bool:
         return price(each) is not None

@@ -85,12 +85,12 @@ class Evaluation(NamedTuple):
     failed: int
     """Episodes that stayed InfraError: they are in no mean."""
     tasks: dict[str, dict[str, float]] | None = None
-    """Task -> its reward, external_score, success and rows; None where no column names tasks."""
+    """Task -> its reward, external_score, success and rows; None if no column names tasks."""
 
 
 LOST_MORE: Final = 0.05
 """Share of episodes by which two samples may differ in what they lost, for their means to be ranked: lost
-episodes are often the hard ones. A gate's `maxLost` is the same unless given."""
+episodes are often the hard ones. It is the default of a gate's `maxLost`."""
 
 
 def comparable(lost: Sequence[float]) -> list[bool]:
@@ -105,7 +105,7 @@ def comparable(lost: Sequence[float]) -> list[bool]:
 
 
 def ranked(evaluations: Iterable[Evaluation]) -> list[Evaluation]:
-    """The best first: by external score, then reward; of equals the earlier one.
+    """The best first: by external score, then reward, then the earlier one.
 
     One that is not `comparable` comes after all that are, whatever its score: 12 episodes of 100 may score
     well because the others were lost.
@@ -146,8 +146,8 @@ def pass_k(
 
 
 def pass_counts(groups: Sequence[GroupRecord], ks: Sequence[int]) -> dict[str, float]:
-    """What `pass_k` stands on: `pass_prompts_{k}`, prompts with k scored tries or more, and `pass_tries_{k}`,
-    the scored tries of those prompts."""
+    """The counts behind `pass_k`: `pass_prompts_{k}`, prompts with k scored tries or more, and
+    `pass_tries_{k}`, the scored tries of those prompts."""
     found: dict[str, float] = {}
     for k in ks:
         enough = [len(group.scored) for group in groups if len(group.scored) >= k]

@@ -1,4 +1,4 @@
-"""How much of what a reward teaches comes of one number that the environment reports."""
+"""How much of the reward's differences one number of the environment explains."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Every figure of a batch or an evaluation, as pure functions of groups, named as in `headway_api.metrics`.
 
 A rate is a share of episodes, as in SageMaker MTRL; a figure under `turns/` is a share of turns. Episodes
-that stayed InfraError are in the outcome rates alone: they say nothing of the model.
+that stayed InfraError are in the outcome rates alone: they show nothing about the model.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def validation(
 
 
 def duration(groups: Sequence[GroupRecord]) -> float:
-    """Seconds from the first try's start to the last one's end, whatever came between."""
+    """Seconds from the first try's start to the last one's end, pauses included."""
     tries = [episode for group in groups for episode in group.episodes + group.discarded]
     if not tries:
         return 0.0
@@ -145,7 +145,7 @@ def completion_rate(episodes: Sequence[EpisodeRecord]) -> float:
 
 
 def _within(prefix: str, groups: Sequence[GroupRecord]) -> Figures:
-    """How a row's tries differ, mean over the rows."""
+    """The spread of a row's tries, averaged over the rows."""
     within = [spread(rewards(group.scored)) for group in groups if group.scored]
     return {
         f"{prefix}{name}_within_groups": spread([getattr(s, name) for s in within]).mean
@@ -207,7 +207,7 @@ def _staleness(groups: Sequence[GroupRecord], step: int, idle: Collection[int]) 
 
 
 def _rates(prefix: str, groups: Sequence[GroupRecord], max_turns: int | None) -> Figures:
-    """Shares of episodes. Where nobody knows the agent's own limit, there is no rate of reaching it."""
+    """Shares of episodes. If the agent's own limit is unknown, there is no rate of reaching it."""
     ended = [episode for group in groups for episode in group.episodes]
     episodes = scored(groups)
     found = {

@@ -1,4 +1,4 @@
-"""Names that others gave, as metrics take them."""
+"""Turns names that others chose into names of metrics."""
 
 from __future__ import annotations
 

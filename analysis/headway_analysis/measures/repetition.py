@@ -1,4 +1,4 @@
-"""How much of what a turn samples it has said before."""
+"""The share of a turn that repeats earlier parts of the turn."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LENGTH: Final = 8
 def repetition(episode: EpisodeRecord) -> list[float]:
     """By sampled turn: the share of its phrases of `LENGTH` tokens that came earlier in the turn.
 
-    0 where a turn is too short to repeat one.
+    0 if a turn is too short to repeat one.
     """
     found = []
     for row in episode.rows:

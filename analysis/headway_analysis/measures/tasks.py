@@ -35,7 +35,7 @@ def grouped(groups: Sequence[GroupRecord], tasks: Sequence[str]) -> dict[str, li
 
 
 def summarize(groups: Sequence[GroupRecord], tasks: Sequence[str], threshold: float) -> ByTask:
-    """What each task of a validation came to; a task of which nothing was scored has no means."""
+    """The results of each task of a validation. A task without a scored episode has no means."""
     return {
         task: _one(scored(members), threshold) | {"rows": float(len(members))}
         for task, members in grouped(groups, tasks).items()

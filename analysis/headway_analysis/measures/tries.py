@@ -28,7 +28,7 @@ class Place:
     row: int
     """Index of the dataset row; samples of suites come after the rows."""
     task: str = ""
-    """The row's value in the column of tasks; empty where no column names tasks. Of a sample, its suite."""
+    """The row's value in the column of tasks; empty if no column names tasks. Of a sample, its suite."""
     row_id: str = ""
     """The row's own name, where it has one."""
     cluster: str | None = None
@@ -146,7 +146,7 @@ class Try:
     completion: float
     """1 where an answer was emitted, right or wrong; the environment's own number where it reports one."""
     format: float | None
-    """The environment's metric `format`; None where it reports none."""
+    """The environment's metric `format`; None if it reports none."""
     metrics: Mapping[str, float]
     """All of the environment's own numbers."""
     turns: int

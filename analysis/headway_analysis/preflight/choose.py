@@ -100,7 +100,7 @@ def silenced(check: str, label: str, one: Sampled) -> Script | None:
     Where it still scores full, the task is judged by what its tools did, and not by the answer.
 
     Returns:
-        None where no calls are left, or the prompt asks for the answer in a form: then the answer is judged.
+        None if no calls are left, or the prompt asks for the answer in a form: then the answer is judged.
     """
     script = replay(check, label, one, answer="")
     return script if script.calls and not _asked_for(one) else None

@@ -1,4 +1,4 @@
-"""What production's tools take and answer, by an OpenAPI document or MCP's list of tools.
+"""Arguments and answers of production's tools, from an OpenAPI document or MCP's list of tools.
 
 A job's author writes it, and it is held to in the coordinator's process: what would search in a text
 (`pattern`, `patternProperties`) is left out, and the steps of all comparisons together are bounded.
@@ -68,7 +68,7 @@ class Contract:
         return None
 
     def objection(self, operation: Operation, answer: Any) -> str | None:
-        """Why an answer is not as production's; None where it is, or nothing is known."""
+        """Why an answer is not as production's; None if it is, or nothing is known."""
         if operation.answer is None:
             return None
         schema = {"$ref": f"{BASE}#{operation.answer}"}
@@ -89,7 +89,7 @@ def plain(name: str) -> str:
 
 
 def read(document: JsonView) -> Contract | None:
-    """The operations of a document; None where it is neither OpenAPI nor a list of MCP's tools."""
+    """The operations of a document; None if it is neither OpenAPI nor a list of MCP's tools."""
     made = _translated(document, openapi=isinstance(document.get("paths"), Mapping))
     if isinstance(made.get("paths"), Mapping):
         operations = tuple(_openapi(made))

@@ -34,7 +34,7 @@ def prompt_text(one: Sampled) -> str:
 
 
 def answer_of(one: Sampled) -> str | None:
-    """The message that the model ended with; None where it did not end with one."""
+    """The message that the model ended with; None if it did not end with one."""
     last = one.record.messages[-1] if one.record.messages else {}
     if last.get("role") != "assistant" or last.get("tool_calls") or not sampled_messages(one.record):
         return None
@@ -42,7 +42,7 @@ def answer_of(one: Sampled) -> str | None:
 
 
 def ending_call(one: Sampled) -> ToolResult | None:
-    """The tool call that ended the episode, where one did."""
+    """The tool call that ended the episode, if one did."""
     return one.results[-1] if one.results and one.results[-1].done else None
 
 
@@ -75,7 +75,7 @@ def parameters_of(tool: JsonView) -> JsonView:
 
 
 def properties_of(schema: JsonView) -> JsonView:
-    """The parameters that a JSON schema describes, each with its own schema; none where it is odd."""
+    """The parameters that a JSON schema describes, each with its own schema; none if it is odd."""
     found = schema.get("properties")
     return found if isinstance(found, Mapping) else {}
 

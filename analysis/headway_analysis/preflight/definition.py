@@ -1,4 +1,4 @@
-"""What a check is: its number, its threshold, and what it says."""
+"""Defines a check: its number, its threshold, and its finding."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Example:
 
 @dataclass(frozen=True)
 class Finding:
-    """What one check came to."""
+    """The finding of one check."""
 
     check: str
     """Id of the check."""
@@ -76,7 +76,7 @@ class Check:
     reason: str
     """Why the threshold is where it is."""
     source: str
-    """Who says so: a publication, the practice guide."""
+    """The source: a publication, or the practice guide."""
     advice: str
     """The first thing to change."""
     judge: Judge

@@ -1,4 +1,4 @@
-"""What the checks are given: facts of the job, baseline episodes, and scripts as they were played.
+"""The input of the checks: facts about the job, baseline episodes, and scripts as they were played.
 
 No check reads anything else, so that a coordinator, a command line and a test can give it the same.
 """
@@ -35,7 +35,7 @@ class Facts:
     """An episode whose external score reaches it is a success."""
     reward_range: tuple[float, float] = (0.0, 1.0)
     max_turns: int | None = 16
-    """None of an agent whose own loop decides."""
+    """None for an agent with its own loop."""
     max_tokens: int = 1024
     """Most tokens of a turn."""
     context_length: int = 4096
@@ -50,7 +50,7 @@ class Facts:
     seed: int = 0
     """The job's."""
     price: Callable[[str], Decimal | None] | None = None
-    """What a token or second of a class costs today, as the job's bill has it; None where nobody bills."""
+    """What a token or second of a class costs today, as the job's bill has it; None if nobody bills."""
     price_edition: str = ""
     """Which prices these are: `default@2026-01-01`."""
     plan: Plan | None = None
@@ -104,7 +104,7 @@ class ToolResult:
 
 @dataclass(frozen=True)
 class Played:
-    """What became of a script."""
+    """The result of a script."""
 
     script: Script
     messages: Sequence[JsonView] = ()
@@ -150,13 +150,13 @@ class JudgeQuestion:
 
 @dataclass(frozen=True)
 class AskedTwice:
-    """One question, put to its judge anew and then once more."""
+    """One question, asked of its judge twice more."""
 
     question: JudgeQuestion
     answers: tuple[Any, ...] = ()
     """Both answers, or fewer where the judge gave none."""
     error: str | None = None
-    """Why there is an answer less."""
+    """Why an answer is missing."""
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ def examples_in(prompt: str) -> list[Shown]:
 
 
 def of_label(prompt: str, fields: list[str]) -> Shown | None:
-    """The example that shares the most fields with a label; None where none has half of them."""
+    """The example that shares the most fields with a label; None if none has half of them."""
     wanted = set(fields)
     best = max(examples_in(prompt), key=lambda shown: len(shown.names & wanted), default=None)
     if best is None or len(best.names & wanted) < max(1, len(wanted) / 2):

@@ -1,4 +1,4 @@
-"""What the baseline's episodes say of the whole job: its usage, its time and its cost."""
+"""Estimates usage, time and cost of the whole job from the baseline's episodes."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _exact(used: Mapping[str, float]) -> Iterator[tuple[str, Decimal]]:
 
 
 def seconds_each(baseline: Baseline) -> float | None:
-    """Seconds for which an episode kept the server, beside others; None where none was scored."""
+    """Seconds for which an episode kept the server, beside others; None if none was scored."""
     scored = len(baseline.scored)
     return baseline.seconds / scored if scored and baseline.seconds > 0 else None
 

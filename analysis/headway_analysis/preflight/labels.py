@@ -54,7 +54,7 @@ def words_of(name: str) -> set[str]:
 
 
 def label_of(baseline: Baseline) -> Label | None:
-    """The label's column; None where none is found."""
+    """The label's column; None if none is found."""
     facts = baseline.facts
     columns = [name for name in _columns(facts.rows[:50]) if name != facts.prompt_column]
     columns = [name for name in columns if any(row.get(name) not in (None, "") for row in facts.rows[:50])]

@@ -19,7 +19,7 @@ DEPTH: Final = 4
 
 
 def in_prompt(one: Sampled, label: Label) -> str | None:
-    """Where the prompt tells the label of its row; None where it does not.
+    """Where the prompt tells the label of its row; None if it does not.
 
     A value that only happens to stand there is none: rows from which a text is to be taken are like that. It
     is a whole object equal to the label, or a value after a word such as `expected` or the column's name.
@@ -82,7 +82,7 @@ def _computed(one: Sampled, result: ToolResult) -> bool:
 
 
 def whole_in_first(one: Sampled, label: Label) -> ToolResult | None:
-    """The first tool answer, where it alone has every field of a label of two or more."""
+    """The first tool answer, if it alone has every field of a label of two or more."""
     wanted = _object(one.row.get(label.column))
     if wanted is None or len(wanted) < 2 or not one.results:
         return None

@@ -1,4 +1,4 @@
-"""How a script is played: what is asked of its sandbox, in which order, and what came of it.
+"""Plays a script: the requests to its sandbox, their order, and the result.
 
 Without input or output, so that a coordinator plays over its broker's leases and a test over a process of its
 own, and both mean the same. Whoever plays sends each request to the sandbox (`headway_api.sandbox_api`) and

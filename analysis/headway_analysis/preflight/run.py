@@ -22,12 +22,12 @@ GRAVEST_FIRST: Final[tuple[Verdict, ...]] = ("Fail", "Warn", "Unknown", "Pass")
 
 @dataclass(frozen=True)
 class Decision:
-    """What a preflight comes to."""
+    """The verdict of a preflight."""
 
     stops: list[Finding]
     """Checks that failed, and stop the job."""
     warns: list[Finding]
-    """Those that are only said: warnings, and failures under policy Warn."""
+    """Checks that are only reported: warnings, and failures under policy Warn."""
     unknown: list[Finding]
 
     @property
@@ -119,7 +119,7 @@ def certain_failure(
 def verdict(
     found: Sequence[Finding], policy: Policy = "Enforce", overrides: Mapping[str, Policy] | None = None
 ) -> Decision:
-    """What stops the job, and what is only said.
+    """What stops the job, and what is only reported.
 
     Args:
         policy: `spec.preflight.policy`.

@@ -101,7 +101,7 @@ def ranks(values: Sequence[float]) -> list[float]:
 
 
 def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float | None:
-    """Spearman's (1904) correlation; None where one of both is constant."""
+    """Spearman's (1904) correlation; None if one of both is constant."""
     a, b = ranks(first), ranks(second)
     if not a:
         return None

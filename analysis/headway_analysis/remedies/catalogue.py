@@ -1,4 +1,4 @@
-"""The remedies: what each changes, when it applies, and which signs it is meant against."""
+"""The remedies: what each changes, when it applies, and which signals it is meant for."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ FITS: Final[Mapping[S, tuple[RemedyName, ...]]] = {
     S.TOOL_CALLS_INFLATING: ("ReferenceKl",),
     S.TASKS_DIVERGING: ("LargerBatch",),
 }
-"""Remedies that are tried first against a sign; the others follow."""
+"""Remedies that are tried first when a signal is raised; the others follow."""
 
 BEYOND: Final[frozenset[S]] = frozenset(
     {
@@ -206,7 +206,7 @@ def reverted(now: InForce, was: InForce, became: InForce, number: int) -> InForc
 
 
 def told(before: RLTrainingJobSpec, after: RLTrainingJobSpec) -> str:
-    """What is different, in words of the spec; empty where nothing is."""
+    """What is different, in words of the spec; empty if nothing is."""
     return ", ".join(_differences(before, after))
 
 

@@ -37,12 +37,12 @@ def is_over(verdict: Verdict) -> bool:
 
 @dataclass(frozen=True)
 class RemedyContext:
-    """Nothing in it changes."""
+    """Its fields never change."""
 
     spec: RLTrainingJobSpec
     """The job's own."""
     reports: Sequence[StepReport]
-    """Of the steps that stand, oldest first; at least that of step 0."""
+    """Of the steps that count, oldest first; at least that of step 0."""
     course: Course
     verdicts: Sequence[Verdict] = ()
     """The signals as they are after the newest step, the worst first."""
@@ -80,13 +80,13 @@ class RemedyContext:
 
     @property
     def raised(self) -> list[Verdict]:
-        """Raised signals that something may be changed for, the gravest first. None is about to clear."""
+        """Raised signals that something may be changed for, the most severe first. None is about to clear."""
         return [
             verdict for verdict in self.verdicts if verdict.signal.name in self.acting and is_over(verdict)
         ]
 
     def verdict(self, name: SignalName) -> Verdict | None:
-        """What is so of a signal."""
+        """A signal and its state."""
         return next((verdict for verdict in self.verdicts if verdict.signal.name == name), None)
 
     def rank(self, step: int) -> int:

@@ -14,7 +14,7 @@ from headway_api.status import RemedyState
 
 @dataclass(frozen=True)
 class Entry:
-    """A remedy, and what became of it."""
+    """A remedy and its result."""
 
     decision: Decision
     was: InForce
@@ -53,7 +53,7 @@ class Course:
     """All of them."""
 
     entries: tuple[Entry, ...] = ()
-    """Those that came to their step, in their order."""
+    """Those whose step was taken, in their order."""
     pending: tuple[Decision, ...] = ()
     """Decisions whose steps are still to be taken, by step."""
     numbered: int = 0
@@ -88,15 +88,15 @@ def course(
     reports: Sequence[StepReport],
     void: Collection[int] = (),
 ) -> Course:
-    """What these records come to.
+    """The course that follows from these records.
 
     A decision whose step was taken with groups has had no effect: a coordinator wrote it that another one
     had already taken the place of. It has none where the learner resumes before that step, either.
 
     Args:
         kept: by number of the decision.
-        reports: those that stand, oldest first.
-        void: numbers of decisions whose steps were taken with groups, and are to be taken anew.
+        reports: those that count, oldest first.
+        void: numbers of decisions whose steps were taken with groups, and are to be taken again.
     """
     taken = {report.step: report for report in reports}
     newest = max(taken, default=-1)

@@ -1,4 +1,4 @@
-"""Whether a remedy stays, once it was watched: by the sign it is meant against, reward, and held-out rows."""
+"""Decides whether a watched remedy is kept, by its signal, the reward and held-out rows."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from headway_api.remedies import WATCH
 from headway_api.status import decimal
 
 LONGEST_WATCH: Final = 50
-"""Where the sign was not judged in that time: no validation came, or no step had the figures."""
+"""Steps of a watch whose signal was not judged in `WATCH` steps: no validation or figure came."""
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """What a watch came to."""
+    """The result of a watch."""
 
     stays: bool
     raised: bool
-    """Whether the sign is raised still."""
+    """Whether the signal is still raised."""
     why: str
     """With the figures."""
 
@@ -34,13 +34,13 @@ def over(entry: Entry, situation: RemedyContext) -> bool:
 
 
 def returned(entry: Entry, situation: RemedyContext) -> bool:
-    """Whether the sign that a remedy was meant against was gone, and is raised once more."""
+    """Whether the signal of a remedy was cleared and is raised again."""
     found = situation.verdict(entry.decision.signal) if entry.decision.signal else None
     return found is not None and found.standing.state == "Raised" and found.standing.since > entry.step
 
 
 def judge(entry: Entry, situation: RemedyContext) -> Judgement:
-    """What the watch of a remedy came to. One that a person ordered stays: a person may take it back."""
+    """The result of a remedy's watch. One that a person ordered stays: a person may take it back."""
     reward, reward_says = _reward(entry, situation)
     rows, rows_say = _rows(entry, situation)
     if entry.decision.signal is None:
@@ -51,13 +51,14 @@ def judge(entry: Entry, situation: RemedyContext) -> Judgement:
 
 
 def _is_fresh(entry: Entry, situation: RemedyContext) -> bool:
-    """Whether the sign that a remedy was meant against was judged since, at a step or at a validation."""
+    """Whether the signal of a remedy was judged since, at a step or at a validation."""
     found = situation.verdict(entry.decision.signal) if entry.decision.signal else None
     return found is None or found.standing.read > entry.step
 
 
 def _sign(entry: Entry, situation: RemedyContext) -> tuple[bool | None, str]:
-    """Whether the sign is gone; None where it is raised still, and nothing since says that it should be."""
+    """Whether the signal is cleared; None if it is still raised, and nothing since shows that it should
+    be."""
     assert entry.decision.signal is not None
     name, found = entry.decision.signal, situation.verdict(entry.decision.signal)
     if found is None or found.standing.state != "Raised":

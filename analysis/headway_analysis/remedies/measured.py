@@ -1,4 +1,4 @@
-"""How a job does: its reward over some steps, and held-out rows, each with its interval."""
+"""Measures how well a job does: its reward over some steps, and held-out rows, each with its interval."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What to do before the next step is made. Pure: of equal records come equal decisions.
+"""What to do before the next step is made. Pure: equal records give equal decisions.
 
-    a sign is raised    the first remedy that applies is taken, of those that the job may take
+    a signal is raised  the first remedy that applies is taken, of those that the job may take
     it is watched       for 25 steps nothing else is changed
-    then                it is kept or taken back, by the figures; of a sign that is still raised, the next
+    then                it is kept or taken back, by the figures; if its signal is still raised, the next
 
 A collapse leaves weights that no setting mends. So going back is the first remedy wherever there is something
 to go back to. Going back with the same settings may lead to the same end: once that was tried, every
@@ -31,7 +31,8 @@ MOST_BACK: Final = 16
 
 
 def decide(situation: RemedyContext) -> Decision | Kept | None:
-    """What to do by itself, if anything. A remedy that is kept has no step: to be asked again at once."""
+    """The next step without a person's order, if any. A remedy that is kept has no step: ask again at
+    once."""
     if situation.course.pending:
         return None
     watched = situation.course.watched
@@ -49,7 +50,7 @@ def decide(situation: RemedyContext) -> Decision | Kept | None:
 
 
 def obey(order: str, situation: RemedyContext) -> Decision | RefusedOrder:
-    """What a person's order comes to, at a moment when a remedy could be taken."""
+    """The decision on a person's order, at a moment when a remedy could be taken."""
     try:
         name = read(order)
         _needs_a_later_step(situation)
@@ -59,7 +60,7 @@ def obey(order: str, situation: RemedyContext) -> Decision | RefusedOrder:
 
 
 def _next(situation: RemedyContext, because: str = "") -> Decision | None:
-    """The next remedy against the gravest sign that there is one against."""
+    """The next remedy for the most severe signal that has one."""
     collapse, course = situation.spec.collapse, situation.course
     left = situation.steps - situation.step
     if collapse.policy != "Remediate" or course.made >= collapse.max_remedies or left <= WATCH:
@@ -200,7 +201,7 @@ def _by_hand(order: str, name: RemedyName, situation: RemedyContext) -> Decision
 
 
 def _undone_by_hand(order: str, situation: RemedyContext) -> Decision:
-    """Take back the newest change of a setting that stands.
+    """Take back the newest change of a setting that is in force.
 
     Raises:
         NotNow: there is none.

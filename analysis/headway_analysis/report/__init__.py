@@ -1,4 +1,4 @@
-"""What an evaluation hands over.
+"""Writes the results of an evaluation.
 
 table.py         results.parquet: a row for each candidate, dataset row and try
 document.py      report.json: every figure with its interval

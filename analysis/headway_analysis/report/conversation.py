@@ -21,7 +21,7 @@ class Call:
     name: str
     arguments: dict[str, Any]
     answer: str | None
-    """None where the tool was not called: the episode ended before."""
+    """None if the tool was not called: the episode ended before."""
     begun: float
     ended: float
     """Unix times; both are the end of the turn where records have no times of tools."""
@@ -38,7 +38,7 @@ class Step:
 
     turn: Turn
     at: int | None
-    """Place of what it said among the episode's messages. None where nothing of it is there."""
+    """Place of what it said among the episode's messages. None if nothing of it is there."""
     message: Message | None
     calls: tuple[Call, ...]
     begun: float
@@ -124,7 +124,7 @@ def arguments(function: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def text(message: Message) -> str:
-    """A message's words; a part that is no text stands as JSON."""
+    """A message's words; a part that is no text is written as JSON."""
     content = message.get("content") or ""
     if isinstance(content, str):
         return content

@@ -61,7 +61,7 @@ class Finished:
     """What the ledger bills for the whole job."""
     book: PriceBook
     estimate: Mapping[str, Any] | None = None
-    """What was estimated that it would cost, beside what it did; None where nobody did."""
+    """The estimated cost beside the actual one; None if there was no estimate."""
 
 
 def document(run: Finished, found: Comparison) -> dict[str, Any]:
@@ -202,7 +202,7 @@ def uncounted(tries: Iterable[Try]) -> int:
 
 
 def gaps(dropped: Mapping[str, str], answers: int, classes: Sequence[str]) -> list[str]:
-    """What is missing of a candidate, a sentence each.
+    """What is missing from a candidate's results, a sentence each.
 
     Args:
         dropped: parameters that its endpoint refused -> the one sent instead, or an empty string.
@@ -283,5 +283,5 @@ def remainder(total: Mapping[str, float], part: Mapping[str, float]) -> dict[str
 
 
 def _dollars(amount: Decimal | None) -> str | None:
-    """Exactly, without an exponent; None where it is not known."""
+    """Exactly, without an exponent; None if it is not known."""
     return None if amount is None else f"{amount:f}"

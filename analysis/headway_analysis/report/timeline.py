@@ -94,7 +94,7 @@ def laid_out(parts: Mapping[str, float], begun: float) -> Iterator[tuple[str, fl
 
 
 def spent(before: StepReport, report: StepReport, episodes: Sequence[Lived]) -> StepTime | None:
-    """Where the time of a step went; None where its reports do not say when they ended.
+    """Where the time of a step went; None if its reports do not say when they ended.
 
     Args:
         before: the report of the step before it, by the same learner.

@@ -1,4 +1,4 @@
-"""What a signal is."""
+"""Defines a signal."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ Severity = Literal["critical", "warning", "info"]
 
 
 class Level(Enum):
-    """Where a number stands."""
+    """The level of a number, compared with the threshold."""
 
     CLEAR = "clear"
     BETWEEN = "between"
-    """Neither: a state that stands goes on standing."""
+    """Neither: the state remains as it is."""
     OVER = "over"
 
 

@@ -15,7 +15,7 @@ from headway_analysis.signals.history import History
 EPISODES = "training/num_trajectories"
 TAIL = 0.025
 RARE = 0.005
-"""Of a share that is looked at anew at every step, in several windows, episodes of a group being alike."""
+"""For a share that is tested again at every step, in several windows, with correlated episodes in a group."""
 NO_SPREAD = 1e-30
 """A variance below it is that of equal values: its square is 0."""
 
@@ -121,10 +121,10 @@ def level(values: Sequence[float], least: int) -> float | None:
 
 
 def above(value: float, threshold: float, clear: float) -> Level:
-    """Where a number stands that is bad when it is large."""
+    """The level of a number that is bad when it is large."""
     return Level.OVER if value > threshold else Level.CLEAR if value <= clear else Level.BETWEEN
 
 
 def below(value: float, threshold: float, clear: float) -> Level:
-    """Where a number stands that is bad when it is small."""
+    """The level of a number that is bad when it is small."""
     return Level.OVER if value < threshold else Level.CLEAR if value >= clear else Level.BETWEEN

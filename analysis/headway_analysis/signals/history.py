@@ -70,7 +70,7 @@ class Once:
 
 @dataclass
 class Series:
-    """Figures by step, oldest first. Figures that are no numbers, or absurd ones, are not known."""
+    """Figures by step, oldest first. Figures that are no numbers, or are absurd, count as missing."""
 
     steps: list[int] = field(default_factory=list)
     figures: list[Figures] = field(default_factory=list)
@@ -78,7 +78,7 @@ class Series:
     """What judges have found in these steps so far. It is forgotten when an earlier one becomes another."""
 
     def put(self, step: int, figures: Figures) -> Change:
-        """Add a step. Of one that comes again the last word counts."""
+        """Add a step. If a step comes again, its last figures count."""
         known = {name: value for name, value in figures.items() if abs(value) <= MOST}
         at = bisect_left(self.steps, step)
         if at == len(self.steps):

@@ -1,4 +1,4 @@
-"""What signals must know of a job, from its spec."""
+"""Takes what signals must know about a job from its spec."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class Verdict:
 
     @property
     def rank(self) -> tuple[int, int]:
-        """Raised ones first, the gravest of them first."""
+        """Raised ones first, the most severe of them first."""
         return WORST_FIRST.index(self.standing.state), RANKS[self.signal.name]
 
 

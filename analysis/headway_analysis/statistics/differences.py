@@ -42,7 +42,7 @@ class Difference:
 
     value: float
     low: float | None
-    """Lower end of the 95 % interval; None where there is none."""
+    """Lower end of the 95 % interval; None if there is none."""
     high: float | None
     p: float | None
     """Two-sided, of a sign-flip permutation over clusters."""
@@ -75,7 +75,7 @@ class _Pairs:
 
 
 def compare(candidate: Sample, baseline: Sample) -> Difference | None:
-    """The paired difference of two samples of one measure; None where no unit has a value in both.
+    """The paired difference of two samples of one measure; None if no unit has a value in both.
 
     Values are paired by row and try. The interval is Student's with the cluster-robust error of the paired
     differences. Where most clusters differ alike (mostly not at all), that error is too small. There, two
@@ -117,7 +117,7 @@ def least_gain(
         ends: lowest and highest value that there could be; None of what nothing bounds.
 
     Returns:
-        None where nothing bounds the values, or no unit has a value in both.
+        None if nothing bounds the values, or no unit has a value in both.
     """
     common = sorted(set(candidate.units) & set(baseline.units))
     ours, theirs = candidate.of(common), baseline.of(common)
@@ -165,7 +165,7 @@ def _spread(pairs: _Pairs, ours: Sample, theirs: Sample) -> tuple[float, Spread 
 
 
 def _alike(pairs: _Pairs) -> float:
-    """Share of clusters that have the commonest difference, besides one; 0 where no two are equal."""
+    """Share of clusters that have the commonest difference, besides one; 0 if no two are equal."""
     means = pairs.shares / pairs.weights
     largest = np.abs(means).max()
     commonest = np.unique(np.round(means / largest if largest else means, 9), return_counts=True)[1].max()

@@ -38,8 +38,7 @@ def plans(rows: Sequence[Row], step: int, size: int, sampling: Sampling, job_see
 
 
 def standing(found: Iterable[GroupRecord]) -> list[GroupRecord]:
-    """The group that counts for each row, ordered by group id: the last answered one, else the last that
-    failed."""
+    """The group that counts for each row, by group id: the last answered one, else the last that failed."""
     by_attempt = sorted(
         found, key=lambda group: max((episode.attempt for episode in group.episodes), default=-1)
     )

@@ -1,4 +1,4 @@
-"""What answers without any work would score."""
+"""Measures the score of answers that need no work."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _random(tools: Sequence[JsonView], seed: str) -> list[Call]:
 
 @dataclass(frozen=True)
 class Guess:
-    """What one guess came to."""
+    """The result of one guess."""
 
     name: str
     success: Share

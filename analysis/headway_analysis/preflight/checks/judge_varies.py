@@ -65,7 +65,7 @@ def _over_rows(sampled: Sequence[Sampled]) -> list[Sampled]:
 
 @dataclass
 class _Judge:
-    """What one judge's pairs of answers came to."""
+    """The result of one judge's pairs of answers."""
 
     name: str
     pairs: int = 0

@@ -55,7 +55,7 @@ def scripts(baseline: Baseline) -> Sequence[Script]:
 
 
 def _as_shown(value: object, prompt: str, full: Sequence[str]) -> str | None:
-    """The label with those fields alone that the prompt's example has, or names; None where it has all."""
+    """The label with those fields alone that the prompt's example has, or names; None if it has all."""
     fields, answer = fields_of(value), label_answer(value)
     if answer is None or len(fields) < 2:
         return None

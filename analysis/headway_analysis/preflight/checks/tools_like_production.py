@@ -22,7 +22,7 @@ from headway_api.document import JsonView
 
 ID: Final = "tools-like-production"
 ANSWERS: Final = 8
-"""Different answers of one tool that are held against its schema."""
+"""Different answers of one tool that are compared with its schema."""
 FIELD: Final = "spec.environment.contract"
 
 

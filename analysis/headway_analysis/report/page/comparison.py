@@ -1,4 +1,4 @@
-"""What the page of several training runs says: their curves on the same axes, and how their specs differ."""
+"""The page of several training runs: their curves on the same axes, and how their specs differ."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headway_analysis.report.page.html import Page, Picture, Table, rendered, sh
 from headway_analysis.report.page.model import TrainingRun
 
 MOST_RUNS: Final = 8
-"""As many colours can be told apart."""
+"""The number of colours that a reader can distinguish."""
 FIGURES: Final = (
     ("Training reward", "reward", "rollout/reward/mean"),
     ("External score of training episodes", "score", "rollout/external_score/mean"),
@@ -90,7 +90,7 @@ def _drawn(
 
 
 def outcomes(named: Mapping[str, TrainingRun]) -> Table:
-    """What each run came to."""
+    """The results of each run."""
     rows = []
     for name, run in named.items():
         first, last = (run.validations[0], run.validations[-1]) if run.validations else (None, None)

@@ -138,7 +138,7 @@ PANELS: Final = (
 
 
 def interval(tries: Iterable[Sequence[float]]) -> tuple[float, float] | None:
-    """The 95 % interval of a mean over rows, as `of_rows` has it; None where rows are too few."""
+    """The 95 % interval of a mean over rows, as `of_rows` has it; None if rows are too few."""
     found = of_rows(tries)
     return None if found is None or found.low is None or found.high is None else (found.low, found.high)
 

@@ -1,4 +1,4 @@
-"""What the page of an evaluation says: the candidates side by side, each figure with its interval."""
+"""The page of an evaluation: the candidates side by side, each figure with its interval."""
 
 from __future__ import annotations
 

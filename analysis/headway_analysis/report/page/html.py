@@ -1,4 +1,4 @@
-"""A page as one HTML file that needs no network: what stands on it, and its template."""
+"""A page as one HTML file that needs no network: its contents and its template."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def dollars(amount: object) -> str:
 
 
 def short(value: float) -> str:
-    """A number with four digits that count."""
+    """A number with four significant digits."""
     return f"{value:.4g}"
 
 

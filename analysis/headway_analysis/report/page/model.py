@@ -22,11 +22,11 @@ class TrainingRun:
     namespace: str
     uid: str
     spec: RLTrainingJobSpec | None
-    """None of a run whose coordinator did not write it yet."""
+    """None if the run's coordinator has not written it yet."""
     steps: Sequence[StepReport]
-    """Those that stand, by step."""
+    """The reports that count, by step."""
     figures: Mapping[int, Mapping[str, float]]
-    """What the batches of steps came to, by step."""
+    """The figures of each step's batch, by step."""
     validations: Sequence[ValidationRecord]
     decisions: Sequence[Decision]
     preflight: JsonView | None
@@ -35,7 +35,7 @@ class TrainingRun:
     """`report.json`; None while the job runs."""
     episodes: Sequence[View]
     tokens: bool = False
-    """Whether a tokenizer was at hand, so that the episodes show their tokens."""
+    """Whether a tokenizer was available, so that the episodes show their tokens."""
     lived: Mapping[int, Sequence[Lived]] = field(default_factory=dict)
     """Of some steps: when the episodes of their batches were."""
 

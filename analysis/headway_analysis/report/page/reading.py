@@ -80,7 +80,7 @@ def _identity(job: Mapping[str, Any] | None, layout: Layout) -> tuple[str, str, 
 
 
 def _spec(job: dict[str, Any] | None) -> RLTrainingJobSpec | None:
-    """None where another version wrote it."""
+    """None if another version wrote it."""
     try:
         return None if job is None else RLTrainingJobSpec.model_validate(job.get("spec"))
     except ValidationError:

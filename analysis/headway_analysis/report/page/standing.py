@@ -1,4 +1,4 @@
-"""When a run's signals were raised, judged anew from its figures. Pure."""
+"""When a run's signals were raised, judged again from its figures. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the page of a training run says."""
+"""The page of a training run."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def _settings(run: TrainingRun) -> Table | None:
 
 
 def flat(value: Any, path: str = "spec") -> Iterator[tuple[str, str]]:
-    """An object's fields with their paths, in the order in which they stand."""
+    """An object's fields with their paths, in their order in the object."""
     if isinstance(value, Mapping) and value:
         for name, below in value.items():
             yield from flat(below, f"{path}.{name}")

@@ -1,4 +1,4 @@
-"""All signals, in the order of `SignalName`: the gravest first."""
+"""All signals, in the order of `SignalName`: the most severe first."""
 
 from __future__ import annotations
 

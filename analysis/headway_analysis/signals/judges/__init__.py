@@ -1,1 +1,1 @@
-"""How each signal's number is computed and held against its threshold."""
+"""Computes each signal's number and compares it with its threshold."""

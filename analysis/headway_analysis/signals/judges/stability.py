@@ -150,7 +150,7 @@ def mismatch_tail(history: History) -> Reading | None:
 
 
 def _apart(history: History, name: str, what: str, fresh: float, drifted: float) -> Reading | None:
-    """How far two policies are apart that are one, or of which one has drifted from the other."""
+    """The distance of two policies that should be equal, or of which one has drifted."""
     lag = history.latest(LAG)
     if lag is None or history.latest(name) is None:
         return None
