@@ -145,7 +145,7 @@ class _Rows:
     samples: Samples
     task: str
     field: str
-    """Of the spec's gate, that names the task."""
+    """The field of the spec's gate that names the task."""
     where: str = ""
     """The task in words, if it is not the gate's."""
 
@@ -316,7 +316,7 @@ def _against(
 
 
 def _without(candidate: str, metric: str, rows: _Rows, spec: GateSpec) -> Check | None:
-    """The verdict where a candidate has tries but nothing to divide by: no success, or no tool call."""
+    """The verdict if a candidate has tries but nothing to divide by: no success, or no tool call."""
     found = rows.samples.get(candidate)
     if not found or metric in found:
         return None

@@ -14,7 +14,7 @@ from headway_api.rows import Row, prompt_of
 
 MOST_EXAMPLES: Final = 3
 MOST_CHARACTERS: Final = 60
-"""Of a prompt that is quoted."""
+"""The most characters of a quoted prompt."""
 TRAIN: Final = "train"
 ALIKE: Final = "have the same prompt, but for case and punctuation, as"
 

@@ -1,4 +1,4 @@
-"""The signs that a job's training goes wrong, as status, `/metrics` and MLflow show them."""
+"""A job's signals, as status, `/metrics` and MLflow show them."""
 
 from __future__ import annotations
 

@@ -160,7 +160,7 @@ def parts_of(job: EvalConfig, rows: int, known: Mapping[str, Opening]) -> list[P
 
 
 def _part(job: EvalConfig, shared: Part, opening: Opening, context: int, suite: Suite | None) -> Part:
-    """A candidate's part. `context`: most tokens of an episode, where nobody says for the candidate."""
+    """A candidate's part. `context`: most tokens of an episode, if the candidate's own limit is unknown."""
     spec = job.spec
     size = shared.group_size if suite is None else suite.epochs
     asked = Limits(
@@ -236,7 +236,7 @@ def of_evaluation(
         standings: how far each part has come.
         price: today's.
         sets: the job's servers; none if nobody says.
-        spent: what the ledger says; nothing where there is none.
+        spent: what the ledger says; nothing if there is none.
         why: why no more is known, as long as that is by data alone.
     """
     done, servers = spent or Spent(), sets or Sets()

@@ -75,7 +75,7 @@ class Played:
     shared: float = 0.0
     """Tokens of first prompts that were found in the cache since others of the group had them too."""
     row_tokens: float = 0.0
-    """Tokens that training takes of it, where it has a gradient."""
+    """Tokens that training takes of it, if it has a gradient."""
 
 
 @dataclass(frozen=True)

@@ -67,12 +67,12 @@ class Plan:
 
     @property
     def validation_episodes(self) -> int:
-        """Of all validations."""
+        """Episodes of all validations."""
         return len(self.due) * self.validation_rows * self.tries
 
     @property
     def test_episodes(self) -> Range:
-        """The best step's weights are judged on the test split; the untrained ones too, where they are kept
+        """The best step's weights are judged on the test split; the untrained ones too, if they are kept
         and are not the best."""
         once = float(self.test_rows * self.tries)
         return Range(once, 2 * once, 2 * once)

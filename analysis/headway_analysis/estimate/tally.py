@@ -101,7 +101,7 @@ class Tally:
     began: float = 0.0
     """Unix time of the first event; 0 before any."""
     ended: float = 0.0
-    """Of the last."""
+    """Unix time of the last event."""
     _test: dict[str, Group] = field(default_factory=dict)
 
     def add(self, events: Iterable[UsageEvent]) -> None:
@@ -180,7 +180,7 @@ class EvaluationTally:
     began: float = 0.0
     """Unix time of the first event of a group; 0 before any."""
     ended: float = 0.0
-    """Of the last."""
+    """Unix time of the last event."""
 
     def add(self, events: Iterable[UsageEvent]) -> None:
         """Add what was written. Events of no group of an evaluation are ignored."""

@@ -73,7 +73,7 @@ class Estimate:
     usage: Usage = field(default_factory=dict)
     """By class of the bill: what is spent, and what is left."""
     cost: Cost | None = None
-    """Of what has a price. None if there is no estimate; `why` says the reason."""
+    """The cost of what has a price. None if there is no estimate; `why` says the reason."""
     unpriced: tuple[str, ...] = ()
     """Used classes whose price or quantity is unknown: they are not in the cost."""
     seconds: Range | None = None
@@ -91,7 +91,7 @@ def before(plan: Plan, episode: Usage, price: Price, why: str = "") -> Estimate:
         plan: the job's.
         episode: what one of training may use, as `limits.of_episode` says.
         price: today's.
-        why: why nothing more is known, where that is to be told.
+        why: the reason why nothing more is known, if the estimate should give it.
     """
     if plan.why:
         return Estimate("Data", why=plan.why)
@@ -123,9 +123,9 @@ def by_episodes(
         left: what of it is still to be played.
         training: what episodes of training used, or those of the preflight.
         price: today's.
-        spent: what the ledger says; nothing where there is none.
-        evaluated: what held-out episodes used, where some were measured, by the classes of training.
-        step: training tokens of a step, where some were taken.
+        spent: what the ledger says; nothing if there is none.
+        evaluated: what held-out episodes used, if some were measured, by the classes of training.
+        step: training tokens of a step, if some were taken.
         ahead: seconds until the end.
     """
     if plan.why:
@@ -202,7 +202,7 @@ def sampled(of: Measured, groups: float, episodes: Range, drift: float) -> dict[
 
 
 def _unseen(episode: Usage, chance: float) -> dict[str, Range]:
-    """The classes that lost attempts are billed by, where so large a share of them may be lost at worst.
+    """The classes that lost attempts are billed by, if so large a share of them may be lost at worst.
 
     Tokens of the job's own servers are discarded, of each model by itself. An endpoint bills them as any.
     """

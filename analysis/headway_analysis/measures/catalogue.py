@@ -38,7 +38,7 @@ class Measure:
     part: Callable[[Try], Part | None] | None = None
     """The value of one try; None if it has none."""
     row: Callable[[Sequence[Try]], float | None] | None = None
-    """Of all tries at one row, instead of `part`."""
+    """The value of all tries at one row, instead of `part`."""
     less_is_better: bool = False
     known: Callable[[Try], bool] | None = None
     """Whether a try reports it. If one does not, the candidate has no value: the others would be a biased
@@ -171,7 +171,7 @@ def _efforts() -> Iterator[Measure]:
 
 
 def _tokens(name: str, value: Callable[[Try], float]) -> Measure:
-    """Mean tokens of a try, where every answer was counted."""
+    """Mean tokens of a try, if every answer was counted."""
     return _mean(name, "amount", value, less_is_better=True, known=lambda each: not each.uncounted_turns)
 
 

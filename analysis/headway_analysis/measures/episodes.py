@@ -36,7 +36,7 @@ class Spread(NamedTuple):
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Spread of some values; all zero where there are none."""
+    """Spread of some values; all zero if there are none."""
     if not values:
         return Spread(0.0, 0.0, 0.0, 0.0)
     mean = fsum(values) / len(values)

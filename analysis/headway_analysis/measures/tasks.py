@@ -20,7 +20,7 @@ ByTask = dict[str, dict[str, float]]
 
 
 def bounded(tasks: Sequence[str]) -> list[str]:
-    """The task of each row. Where there are too many, those with the fewest rows become `OTHER`."""
+    """The task of each row. If there are too many, those with the fewest rows become `OTHER`."""
     counts = Counter(tasks)
     kept = set(sorted(counts, key=lambda task: (-counts[task], task))[:MOST_TASKS])
     return [task if task in kept else OTHER for task in tasks]

@@ -13,7 +13,7 @@ from headway_api import prices
 from headway_api.records import Drift, EpisodeRecord, GroupRecord, Outcome, SampledBy, Turn, UsageClass
 
 TOOL_ERROR: Final = "error: "
-"""How a tool's answer begins where the tool failed."""
+"""How a tool's answer begins if the tool failed."""
 COMPLETION: Final = "completion"
 """An environment's metric of this name takes the place of the platform's own judgment."""
 FORMAT: Final = "format"
@@ -30,7 +30,7 @@ class Place:
     task: str = ""
     """The row's value in the column of tasks; empty if no column names tasks. Of a sample, its suite."""
     row_id: str = ""
-    """The row's own name, where it has one."""
+    """The row's own name, if it has one."""
     cluster: str | None = None
     """The row's value in `clusterColumn`. None: the row is a cluster of its own."""
     suite: bool = False
@@ -79,7 +79,7 @@ class Used(NamedTuple):
 
     @property
     def discarded(self) -> int:
-        """What the ledger bills of them where they were for nothing."""
+        """What the ledger bills of them if they were for nothing."""
         return self.prompt_tokens + self.sampled_tokens
 
 
@@ -144,7 +144,7 @@ class Try:
     success_by_reward: bool
     """The reward reaches the threshold: MTRL's judgment."""
     completion: float
-    """1 where an answer was emitted, right or wrong; the environment's own number where it reports one."""
+    """1 if an answer was emitted, right or wrong; the environment's own number if it reports one."""
     format: float | None
     """The environment's metric `format`; None if it reports none."""
     metrics: Mapping[str, float]

@@ -28,7 +28,7 @@ class CallMutant:
 def call_mutants(calls: Sequence[Call]) -> list[CallMutant]:
     """The last call left out, and values of arguments altered, one at a time.
 
-    Of calls that may change something; where all only read, of any. What a person reads is not altered.
+    Of calls that may change something; if all only read, of any. What a person reads is not altered.
     """
     places = [at for at, call in enumerate(calls) if not reads(call.name)] or [*range(len(calls))]
     found = []

@@ -12,7 +12,7 @@ from headway_analysis.preflight.evidence import Baseline, Call, Facts, Played, S
 from headway_analysis.preflight.examples import names_it
 
 MOST_CALLS: Final = 24
-"""Of one script: an episode that calls more is replayed as far."""
+"""The most calls of one script. Of an episode with more calls, the first ones are replayed."""
 
 
 def is_full(one: Sampled, facts: Facts) -> bool:
@@ -69,9 +69,9 @@ def replay(
     calls: Sequence[Call] | None = None,
     after: str | None = None,
 ) -> Script:
-    """A script like a baseline episode: its row, seed and calls, and another answer where one is given.
+    """A script like a baseline episode: its row, seed and calls, and another answer if one is given.
 
-    Where a call ended the episode, an answer that is a JSON object becomes the arguments of that call.
+    If a call ended the episode, an answer that is a JSON object becomes the arguments of that call.
     """
     taken = calls_of(one) if calls is None else tuple(calls)
     said = answer_of(one)
@@ -97,7 +97,7 @@ def replay(
 def silenced(check: str, label: str, one: Sampled) -> Script | None:
     """The episode's calls with an empty last message, as a control.
 
-    Where it still scores full, the task is judged by what its tools did, and not by the answer.
+    If it still scores full, the task is judged by what its tools did, and not by the answer.
 
     Returns:
         None if no calls are left, or the prompt asks for the answer in a form: then the answer is judged.

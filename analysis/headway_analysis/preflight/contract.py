@@ -25,7 +25,7 @@ METHODS: Final = ("get", "put", "post", "delete", "patch")
 DEPTH: Final = 16
 """Levels of references that are followed."""
 LEVELS: Final = 64
-"""Of the document that are read; what lies deeper says nothing."""
+"""The most levels of the document that are read. Deeper levels are ignored."""
 SEARCHES: Final = ("pattern", "patternProperties")
 """Keywords whose regular expressions could search for hours."""
 LEFT_OUT: Final = (*SEARCHES, "uniqueItems", "$schema")

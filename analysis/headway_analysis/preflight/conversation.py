@@ -14,7 +14,7 @@ from headway_api.bounds import shortened
 from headway_api.document import JsonView
 
 LINES: Final = 40
-"""Of an example."""
+"""The most lines of an example."""
 WIDTH: Final = 200
 """Characters of a line of it."""
 

@@ -23,7 +23,7 @@ class Example:
     text: str
     """What a person should see: an answer with its reward and score, or a diff."""
     episode_id: str | None = None
-    """The episode of the baseline, where it is one."""
+    """The episode of the baseline, if it is one."""
 
 
 @dataclass(frozen=True)
@@ -38,12 +38,12 @@ class Finding:
     value: float | None = None
     threshold: float | None = None
     low: float | None = None
-    """Ends of the 95 % interval of `value`, where it has one."""
+    """Ends of the 95 % interval of `value`, if it has one."""
     high: float | None = None
     advice: str = ""
     """What to change; empty of a check that passes."""
     field: str | None = None
-    """Field of the spec to change, where one is to blame."""
+    """Field of the spec to change, if one is to blame."""
     needs: int | None = None
     """Episodes that would be enough to tell; of a warning, enough for a verdict that is sure."""
     examples: tuple[Example, ...] = ()

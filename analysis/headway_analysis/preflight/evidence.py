@@ -116,9 +116,9 @@ class Played:
     score: float | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     error: str | None = None
-    """Why it has no reward: what failed, with method, file and line where they are known."""
+    """Why it has no reward: what failed, with method, file and line if they are known."""
     cause: str | None = None
-    """Reason, where environment or judge is to blame: `ResetFailed`, `RewardNotFinite`, `JudgeSlow`."""
+    """Reason, if environment or judge is to blame: `ResetFailed`, `RewardNotFinite`, `JudgeSlow`."""
     seconds: float = 0.0
     """From the sandbox's lease to the judgement."""
     waited: float = 0.0
@@ -154,7 +154,7 @@ class AskedTwice:
 
     question: JudgeQuestion
     answers: tuple[Any, ...] = ()
-    """Both answers, or fewer where the judge gave none."""
+    """Both answers, or fewer if the judge gave none."""
     error: str | None = None
     """Why an answer is missing."""
 

@@ -40,7 +40,7 @@ def _group(members: Sequence[Sampled], facts: Facts) -> Played:
 
 
 def plan_of(facts: Facts) -> Plan:
-    """The job's plan; its training alone where nobody says more."""
+    """The job's plan; its training alone if nobody says more."""
     return facts.plan or Plan(facts.max_steps, facts.batch_size, facts.group_size)
 
 

@@ -62,7 +62,7 @@ def in_tool(one: Sampled, label: Label) -> tuple[ToolResult, str] | None:
     """The first tool answer that gives the label away by name, and the field that does.
 
     A field counts whose name is the label's column or tells that it is the label, and whose value is the
-    row's. Where the column's name says nothing of a label, a tool may rightly return such a fact.
+    row's. If the column's name says nothing of a label, a tool may rightly return such a fact.
     """
     value = one.row.get(label.column)
     for result in one.results:

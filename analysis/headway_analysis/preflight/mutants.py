@@ -110,7 +110,7 @@ def wrong(answer: Answer, others: Mapping[str, Sequence[Any]]) -> Answer:
 
 
 def altered(value: Any, others: Sequence[Any] = ()) -> Any:
-    """Another value of the same kind: one of `others` where there is one."""
+    """Another value of the same kind: one of `others` if there is one."""
     for other in others:
         if type(other) is type(value) and _plain(other) != _plain(value) and not _alike(other, value):
             return other

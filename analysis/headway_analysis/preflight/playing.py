@@ -2,7 +2,7 @@
 
 Without input or output, so that a coordinator plays over its broker's leases and a test over a process of its
 own, and both mean the same. Whoever plays sends each request to the sandbox (`headway_api.sandbox_api`) and
-its reply back into the generator, or throws `Failed` where there is none:
+its reply back into the generator, or throws `Failed` if there is none:
 
     play = played(script, time.monotonic)
     request = next(play)

@@ -13,7 +13,7 @@ from headway_analysis.preflight.run import gravest_first
 from headway_api.bounds import shortened
 
 VERSION: Final = 1
-"""Of the document. A field may be added under the same version; none is renamed or taken away."""
+"""The document's version. A field may be added under the same version; none is renamed or removed."""
 TEXT: Final = 1_000
 """Characters of a sentence."""
 TITLE: Final = 200

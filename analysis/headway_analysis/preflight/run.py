@@ -62,7 +62,7 @@ def findings(
 
 
 def _found(check: Check, baseline: Baseline, runs: Mapping[str, Played]) -> Finding:
-    """What one check finds; Unknown where it fails itself, unless a failure is sure without its scripts."""
+    """What one check finds; Unknown if it fails itself, unless a failure is sure without its scripts."""
     scripts, broken = _scripts(check, baseline)
     found = _judged(check, baseline, [runs[each.label] for each in scripts if each.label in runs])
     return found if broken is None or found.verdict == "Fail" else broken
@@ -97,7 +97,7 @@ def episodes_for(asked: int, group_size: int, rows: int) -> int:
         rows: training rows; a row has one group before any has two.
 
     Returns:
-        `asked` rounded up to whole groups, or `GROUPS` of them, as far as `rows` allow, where that is more.
+        `asked` rounded up to whole groups, or `GROUPS` of them, as far as `rows` allow, if that is more.
     """
     size = max(1, group_size)
     return max(math.ceil(asked / size), min(GROUPS, rows)) * size

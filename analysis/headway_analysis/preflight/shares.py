@@ -53,7 +53,7 @@ def enough_with(rate: float) -> int:
 def evidence_below(hits: int, total: int, rate: float, instead: Sequence[tuple[float, float]]) -> float:
     """Evidence that trials hit less often than `rate`, as a test martingale (Wald 1945; Ville 1939).
 
-    The likelihood under rates below `rate`, over that under `rate`. Its mean never grows where the true rate
+    The likelihood under rates below `rate`, over that under `rate`. Its mean never grows if the true rate
     is `rate` or more. So it may be looked at after every trial: it reaches `CERTAIN` with a chance of
     `ALPHA` at most.
 

@@ -90,7 +90,7 @@ class RemedyContext:
         return next((verdict for verdict in self.verdicts if verdict.signal.name == name), None)
 
     def rank(self, step: int) -> int:
-        """Rank of the adapter that a step left; 0 where every weight is trained."""
+        """Rank of the adapter that a step left; 0 if every weight is trained."""
         adapter = next((r.in_force.adapter for r in self.reports if r.step == step), None)
         lora = adapter or self.spec.model.effective_lora
         return 0 if lora is None else lora.rank

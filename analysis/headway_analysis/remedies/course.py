@@ -23,7 +23,7 @@ class Entry:
     restored: int | None = None
     """The step whose weights it went back to."""
     why: str = ""
-    """Of the state, where there is something to say."""
+    """The reason of the state, if there is one to give."""
     after: Measured | None = None
     """How the job did when the watch ended."""
     ended: int | None = None
@@ -91,7 +91,7 @@ def course(
     """The course that follows from these records.
 
     A decision whose step was taken with groups has had no effect: a coordinator wrote it that another one
-    had already taken the place of. It has none where the learner resumes before that step, either.
+    had already taken the place of. It has none if the learner resumes before that step, either.
 
     Args:
         kept: by number of the decision.

@@ -100,7 +100,7 @@ def _decision(
 
     Args:
         back: steps to go back to, the one most wanted first.
-        goes_back: whether the remedy goes back to one of them, where it can.
+        goes_back: whether the remedy goes back to one of them, if it can.
 
     Raises:
         NotNow: it does not apply.

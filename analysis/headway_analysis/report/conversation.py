@@ -24,7 +24,7 @@ class Call:
     """None if the tool was not called: the episode ended before."""
     begun: float
     ended: float
-    """Unix times; both are the end of the turn where records have no times of tools."""
+    """Unix times; both are the end of the turn if records have no times of tools."""
 
     @property
     def failed(self) -> bool:
@@ -43,7 +43,7 @@ class Step:
     calls: tuple[Call, ...]
     begun: float
     ended: float
-    """Unix times. Where records have no time of a turn, the turns of an episode share its time equally."""
+    """Unix times. If records have no time of a turn, the turns of an episode share its time equally."""
 
 
 def steps(episode: EpisodeRecord) -> list[Step]:

@@ -21,7 +21,7 @@ from headway_api.prices import ACCELERATORS, PriceBook, class_of, cost_by_day, u
 from headway_api.spec.evaluation import BASE_SUFFIX, Candidate
 
 VERSION: Final = 1
-"""Of the document. A field may be added under the same version; none is renamed or taken away."""
+"""The document's version. A field may be added under the same version; none is renamed or removed."""
 DEFINITIONS: Final = "docs/evaluation.md"
 TOO_FEW: Final = "too few rows to tell"
 NOTES: Final = {
@@ -171,14 +171,14 @@ def _address(url: str) -> str:
 
 
 def figure(found: Estimate) -> dict[str, Any]:
-    """An estimate; where it has no interval, `note` says why."""
+    """An estimate; if it has no interval, `note` says why."""
     told = {key: value for key, value in asdict(found).items() if key not in ("n", "why")}
     why = None if found.why is None else {"why": found.why.value, "note": NOTES.get(found.why)}
     return {**told, "rows": found.n, **(why or {})}
 
 
 def difference(found: Difference) -> dict[str, Any]:
-    """A paired difference; `note` says where nothing can be told."""
+    """A paired difference; `note` says when no verdict is possible."""
     told = {key: value for key, value in asdict(found).items() if key not in ("n", "finding")}
     note = {"note": TOO_FEW} if found.finding is Finding.TOO_FEW_ROWS else {}
     return {**told, "rows": found.n, "finding": found.finding.value, **note}
@@ -251,7 +251,7 @@ def _model(name: str) -> str | None:
 
 
 def _book(book: PriceBook) -> dict[str, Any]:
-    """The price book of the job; `own` are the prices of models that `models` does not name, where they are
+    """The price book of the job; `own` are the prices of models that `models` does not name, if they are
     not the job's."""
     told = book.as_object()
     for entry, found in zip(book.entries, told["entries"], strict=True):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Kind = Literal["string", "int64", "double", "bool", "counts", "numbers", "usage"]
 """How a column is stored; `counts` and `numbers` are maps by name, `usage` is a list of structs."""
 VERSION: Final = "1"
-"""Of the columns. A column may be added under the same version; none is renamed or taken away."""
+"""The columns' version. A column may be added under the same version; none is renamed or removed."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def by_name(numbers: Mapping[str, float]) -> list[tuple[str, float]]:
 
 
 def bill(each: Try) -> list[dict[str, Any]]:
-    """A try's bill: day, class, model where it is not the job's own, quantity."""
+    """A try's bill: day, class, model if it is not the job's own, quantity."""
     return [
         {"day": day, "class": class_of(name), "model": whose(name), "quantity": float(quantity)}
         for day, amounts in sorted(each.usage_by_day.items())
@@ -114,7 +114,7 @@ def table(tries: Mapping[str, Iterable[Try]], price: Price | None = None) -> pa.
 
     Args:
         tries: by candidate.
-        price: cost of a try, null where that is not known; without it the column `cost` is null.
+        price: cost of a try, null if that is not known; without it the column `cost` is null.
     """
     import pyarrow as pa
 

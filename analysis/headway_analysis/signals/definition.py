@@ -32,7 +32,7 @@ class Reading:
     saw: str
     """What was seen, with the numbers: the first half of the message."""
     low: float | None = None
-    """Ends of the 95 % interval of `value`, where it has one."""
+    """Ends of the 95 % interval of `value`, if it has one."""
     high: float | None = None
     sure: bool = False
     """Of a reading that is over: whether it raises the signal alone."""

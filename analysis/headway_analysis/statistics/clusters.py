@@ -28,7 +28,7 @@ class Spread:
     """How certain a mean is."""
 
     variance: float
-    """Of the mean."""
+    """The variance of the mean."""
     df: float
     """Degrees of freedom of the variance."""
 

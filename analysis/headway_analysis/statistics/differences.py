@@ -78,7 +78,7 @@ def compare(candidate: Sample, baseline: Sample) -> Difference | None:
     """The paired difference of two samples of one measure; None if no unit has a value in both.
 
     Values are paired by row and try. The interval is Student's with the cluster-robust error of the paired
-    differences. Where most clusters differ alike (mostly not at all), that error is too small. There, two
+    differences. If most clusters differ alike (mostly not at all), that error is too small. There, two
     made-up clusters that differ either way are added, as Bonett and Price (2012) do for paired proportions,
     and count the less, the fewer clusters are alike.
     """
@@ -113,7 +113,7 @@ def least_gain(
     """The least lead of the candidate, whatever clusters the sample lacks: see `floors`.
 
     Args:
-        sign: 1 where more is better, -1 where less is.
+        sign: 1 if more is better, -1 if less is.
         ends: lowest and highest value that there could be; None of what nothing bounds.
 
     Returns:
@@ -176,7 +176,7 @@ def _with_two_more(pairs: _Pairs, weight: float, prior: float) -> tuple[float, S
     """Adds a cluster that differs by +size and one by -size; each counts `weight` times a typical cluster.
 
     The size is typical of the clusters that differ. `prior` clusters that differ by 1, the most that shares
-    can, are supposed beside them: where none differs, the size is 1.
+    can, are supposed beside them: if none differs, the size is 1.
     """
     typical = pairs.weights.sum() / len(pairs.weights)
     differ = pairs.shares[pairs.shares != 0] / typical

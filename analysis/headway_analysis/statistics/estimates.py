@@ -88,12 +88,12 @@ class Estimate:
     clusters: int
     """Independent clusters among them: rows, or values of `clusterColumn`."""
     tries: int
-    """Values: tries, or rows where the row has the value (pass@k)."""
+    """Values: tries, or rows if the row has the value (pass@k)."""
     method: str
     """How the interval was made: `wilson`, `wilson-clustered`, `t-clustered` or `none`."""
     floor: float | None = None
     """`low`, but of a share Clopper and Pearson's lower end: Wilson's own is above the true value too often
-    where the share is near 0. A gate's `minimum` takes it, or what `floors` says where that is lower."""
+    if the share is near 0. A gate's `minimum` takes it, or what `floors` says if that is lower."""
     why: Why | None = None
 
 
@@ -108,7 +108,7 @@ class _Interval:
 def estimate(sample: Sample) -> Estimate | None:
     """The mean of a sample with its interval; None of a sample without a value.
 
-    A share (values in 0..1) gets Wilson's interval: the plain one where every cluster has one value and each
+    A share (values in 0..1) gets Wilson's interval: the plain one if every cluster has one value and each
     value is 0 or 1, else with the effective number of values (Korn and Graubard 1998, Franco et al. 2019).
     Anything else gets Student's interval with the cluster-robust error of `clusters.clustered`.
     """
@@ -194,7 +194,7 @@ def _student(mean: float, spread: Spread) -> _Interval:
 def _wilson(share: float, count: float, quantile: float, method: str) -> _Interval:
     """Wilson's score interval (1927), with Clopper and Pearson's lower end (1934) as its floor.
 
-    Where Student's quantile is above the normal one, the floor takes fewer values, as Korn and Graubard do.
+    If Student's quantile is above the normal one, the floor takes fewer values, as Korn and Graubard do.
     """
     squared = quantile**2 / count
     centre = (share + squared / 2) / (1 + squared)

@@ -1,6 +1,6 @@
 """A lower bound on the mean of clusters of bounded values, whatever clusters the sample lacks.
 
-An interval takes its width from the sample. Where one cluster in thirty fails, a third of all samples have
+An interval takes its width from the sample. If one cluster in thirty fails, a third of all samples have
 none that does, and their intervals are too short. Gaffke's bound (2005; Learned-Miller and Thomas 2019,
 arXiv 1905.06208) supposes one further cluster of the worst value. It gives all clusters random weights of sum
 1, by Dirichlet's distribution. Of 0s and 1s it is Clopper and Pearson's lower end. No case is known where it
@@ -16,7 +16,7 @@ from headway_analysis.statistics.clusters import TAIL, Floats, sums
 from headway_analysis.statistics.estimates import Sample
 
 STEP = 0.05
-"""Of the integral, in the logarithm of the frequency."""
+"""The integral's step, in the logarithm of the frequency."""
 FREQUENCIES = np.exp(np.arange(-18.0, 14.0, STEP))
 """Those that count, for coefficients whose squares add up to 1."""
 FAR = 6.5

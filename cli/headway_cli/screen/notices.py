@@ -82,7 +82,7 @@ def _conditions(status: Json, state: str, signals: set[str]) -> Iterator[Row]:
 
 
 def is_paused(status: Json) -> bool:
-    """Whether training was paused at a sign of collapse, and nobody has ended the pause yet."""
+    """Whether training was paused at a collapse signal, and nobody has ended the pause yet."""
     time = reading.block(status, "pause").get("time")
     return bool(reading.block(status, "pause")) and time != status.get("resumedPause")
 

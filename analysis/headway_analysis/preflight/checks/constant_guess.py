@@ -40,7 +40,7 @@ ENOUGH: Final = 8
 """Rows below which nothing is said."""
 FREQUENT: Final = "most frequent answer"
 SILENT: Final = "calls with an empty answer"
-"""The control of the most frequent answer: where it scores full, no answer is judged."""
+"""The control of the most frequent answer: if it scores full, no answer is judged."""
 EMPTY: Final = "empty answer"
 CALLING: Final = "random tool calls"
 ORACLE: Final = "oracle"

@@ -81,7 +81,7 @@ def judge(baseline: Baseline, played: Sequence[Played]) -> Finding:
 
 
 def _sure_or_not(found: Finding, sure: bool, facts: Facts, enough: int, rows: int) -> Finding:
-    """The finding as a failure where it is sure; if not, a warning that says what would make it sure."""
+    """The finding as a failure if it is sure; if not, a warning that says what would make it sure."""
     if sure:
         return replace(found, verdict="Fail")
     if len(facts.rows) < rows:

@@ -20,7 +20,7 @@ PAID: Final = 0.1
 """Most of the well-paid episodes that may fail by the external score."""
 ENOUGH: Final = enough_without(PAID)
 NEAR: Final = 0.95
-"""Part of the range from which a reward is a full one, where no episode succeeds."""
+"""Part of the range from which a reward is a full one, if no episode succeeds."""
 SURELY: Final = 2.33
 """Normal quantile of a one-sided error of 1 %."""
 EACH: Final = 5

@@ -29,7 +29,7 @@ MOST_OTHERS: Final = 200
 """Full-scoring answers that values are taken from."""
 CONTROL: Final = "unchanged"
 SILENT: Final = "calls with an empty answer"
-"""A control: where it scores full, the calls are judged, and they are changed in the answer's place."""
+"""A control: if it scores full, the calls are judged, and they are changed in the answer's place."""
 ALWAYS_MEANT: Final = ("other spacing", "other order")
 """Harmless changes of a JSON object, which no judge has a reason to refuse."""
 OFTEN: Final = 0.05
@@ -55,7 +55,7 @@ def scripts(baseline: Baseline) -> Sequence[Script]:
 
 
 def _changed(baseline: Baseline) -> Iterator[tuple[Sampled, str, list[Mutant]]]:
-    """Answers with their mutants: of the baseline, or where none scores full, made of labels."""
+    """Answers with their mutants: of the baseline, or if none scores full, made of labels."""
     full = [one for one in baseline.scored if is_full(one, baseline.facts) and said_by(one)]
     label = label_of(baseline)
     labelled_full = [(one, _label_text(one, label)) for one in full[:MOST_OTHERS]]
@@ -71,7 +71,7 @@ def _changed(baseline: Baseline) -> Iterator[tuple[Sampled, str, list[Mutant]]]:
 
 
 def _label_text(one: Sampled, label: Label | None) -> str | None:
-    """The label of an episode's row. Where two are alike, an answer to one may be right for the other."""
+    """The label of an episode's row. If two are alike, an answer to one may be right for the other."""
     return None if label is None else written(one.row.get(label.column))
 
 
@@ -185,7 +185,7 @@ def _tried(baseline: Baseline, played: Sequence[Played]) -> Iterator[Tried]:
 
 
 def _is_paid(control: Played, baseline: Baseline) -> bool:
-    """Whether the answer earns more than the least: otherwise its reward says nothing. Where group_reward
+    """Whether the answer earns more than the least: otherwise its reward says nothing. If group_reward
     pays, nobody is paid by it."""
     if baseline.facts.relative:
         return False

@@ -48,7 +48,7 @@ class Shown:
 
     @property
     def gap(self) -> float:
-        """How far reward and external score are apart; 0 where one of them is missing."""
+        """How far reward and external score are apart; 0 if one of them is missing."""
         reward, score = self.episode.reward, self.episode.score
         return 0.0 if reward is None or score is None else abs(reward - score)
 

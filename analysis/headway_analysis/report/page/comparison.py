@@ -25,7 +25,7 @@ FIGURES: Final = (
 
 
 def named_runs(runs: Sequence[TrainingRun]) -> dict[str, TrainingRun]:
-    """The runs by what each is called: its job's name; where several have it, with the first letters of the
+    """The runs by what each is called: its job's name; if several have it, with the first letters of the
     uid."""
     return dict(zip(_names(runs), runs, strict=True))
 

@@ -17,9 +17,9 @@ Points = tuple[tuple[float, float], ...]
 """(step, value), by step."""
 
 MOST_POINTS: Final = 400
-"""Of a line: more cannot be told apart on a screen."""
+"""The most points of a line: a screen cannot show more."""
 MOST_LINES: Final = 8
-"""Of a chart: as many colours can be told apart."""
+"""The most lines of a chart: a reader cannot distinguish more colours."""
 
 
 @dataclass(frozen=True)

@@ -89,7 +89,7 @@ def bars(
     """Values with their intervals, one below the other, as an `svg` element.
 
     Args:
-        figures: of each name its value, and the ends of its 95 % interval where there is one.
+        figures: of each name its value, and the ends of its 95 % interval if there is one.
     """
 
     def draw(axes: Axes) -> None:
@@ -125,7 +125,7 @@ def _drawn(draw: Any, inches: tuple[float, float], key: str, label: str) -> str:
 
 @contextmanager
 def _library() -> Iterator[Any]:
-    """matplotlib, which writes a cache of fonts: where it has no folder for that, a temporary one serves."""
+    """matplotlib, which writes a cache of fonts: if it has no folder for that, a temporary one serves."""
     with tempfile.TemporaryDirectory() as folder:
         given = os.environ.setdefault("MPLCONFIGDIR", folder)
         try:

@@ -71,7 +71,7 @@ class Page:
     facts: Sequence[tuple[str, str]]
     notes: Sequence[str] = ()
     heading: str = "Curves"
-    """Of the pictures."""
+    """The heading of the pictures."""
     pictures: Sequence[Picture] = ()
     tables: Sequence[Table] = ()
     shaded: bool = False

@@ -16,7 +16,7 @@ from headway_analysis.signals.watch import Verdict
 from headway_api.records import ValidationRecord
 
 LEAST_SHARE: Final = 0.001
-"""Of a step's time that is told."""
+"""The smallest share of a step's time that the page shows."""
 SHOWN_SIGNALS: Final = ("Raised", "Suspect")
 
 

@@ -31,7 +31,7 @@ ENTROPY_LOW_AGAIN: Final = 0.25
 ENTROPY_HIGH: Final = 3.0
 ENTROPY_MORE: Final = 0.7
 ENTROPY_LASTS: Final = 0.35
-"""Half of that, where it is the median of many steps."""
+"""Half of that, if it is the median of many steps."""
 ENTROPY_LEAST: Final = 8
 """Of `BACK` steps: how many must have an entropy."""
 SPIKE: Final = 5.0
