@@ -60,7 +60,7 @@ def without_empty(text: str) -> str:
 
 
 def without(message: dict[str, Any]) -> dict[str, Any]:
-    """A message without its thoughts: templates write a field that is None as the word."""
+    """A message without its thoughts. The field is removed, since a template would write None as a word."""
     return {key: value for key, value in message.items() if key != "reasoning_content"}
 
 
