@@ -1,6 +1,6 @@
 """Whether a candidate may be promoted: a pure verdict over the values that the candidates' tries gave.
 
-A gate passes if the rows prove what it asks for, not if the values reach it by chance. So a candidate that is
+A gate passes if the rows show what it asks for, not if the values reach it by chance. So a candidate that is
 exactly at a bound is promoted by accident in at most 5 % of runs: nominally in 2.5 %, the part below the
 lower end of a 95 % interval. Of shares the gate takes the lower of that end and of the bound in
 `statistics.floors`, which holds where rare rows fail that the sample lacks.

@@ -87,7 +87,7 @@ TIMING: Final = (
 
 
 def conduct(prefix: str, rates: str, when: str) -> tuple[Family, ...]:
-    """Metrics of the agent's behaviour. `when` ends each description and names the episodes. Shares of
+    """Metrics of the agent's behaviour. `when` names the episodes in each description. Shares of
     episodes are under `rates`. Only the outcome rates count episodes that stayed InfraError."""
     return (
         *spread(f"{prefix}/turns/", f"turns of an episode {when}", only="mean min max"),
