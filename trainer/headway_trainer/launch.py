@@ -114,12 +114,12 @@ def outcome(first: int, codes: Collection[int], stopped: Callable[[], bool]) -> 
     return first if first > 0 else 128 - first
 
 
-def several(place: Place, companions: PeerShutdown | None, rank: Sequence[str] = RANK) -> int:
+def several(place: Place, companions: PeerShutdown | None, rank: Sequence[str] = ()) -> int:
     """Start this node's processes, wait for them, and return the exit code.
 
     Args:
         companions: the other nodes, if there are any.
-        rank: arguments of a Python process that is a rank.
+        rank: arguments of a Python process that is a rank; empty: the learner's own, `RANK`.
     """
     from torch.distributed import DistError
     from torch.distributed.elastic.multiprocessing.api import SignalException
@@ -142,7 +142,7 @@ def several(place: Place, companions: PeerShutdown | None, rank: Sequence[str] =
     if companions:
         companions.meet()
     try:
-        elastic_launch(config, sys.executable)(*rank)
+        elastic_launch(config, sys.executable)(*(rank or RANK))
     except ChildFailedError as failed:
         _, first = failed.get_first_failure()
         codes = [other.exitcode for other in failed.failures.values()]
