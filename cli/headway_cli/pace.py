@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Final
 
 from headway_api.document import Json
-from headway_cli import reading
+from headway_cli import status_values
 
 WINDOW_SECONDS: Final = 1800.0
 """Window of a rate, in seconds."""
@@ -46,7 +46,7 @@ class Track:
         if len(self.changes) < 2:
             return None
         (first, before), (last, after) = self.changes[0], self.changes[-1]
-        span, silent = reading.seconds_between(first, last), reading.seconds_between(last, now)
+        span, silent = status_values.seconds_between(first, last), status_values.seconds_between(last, now)
         if span is None or silent is None or span < LEAST_SECONDS:
             return None
         usual = span / (len(self.changes) - 1)
@@ -65,15 +65,15 @@ class History:
 
     def seen(self, job: Json, now: datetime) -> History:
         """The history after a look at the job."""
-        progress = reading.block(job, "status", "progress")
-        done = reading.count(progress.get("step", progress.get("groups")))
+        progress = status_values.block(job, "status", "progress")
+        done = status_values.count(progress.get("step", progress.get("groups")))
         return History(self.done.seen(done, now), self.tokens.seen(tokens(job), now))
 
 
 def tokens(job: Json) -> int | None:
     """All tokens of a job: prompts, samples, training and evaluation. None if the status has none."""
-    usage = reading.block(job, "status", "usage")
-    trained = reading.count(usage.get("totalTokens"))
+    usage = status_values.block(job, "status", "usage")
+    trained = status_values.count(usage.get("totalTokens"))
     if trained is None:
         trained = _sum(usage, ("prefillTokens", "sampleTokens", "trainTokens"))
     others = _sum(usage, ("evaluationTokens", "endpointTokens", "judgeTokens"))
@@ -81,10 +81,10 @@ def tokens(job: Json) -> int | None:
 
 
 def _sum(usage: Json, keys: tuple[str, ...]) -> int | None:
-    known = [found for key in keys if (found := reading.count(usage.get(key))) is not None]
+    known = [found for key in keys if (found := status_values.count(usage.get(key))) is not None]
     return sum(known) if known else None
 
 
 def _within(earlier: datetime, now: datetime, seconds: float) -> bool:
-    ago = reading.seconds_between(earlier, now)
+    ago = status_values.seconds_between(earlier, now)
     return ago is not None and ago <= seconds

@@ -3,68 +3,78 @@
 from __future__ import annotations
 
 from headway_api.document import Json
-from headway_cli import reading
-from headway_cli.reading import UNKNOWN
+from headway_cli import status_values
 from headway_cli.screen import figures, results
+from headway_cli.status_values import UNKNOWN
 
 
 def line(job: Json) -> str:
     """The status of a job in one line, as the printer columns of kubectl show it."""
-    status = reading.block(job, "status")
-    usage = reading.block(status, "usage")
+    status = status_values.block(job, "status")
+    usage = status_values.block(status, "usage")
+    currency = status_values.text(usage.get("currency")) or "USD"
     fields = {
         "state": figures.state_of(job),
         **(_measured(job) if figures.is_evaluation(job) else _trained(status)),
-        "tokens": f"{reading.count(usage.get('totalTokens')) or 0:,}",
-        "cost": f"{reading.figure(usage.get('cost', '0'))} {reading.text(usage.get('currency')) or 'USD'}",
+        "tokens": f"{status_values.count(usage.get('totalTokens')) or 0:,}",
+        "cost": f"{status_values.figure(usage.get('cost', '0'))} {currency}",
     }
     said = "  ".join(f"{name} {value}" for name, value in fields.items())
-    reason = reading.text(status.get("reason"))
+    reason = status_values.text(status.get("reason"))
     return f"{said}  ({reason})" if reason and reason not in (fields["state"], "Running") else said
 
 
 def _trained(status: Json) -> dict[str, str]:
-    progress = reading.block(status, "progress")
-    reached, most = reading.count(progress.get("step")) or 0, reading.count(progress.get("maxSteps"))
+    progress = status_values.block(status, "progress")
+    reached, most = (
+        status_values.count(progress.get("step")) or 0,
+        status_values.count(progress.get("maxSteps")),
+    )
     return {
         "step": f"{reached}/{UNKNOWN if most is None else most}",
-        "reward": reading.figure(reading.block(status, "reward").get("mean")),
-        "held-out": held_out(reading.block(status, "validation")),
+        "reward": status_values.figure(status_values.block(status, "reward").get("mean")),
+        "held-out": held_out(status_values.block(status, "validation")),
     }
 
 
 def _measured(job: Json) -> dict[str, str]:
     """Rows, and the score of each candidate under its name."""
-    progress = reading.block(job, "status", "progress")
-    reached, most = reading.count(progress.get("groups")) or 0, reading.count(progress.get("ofGroups"))
+    progress = status_values.block(job, "status", "progress")
+    reached, most = (
+        status_values.count(progress.get("groups")) or 0,
+        status_values.count(progress.get("ofGroups")),
+    )
     fields = {"rows": f"{reached}/{UNKNOWN if most is None else most}"}
-    for each in reading.items(reading.block(job, "status").get("results")):
-        fields[reading.text(each.get("name")) or UNKNOWN] = results.score(each)
-    if gate := reading.text(reading.block(job, "status", "gate").get("result")):
+    for each in status_values.items(status_values.block(job, "status").get("results")):
+        fields[status_values.text(each.get("name")) or UNKNOWN] = results.score(each)
+    if gate := status_values.text(status_values.block(job, "status", "gate").get("result")):
         fields["gate"] = gate
     return fields
 
 
 def held_out(validation: Json) -> str:
     """The external score of held-out rows, and the step at which it was measured."""
-    value, step = reading.number(validation.get("externalScore")), reading.count(validation.get("step"))
+    value, step = (
+        status_values.number(validation.get("externalScore")),
+        status_values.count(validation.get("step")),
+    )
     if value is None:
         return UNKNOWN
-    score = reading.text(validation.get("score")) or f"{value:.0%}"
+    score = status_values.text(validation.get("score")) or f"{value:.0%}"
     return score if step is None else f"{score} (step {step})"
 
 
 def preflight(job: Json) -> list[str]:
     """The results of the preflight's checks, one a line; empty before they are over."""
-    found = reading.block(job, "status", "preflight")
+    found = status_values.block(job, "status", "preflight")
     if "findings" not in found:
         return []
-    state, summary = reading.text(found.get("state")), reading.text(found.get("summary"))
-    episodes = f"{reading.count(found.get('episodes')) or 0} baseline episodes"
+    state, summary = status_values.text(found.get("state")), status_values.text(found.get("summary"))
+    episodes = f"{status_values.count(found.get('episodes')) or 0} baseline episodes"
     lines = [f"preflight: {state} after {episodes}: {summary}"]
-    for each in reading.items(found["findings"]):
+    for each in status_values.items(found["findings"]):
         verdict, check, value, message = (
-            reading.text(each.get(key)) for key in ("verdict", "check", "value", "message")
+            status_values.text(each.get(key)) for key in ("verdict", "check", "value", "message")
         )
         lines.append(f"  {verdict:7} {check}{f' {value}' if value else ''}: {message}")
     return lines
@@ -77,14 +87,14 @@ def is_true(job: Json, kind: str) -> bool:
 
 def held_by(job: Json) -> str:
     """Why a job is held, and what resumes it."""
-    if pause := reading.block(job, "status", "pause"):
-        why = reading.text(pause.get("message")) or reading.text(pause.get("signal"))
+    if pause := status_values.block(job, "status", "pause"):
+        why = status_values.text(pause.get("message")) or status_values.text(pause.get("signal"))
         return f"it is paused ({why}); write --resume to go on"
-    told = {reading.text(each.get("type")): each for each in _conditions(job)}
+    told = {status_values.text(each.get("type")): each for each in _conditions(job)}
     for kind in ("BudgetExhausted", "Suspended", "Stalled"):
         found = told.get(kind, {})
         if found.get("status") == "True":
-            return f"{reading.text(found.get('reason'))}: {reading.text(found.get('message'))}"
+            return f"{status_values.text(found.get('reason'))}: {status_values.text(found.get('message'))}"
     return "see its conditions"
 
 
@@ -92,11 +102,11 @@ def conditions(job: Json) -> list[str]:
     """The conditions, one a line."""
     return [
         "  {}={} {}: {}".format(
-            *(reading.text(each.get(key)) for key in ("type", "status", "reason", "message"))
+            *(status_values.text(each.get(key)) for key in ("type", "status", "reason", "message"))
         )
         for each in _conditions(job)
     ]
 
 
 def _conditions(job: Json) -> list[Json]:
-    return reading.items(reading.block(job, "status").get("conditions"))
+    return status_values.items(status_values.block(job, "status").get("conditions"))

@@ -27,7 +27,7 @@ from headway_cli.stored_run import StoredRun
 from headway_cli.where import LocalJob, Place
 
 ALGORITHM: Final = "spec.algorithm."
-HEEDED: Final = (
+TRAINED_WITH: Final = (
     "loss",
     "ratio",
     "clip",
@@ -135,10 +135,10 @@ def changed_spec(
         )
     for setting in settings:
         path = setting.partition("=")[0]
-        if path.removeprefix(ALGORITHM).split(".")[0] not in HEEDED or not path.startswith(ALGORITHM):
+        if path.removeprefix(ALGORITHM).split(".")[0] not in TRAINED_WITH or not path.startswith(ALGORITHM):
             raise ManifestWrong(
                 f"--set {setting}: the batch and all before it are those that the run recorded; below "
-                f"spec.algorithm, change {', '.join(HEEDED)}"
+                f"spec.algorithm, change {', '.join(TRAINED_WITH)}"
             )
     spec = applied(config.spec, report.in_force).as_object()
     if loss is not None:

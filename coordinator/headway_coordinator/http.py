@@ -101,7 +101,7 @@ async def call(
     A compressed answer is refused, because it may expand to a thousand times its size.
 
     Raises:
-        Refused: an answer outside 2xx.
+        UpstreamError: an answer outside 2xx.
         Unreachable: no answer within `timeout` seconds, or none that is JSON `within` its bounds.
     """
     headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {token}"} if token else {})

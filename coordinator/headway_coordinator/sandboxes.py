@@ -276,7 +276,7 @@ class Broker:
         """The pool as the broker sees it.
 
         Raises:
-            Refused: the broker refuses.
+            UpstreamError: the broker refuses.
             Unreachable: it does not answer, or its answer is not a pool.
         """
         return self._understood(await self._call("GET", "pool"), PoolState)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import builtins
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -149,3 +151,41 @@ def test_nothing_listens_but_by_the_bounded_servers() -> None:
         if listeners(path)
     }
     assert found == LISTENS
+
+
+RAISED = re.compile(r"^    ([A-Z]\w+(?:, [A-Z]\w+)*):", re.MULTILINE)
+"""An entry of a docstring's section `Raises`."""
+
+
+def names_known(tree: ast.AST) -> Iterator[str]:
+    """Classes that a module defines, and every name that it imports."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            yield from (alias.asname or alias.name for alias in node.names)
+
+
+def raised_in_docstrings(tree: ast.AST) -> Iterator[str]:
+    """Errors that the sections `Raises` of a module's docstrings name."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            _, found, section = (ast.get_docstring(node) or "").partition("\nRaises:\n")
+            if found:
+                yield from (name for names in RAISED.findall(section) for name in names.split(", "))
+
+
+def test_docstrings_name_errors_that_exist() -> None:
+    trees = {
+        path: ast.parse(path.read_text(encoding="utf-8"))
+        for root in PACKAGES.values()
+        for path in root.rglob("*.py")
+    }
+    known = {*dir(builtins), *(name for tree in trees.values() for name in names_known(tree))}
+    unknown = {
+        f"{path.relative_to(ROOT)}: {name}"
+        for path, tree in trees.items()
+        for name in raised_in_docstrings(tree)
+        if name not in known
+    }
+    assert unknown == set()

@@ -70,19 +70,19 @@ def main() -> None:
     if place.alone:
         _alone(place, os.environ)
     else:
-        companions = PeerShutdown(place.node_rank, place.master, place.port) if place.nodes > 1 else None
+        peers = PeerShutdown(place.node_rank, place.master, place.port) if place.nodes > 1 else None
 
         def answered() -> bool:
             """Whether torch's agent handles the signal, which it does once there are processes. Before that
             no pod misses this one, and pods that meet without it would find its note."""
             if not another_handles_sigterm():
                 return False
-            if companions:
-                companions.stopping()
+            if peers:
+                peers.stopping()
             return True
 
         exit_on_sigterm(answered)
-        live(partial(several, place, companions))
+        live(partial(several, place, peers))
 
 
 def _alone(place: Place, environ: MutableMapping[str, str]) -> None:
@@ -114,11 +114,11 @@ def outcome(first: int, codes: Collection[int], stopped: Callable[[], bool]) -> 
     return first if first > 0 else 128 - first
 
 
-def several(place: Place, companions: PeerShutdown | None, rank: Sequence[str] = ()) -> int:
+def several(place: Place, peers: PeerShutdown | None, rank: Sequence[str] = ()) -> int:
     """Start this node's processes, wait for them, and return the exit code.
 
     Args:
-        companions: the other nodes, if there are any.
+        peers: the other nodes, if there are any.
         rank: arguments of a Python process that is a rank; empty: the learner's own, `RANK`.
     """
     from torch.distributed import DistError
@@ -139,14 +139,14 @@ def several(place: Place, companions: PeerShutdown | None, rank: Sequence[str] =
         monitor_interval=0.5,
         shutdown_timeout=max(1, place.grace - LAST_SECONDS),
     )
-    if companions:
-        companions.meet()
+    if peers:
+        peers.meet()
     try:
         elastic_launch(config, sys.executable)(*(rank or RANK))
     except ChildFailedError as failed:
         _, first = failed.get_first_failure()
         codes = [other.exitcode for other in failed.failures.values()]
-        return outcome(first.exitcode, codes, companions.stopped if companions else lambda: False)
+        return outcome(first.exitcode, codes, peers.stopped if peers else lambda: False)
     except SignalException as stopped:
         return 128 + stopped.sigval
     except DistError as apart:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from headway_api import names
-from headway_cli import patches, progress, reader
+from headway_cli import closed_pipe, patches, progress
 from headway_cli.cluster import Cluster, JobGone
 from headway_cli.commands import following
 from headway_cli.commands.common import (
@@ -89,7 +89,7 @@ def resume(
 def _watch(there: Cluster, kind: str, name: str, mode: Mode) -> None:
     """Show the progress of a job; exit with FAILED unless it ends Complete."""
     try:
-        with told(), following.shown(mode) as show, reader.looked_after():
+        with told(), following.shown(mode) as show, closed_pipe.looked_after():
             for job in there.follow(kind, name):
                 show(job)
                 if progress.is_true(job, "Complete"):

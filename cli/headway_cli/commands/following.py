@@ -14,9 +14,9 @@ import typer
 from rich.console import Console
 
 from headway_api.document import Json
-from headway_cli import foreground, reader, reading
+from headway_cli import closed_pipe, foreground, status_values
+from headway_cli.closed_pipe import ReaderGone
 from headway_cli.commands.common import CLOSED, Form, Progress
-from headway_cli.reader import ReaderGone
 from headway_cli.terminal import Terminal, utc_now
 
 Show = Callable[[Json], None]
@@ -56,7 +56,7 @@ def shown(mode: Mode) -> Iterator[Show]:
         else:
             yield _piped(JsonLines().show if mode is Mode.JSON else Progress().show)
     except ReaderGone:
-        reader.give_up()
+        closed_pipe.give_up()
         raise typer.Exit(CLOSED) from None
 
 
@@ -68,11 +68,11 @@ class JsonLines:
 
     def show(self, job: Json) -> None:
         """Write the job if its status has changed."""
-        status = reading.block(job, "status")
+        status = status_values.block(job, "status")
         if status == self._status:
             return
         self._status = status
-        metadata = reading.block(job, "metadata")
+        metadata = status_values.block(job, "metadata")
         row = {
             "time": utc_now().isoformat(timespec="seconds"),
             "kind": job.get("kind"),

@@ -8,10 +8,10 @@ from typing import Final
 
 from headway_api import names
 from headway_api.document import Json
-from headway_cli import pace, reading
+from headway_cli import pace, status_values
 from headway_cli.pace import History
-from headway_cli.reading import UNKNOWN
 from headway_cli.screen.layout import Bar, Row
+from headway_cli.status_values import UNKNOWN
 
 GOES_ON: Final = ("Starting", "Preflight", "Training", "Evaluating", "Restarting")
 """States in which the time left means something."""
@@ -29,31 +29,33 @@ USD: Final = "usd"
 
 def is_evaluation(job: Json) -> bool:
     """Whether it is an RLEvalJob."""
-    return reading.text(job.get("kind")) == names.EVAL_KIND
+    return status_values.text(job.get("kind")) == names.EVAL_KIND
 
 
 def state_of(job: Json) -> str:
     """The status's name of the job's state."""
-    return reading.text(reading.block(job, "status").get("state")) or "Pending"
+    return status_values.text(status_values.block(job, "status").get("state")) or "Pending"
 
 
 def title(job: Json) -> Row:
     """Kind, namespace and name."""
-    metadata = reading.block(job, "metadata")
-    place = [reading.text(metadata.get(key)) for key in ("namespace", "name")]
-    return Row("job", (f"{reading.text(job.get('kind')) or 'job'} {'/'.join(filter(None, place))}",), "bold")
+    metadata = status_values.block(job, "metadata")
+    place = [status_values.text(metadata.get(key)) for key in ("namespace", "name")]
+    return Row(
+        "job", (f"{status_values.text(job.get('kind')) or 'job'} {'/'.join(filter(None, place))}",), "bold"
+    )
 
 
 def state(job: Json, now: datetime) -> Row:
     """State, its reason, and how long it has lasted."""
-    status, word = reading.block(job, "status"), state_of(job)
-    reason = reading.text(status.get("reason"))
+    status, word = status_values.block(job, "status"), state_of(job)
+    reason = status_values.text(status.get("reason"))
     said = f"{word} ({reason})" if reason and reason not in (word, "Running") else word
-    for_long = reading.seconds_between(_since(status, reason), now)
-    begun = reading.seconds_between(reading.moment(status.get("startTime")), now)
-    pieces = [said if for_long is None else f"{said} for {reading.duration(for_long)}"]
+    for_long = status_values.seconds_between(_since(status, reason), now)
+    begun = status_values.seconds_between(status_values.moment(status.get("startTime")), now)
+    pieces = [said if for_long is None else f"{said} for {status_values.duration(for_long)}"]
     if begun is not None and word not in OVER:
-        pieces.append(f"begun {reading.duration(begun)} ago")
+        pieces.append(f"begun {status_values.duration(begun)} ago")
     return Row("state", tuple(pieces), STYLES.get(word, ""))
 
 
@@ -61,34 +63,34 @@ def _since(status: Json, reason: str) -> datetime | None:
     """When the condition behind the state last changed."""
     told = [
         found
-        for each in reading.items(status.get("conditions"))
+        for each in status_values.items(status.get("conditions"))
         if reason
-        and reading.text(each.get("reason")) == reason
-        and (found := reading.moment(each.get("lastTransitionTime"))) is not None
+        and status_values.text(each.get("reason")) == reason
+        and (found := status_values.moment(each.get("lastTransitionTime"))) is not None
     ]
     return max(told, default=None)
 
 
 def done(job: Json) -> Row:
     """Finished steps of a training job or rows of an evaluation, with the total, and a bar."""
-    status = reading.block(job, "status")
-    progress = reading.block(status, "progress")
+    status = status_values.block(job, "status")
+    progress = status_values.block(status, "progress")
     label, so_many = ("rows", "groups") if is_evaluation(job) else ("step", "step")
     most = _most(job)
-    reached = reading.count(progress.get(so_many))
+    reached = status_values.count(progress.get(so_many))
     of = UNKNOWN if most is None else f"{most:,}"
-    pieces = [f"{reading.whole(reached) if reached is not None else 0} of {of}"]
-    if (evaluated := reading.count(progress.get("evaluating"))) is not None:
+    pieces = [f"{status_values.whole(reached) if reached is not None else 0} of {of}"]
+    if (evaluated := status_values.count(progress.get("evaluating"))) is not None:
         pieces.append(f"validation of step {evaluated:,} runs")
-    if finished := reading.text(progress.get("finished")):
+    if finished := status_values.text(progress.get("finished")):
         pieces.append(f"no step follows ({finished})")
     bar = Bar((reached or 0) / most) if most else None
     return Row(label, tuple(pieces), bar=bar)
 
 
 def _most(job: Json) -> int | None:
-    progress = reading.block(job, "status", "progress")
-    return reading.count(progress.get("ofGroups" if is_evaluation(job) else "maxSteps"))
+    progress = status_values.block(job, "status", "progress")
+    return status_values.count(progress.get("ofGroups" if is_evaluation(job) else "maxSteps"))
 
 
 def time_left(job: Json, now: datetime, history: History) -> Row | None:
@@ -96,7 +98,7 @@ def time_left(job: Json, now: datetime, history: History) -> Row | None:
     if state_of(job) in OVER:
         return None
     seconds = seconds_left(job, now, history)
-    return Row("time left", (UNKNOWN if seconds is None else f"about {reading.duration(seconds)}",))
+    return Row("time left", (UNKNOWN if seconds is None else f"about {status_values.duration(seconds)}",))
 
 
 def seconds_left(job: Json, now: datetime, history: History) -> float | None:
@@ -104,11 +106,19 @@ def seconds_left(job: Json, now: datetime, history: History) -> float | None:
 
     None if neither is known, the job is held, or what is left is no step.
     """
-    progress = reading.block(job, "status", "progress")
-    most, reached = _most(job), reading.count(progress.get("groups" if is_evaluation(job) else "step")) or 0
-    if state_of(job) not in GOES_ON or reading.text(progress.get("stalled")) or not most or reached >= most:
+    progress = status_values.block(job, "status", "progress")
+    most, reached = (
+        _most(job),
+        status_values.count(progress.get("groups" if is_evaluation(job) else "step")) or 0,
+    )
+    if (
+        state_of(job) not in GOES_ON
+        or status_values.text(progress.get("stalled"))
+        or not most
+        or reached >= most
+    ):
         return None
-    estimated = reading.count(reading.block(job, "status", "estimate").get("seconds"))
+    estimated = status_values.count(status_values.block(job, "status", "estimate").get("seconds"))
     if estimated is not None:
         return estimated * (most - reached) / most
     rate = history.done.rate(now)
@@ -117,46 +127,46 @@ def seconds_left(job: Json, now: datetime, history: History) -> float | None:
 
 def reward(job: Json) -> Row:
     """The reward of the last trained batch."""
-    found = reading.block(job, "status", "reward")
-    pieces = [reading.figure(found.get("mean"))]
-    if reading.number(found.get("mean")) is not None:
+    found = status_values.block(job, "status", "reward")
+    pieces = [status_values.figure(found.get("mean"))]
+    if status_values.number(found.get("mean")) is not None:
         pieces[0] += " in the last batch"
-    if reading.number(found.get("valid")) is not None:
-        pieces.append(f"{reading.figure(found['valid'])} in its groups with an advantage")
+    if status_values.number(found.get("valid")) is not None:
+        pieces.append(f"{status_values.figure(found['valid'])} in its groups with an advantage")
     return Row("reward", tuple(pieces))
 
 
 def held_out(job: Json) -> Row:
     """The last validation's external score with its interval; the best one, and the one before training."""
-    found = reading.block(job, "status", "validation")
+    found = status_values.block(job, "status", "validation")
     pieces = [_scored(found)]
-    best = reading.block(found, "best")
-    if reading.number(best.get("externalScore")) is not None:
+    best = status_values.block(found, "best")
+    if status_values.number(best.get("externalScore")) is not None:
         pieces.append(f"best {_scored(best)}")
-    if reading.number(found.get("baselineExternalScore")) is not None:
-        pieces.append(f"{reading.figure(found['baselineExternalScore'])} before training")
+    if status_values.number(found.get("baselineExternalScore")) is not None:
+        pieces.append(f"{status_values.figure(found['baselineExternalScore'])} before training")
     return Row("held-out", tuple(pieces))
 
 
 def _scored(found: Json) -> str:
-    score = reading.text(found.get("score")) or reading.figure(found.get("externalScore"))
-    step = reading.count(found.get("step"))
+    score = status_values.text(found.get("score")) or status_values.figure(found.get("externalScore"))
+    step = status_values.count(found.get("step"))
     return score if score == UNKNOWN or step is None else f"{score} at step {step:,}"
 
 
 def tested(job: Json) -> Row | None:
     """The result on the test split, once there is one."""
-    found = reading.block(job, "status", "test")
-    score = reading.text(reading.block(found, "tuned").get("externalScore"))
+    found = status_values.block(job, "status", "test")
+    score = status_values.text(status_values.block(found, "tuned").get("externalScore"))
     if not score:
         return None
     step, before = (
-        reading.count(found.get("step")),
-        reading.text(reading.block(found, "base").get("externalScore")),
+        status_values.count(found.get("step")),
+        status_values.text(status_values.block(found, "base").get("externalScore")),
     )
     pieces = [score if step is None else f"{score} at step {step:,}"]
     pieces += [f"{before} before training"] if before else []
-    if ahead := reading.text(found.get("externalScoreDifference")):
+    if ahead := status_values.text(found.get("externalScoreDifference")):
         pieces.append(f"ahead by {ahead}")
     return Row("test split", tuple(pieces))
 
@@ -166,7 +176,7 @@ def tokens(job: Json, now: datetime, history: History) -> Row:
     in_all, rate = pace.tokens(job), history.tokens.rate(now)
     each_second = UNKNOWN if rate is None or state_of(job) in OVER else _rate(rate)
     pieces = [f"{UNKNOWN if in_all is None else f'{in_all:,}'} in all", f"{each_second} a second"]
-    evaluation = reading.count(reading.block(job, "status", "usage").get("evaluationTokens"))
+    evaluation = status_values.count(status_values.block(job, "status", "usage").get("evaluationTokens"))
     if evaluation and not is_evaluation(job):
         pieces.append(f"{evaluation:,} of them for validation")
     return Row("tokens", tuple(pieces))
@@ -178,34 +188,34 @@ def _rate(a_second: float) -> str:
 
 def cost(job: Json) -> Row:
     """The cost so far, the budget, and the likely cost of the whole job."""
-    status = reading.block(job, "status")
-    usage, estimate = reading.block(status, "usage"), reading.block(status, "estimate")
-    spent, limits = reading.figure(usage.get("cost")), dict(_limits(status))
+    status = status_values.block(job, "status")
+    usage, estimate = status_values.block(status, "usage"), status_values.block(status, "estimate")
+    spent, limits = status_values.figure(usage.get("cost")), dict(_limits(status))
     if spent != UNKNOWN:
-        spent = f"{spent} {reading.text(usage.get('currency')) or 'USD'}"
+        spent = f"{spent} {status_values.text(usage.get('currency')) or 'USD'}"
     pieces = [f"{spent} of {limits[USD]} at most" if USD in limits else spent]
-    if reading.number(estimate.get("likely")) is not None:
-        low, likely, high = (reading.figure(estimate.get(key)) for key in ("low", "likely", "high"))
+    if status_values.number(estimate.get("likely")) is not None:
+        low, likely, high = (status_values.figure(estimate.get(key)) for key in ("low", "likely", "high"))
         pieces.append(f"about {likely} for the whole job ({low} to {high})")
-    if missing := reading.words(usage.get("unpriced")):
+    if missing := status_values.words(usage.get("unpriced")):
         pieces.append(f"without {', '.join(missing)}, which have no price")
     return Row("cost", tuple(pieces))
 
 
 def budget(job: Json) -> Row | None:
     """Limits in tokens, and the namespace's grants; None if there are none."""
-    status = reading.block(job, "status")
+    status = status_values.block(job, "status")
     spent = {
-        reading.text(each.get("name")): reading.figure(each.get("spent"))
-        for each in reading.items(reading.block(status, "budget").get("limits"))
+        status_values.text(each.get("name")): status_values.figure(each.get("spent"))
+        for each in status_values.items(status_values.block(status, "budget").get("limits"))
     }
     pieces = [f"{name} {spent[name]} of {limit}" for name, limit in _limits(status) if name != USD]
     return Row("budget", tuple(pieces)) if pieces else None
 
 
 def _limits(status: Json) -> Iterator[tuple[str, str]]:
-    for each in reading.items(reading.block(status, "budget").get("limits")):
-        name, limit = reading.text(each.get("name")), reading.figure(each.get("limit"))
+    for each in status_values.items(status_values.block(status, "budget").get("limits")):
+        name, limit = status_values.text(each.get("name")), status_values.figure(each.get("limit"))
         if name and limit != UNKNOWN:
             yield name, limit
 
@@ -213,12 +223,12 @@ def _limits(status: Json) -> Iterator[tuple[str, str]]:
 def pods(job: Json) -> Row | None:
     """Ready and wanted pods by role, with restarts after failures."""
     pieces = []
-    for each in reading.items(reading.block(job, "status").get("roles")):
-        said = f"{reading.text(each.get('name')) or UNKNOWN} {_ready(each)}"
-        restarts = reading.count(each.get("restarts"))
+    for each in status_values.items(status_values.block(job, "status").get("roles")):
+        said = f"{status_values.text(each.get('name')) or UNKNOWN} {_ready(each)}"
+        restarts = status_values.count(each.get("restarts"))
         pieces.append(f"{said} after {restarts:,} restarts" if restarts else said)
     return Row("pods ready", tuple(pieces)) if pieces else None
 
 
 def _ready(role: Json) -> str:
-    return f"{reading.count(role.get('ready')) or 0:,} of {reading.whole(role.get('desired'))}"
+    return f"{status_values.count(role.get('ready')) or 0:,} of {status_values.whole(role.get('desired'))}"

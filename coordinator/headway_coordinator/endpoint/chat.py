@@ -130,7 +130,7 @@ class EndpointChat:
         Raises:
             ContextFull: the endpoint says that the conversation is too long.
             CannotForce: it refuses `tool_choice`.
-            Refusal: the request has no conversation.
+            GatewayError: the request has no conversation.
             CannotRender: it refuses a conversation that goes on from an answer of its own.
             InfraFault: it failed; the episode may be tried again.
             CandidateFault: it will not answer before a person changes something.

@@ -231,7 +231,7 @@ class Chat(Protocol):
             CannotRender: the chat template does not take this conversation.
             CannotThink: the chat template does not know `ask.effort`.
             SchemaRefused: the servers do not take `ask.schema`.
-            Refusal: a field of the request is refused.
+            GatewayError: a field of the request is refused.
             InfraFault: the servers failed.
             CandidateFault: the candidate cannot go on.
         """

@@ -29,7 +29,7 @@ async def call(request: web.Request, most: int) -> dict[str, Any]:
     """The JSON object of one of MTRL's own calls.
 
     Raises:
-        Refusal: the body is not an object, or did not arrive in time.
+        GatewayError: the body is not an object, or did not arrive in time.
         TooLarge: it has more than `most` bytes.
     """
     raw = await _received(request, most, CALL_SECONDS)
@@ -90,7 +90,7 @@ def document(
     """A body's JSON. All of it can be written again as JSON.
 
     Raises:
-        Refusal: 400, with the bound that it breaks.
+        GatewayError: 400, with the bound that it breaks.
     """
     try:
         return json_within(raw, most, depth=depth, values=values, finite=finite)

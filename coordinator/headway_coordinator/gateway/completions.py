@@ -118,7 +118,7 @@ def read(body: object, *, lenient: bool = False) -> CompletionRequest:
     """Check a request's JSON; see `openai.read`.
 
     Raises:
-        Refusal: names the field to change.
+        GatewayError: names the field to change.
     """
     if not isinstance(body, dict):
         raise bad("body", "must be a JSON object")

@@ -73,7 +73,7 @@ class Gateway:
             CannotRender: the chat template does not take this conversation.
             CannotThink: the chat template does not know `ask.effort`.
             SchemaRefused: the engine does not take `ask.schema`.
-            Refusal: `ask.text` has a token that this model does not have.
+            GatewayError: `ask.text` has a token that this model does not have.
             InfraFault: the engine failed.
         """
         if ask.text is not None:

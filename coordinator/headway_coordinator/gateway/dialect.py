@@ -41,5 +41,5 @@ class Read(Protocol):
         """Check a request's JSON.
 
         Raises:
-            Refusal: names the field to change.
+            GatewayError: names the field to change.
         """

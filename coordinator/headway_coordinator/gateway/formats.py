@@ -84,7 +84,7 @@ def one(wanted: list[Wanted], tools: bool, lenient: bool) -> tuple[str | None, t
         lenient: ignore them, so that the turn is trained.
 
     Raises:
-        Refusal: there is more than one, a tool may be called, or the schema cannot be read.
+        GatewayError: there is more than one, a tool may be called, or the schema cannot be read.
     """
     if not wanted or lenient:
         return None, tuple(dict.fromkeys(one.name for one in wanted))
@@ -105,7 +105,7 @@ def of_chat(body: Mapping[str, Any], asked: ResponseFormat | None) -> list[Wante
     """The requests for JSON in a chat completion or a completion.
 
     Raises:
-        Refusal: a schema cannot express one, or one is malformed.
+        GatewayError: a schema cannot express one, or one is malformed.
     """
     found = []
     if asked is not None and asked.type == "json_schema":
@@ -127,7 +127,7 @@ def of_text(given: TextFormat | None, name: str) -> list[Wanted]:
     """The requests for JSON in Responses or Messages.
 
     Raises:
-        Refusal: the schema is missing.
+        GatewayError: the schema is missing.
     """
     if given is None or given.type == "text":
         return []

@@ -157,7 +157,7 @@ def read(body: object, *, lenient: bool = False) -> MessagesRequest:
     """Check a request for a turn; see `openai.read`.
 
     Raises:
-        Refusal: names the field to change.
+        GatewayError: names the field to change.
     """
     asked = _checked(body, MessagesBody)
     assert isinstance(body, dict)

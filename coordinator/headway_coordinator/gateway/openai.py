@@ -151,7 +151,7 @@ def read(body: object, *, lenient: bool = False) -> ChatRequest:
         lenient: ignore fields that are not applied.
 
     Raises:
-        Refusal: names the field to change.
+        GatewayError: names the field to change.
     """
     if not isinstance(body, dict):
         raise bad("body", "must be a JSON object")
@@ -313,7 +313,7 @@ def force(name: str | None, tools: Sequence[Tool]) -> Force:
     """A turn that must call the named tool; None: any tool.
 
     Raises:
-        Refusal: there is no such tool.
+        GatewayError: there is no such tool.
     """
     names = [tool["function"]["name"] for tool in tools]
     if not names:
@@ -360,7 +360,7 @@ def arguments(given: str | dict[str, Any], at: str) -> str:
     """A call's arguments as canonical JSON.
 
     Raises:
-        Refusal: the field `at` is not JSON of an object.
+        GatewayError: the field `at` is not JSON of an object.
     """
     if isinstance(given, str):
         try:
@@ -376,7 +376,7 @@ def require_text(*values: object, at: str = "messages") -> None:
     """Refuse half a surrogate pair: it is valid JSON but not text, and cannot be stored or tokenized.
 
     Raises:
-        Refusal: names the field `at`, if one of the values contains it.
+        GatewayError: names the field `at`, if one of the values contains it.
     """
     try:
         json.dumps(values, ensure_ascii=False, allow_nan=False).encode()

@@ -150,7 +150,7 @@ def read(body: object, *, lenient: bool = False, earlier: Earlier) -> ResponsesR
     """Check a request for a turn; see `openai.read`.
 
     Raises:
-        Refusal: names the field to change.
+        GatewayError: names the field to change.
     """
     if not isinstance(body, dict):
         raise bad("body", "must be a JSON object")
@@ -184,7 +184,7 @@ def earlier(rollout: Rollout, response: str) -> Sequence[Message]:
     """The conversation that ended with an answer of this episode, without that turn's instructions.
 
     Raises:
-        Refusal: there is no such answer, or too many came after it.
+        GatewayError: there is no such answer, or too many came after it.
     """
     for node, conversation in rollout.delivered.items():
         if responses_answers.response_id(rollout.trajectory_id, node) == response:

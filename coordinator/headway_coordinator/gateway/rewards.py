@@ -16,7 +16,7 @@ def rewards_in(values: object, turns: int, within: tuple[float, float]) -> list[
     Their sum and each of them lie `within` a range.
 
     Raises:
-        Refusal: says what is wrong with them.
+        GatewayError: says what is wrong with them.
     """
     low, high = within
     if not isinstance(values, list) or not values:
@@ -48,7 +48,7 @@ def metrics_in(metrics: object) -> dict[str, float]:
     """Checked metrics by name.
 
     Raises:
-        Refusal: says what is wrong with them.
+        GatewayError: says what is wrong with them.
     """
     if metrics is None:
         return {}

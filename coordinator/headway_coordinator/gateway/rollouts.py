@@ -218,7 +218,7 @@ class Rollout:
         """The agent is done (`ready`), or gave up (`failed`).
 
         Raises:
-            Refusal: it said so before, the episode is over, or the status is neither.
+            GatewayError: it said so before, the episode is over, or the status is neither.
         """
         if self._repeated("complete", client_token):
             return
@@ -234,8 +234,8 @@ class Rollout:
         """The agent's own reward: one value, or one a turn.
 
         Raises:
-            Refusal: the values are not finite, out of range or too many or few; or the time or the agent is
-                wrong.
+            GatewayError: the values are not finite, out of range, too many or too few; or the time or the
+                agent is wrong.
         """
         if self._repeated("reward", client_token):
             return
@@ -348,7 +348,7 @@ class Rollouts:
         """The rollout with this token.
 
         Raises:
-            Refusal: the token belongs to no rollout, or has expired.
+            GatewayError: the token belongs to no rollout, or has expired.
         """
         rollout = self._by_token.get(token)
         if rollout is None:

@@ -85,7 +85,7 @@ def text(schema: object, at: str) -> str:
         at: the field of the request that holds it.
 
     Raises:
-        Refusal: answers cannot be sampled under it; says where and why.
+        GatewayError: answers cannot be sampled under it; says where and why.
     """
     if not isinstance(schema, dict):
         raise bad(at, 'must be an object, such as {"type": "object", "properties": {...}}')
@@ -166,7 +166,7 @@ class _Reader:
         """Refuse references that only lead to one another and never to a value.
 
         Raises:
-            Refusal: there is such a reference.
+            GatewayError: there is such a reference.
         """
         for name in self._leads:
             reached, seen = [name], set[str]()

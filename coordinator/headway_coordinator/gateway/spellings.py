@@ -57,7 +57,7 @@ def effort(asked: Thought, *, lenient: bool) -> tuple[str | None, str, tuple[str
     """The effort that a request asks for, the field that says it, and the fields that are ignored.
 
     Raises:
-        Refusal: two fields say different things, or a variable of the template is not applied.
+        GatewayError: two fields say different things, or a variable of the template is not applied.
     """
     given = asked.chat_template_kwargs or TemplateVariables()
     others = [

@@ -90,7 +90,7 @@ def placed(
     """A prompt's tokens: those of the longest recorded turn that it continues, and the new ones.
 
     Raises:
-        Refusal: it has a token that the model does not have, or no token.
+        GatewayError: it has a token that the model does not have, or no token.
     """
     if isinstance(given, tuple):
         most = renderer.vocabulary

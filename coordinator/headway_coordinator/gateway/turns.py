@@ -56,7 +56,7 @@ class TurnLimiter:
         """Hold one turn's place.
 
         Raises:
-            Refusal: 429, with Retry-After: no place became free.
+            GatewayError: 429, with Retry-After: no place became free.
         """
         async with AsyncExitStack() as held:
             try:
@@ -170,7 +170,7 @@ class Turns:
         Call this before sending, because the agent's next call may overtake the last bytes.
 
         Raises:
-            Refusal: the agent has said meanwhile that it is done.
+            GatewayError: the agent has said meanwhile that it is done.
         """
         self.rollout.require_open("a turn")
         turn, client.has_it, client.since = client.turn, True, time.monotonic()

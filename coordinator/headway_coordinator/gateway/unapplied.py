@@ -120,7 +120,7 @@ def unapplied(body: Mapping[str, Any], table: Table, *, lenient: bool) -> tuple[
         lenient: ignore those fields.
 
     Raises:
-        Refusal: 400 `unsupported_parameter`, for the first field, if `lenient` is false.
+        GatewayError: 400 `unsupported_parameter`, for the first field, if `lenient` is false.
     """
     found = [name for name in body if name in table and not _neutral(body[name], table[name])]
     if found and not lenient:

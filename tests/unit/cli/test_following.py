@@ -25,7 +25,7 @@ from headway_cli.app import app
 from headway_cli.commands import following
 from headway_cli.commands.common import Form
 from headway_cli.commands.following import Mode, mode
-from headway_cli.terminal import Terminal
+from headway_cli.terminal import REDRAW_SECONDS, Terminal
 
 ROOT = Path(__file__).resolve().parents[3]
 DEADLINE_SECONDS = 30
@@ -192,7 +192,7 @@ def test_a_pipe_that_is_closed_ends_a_command_at_its_next_line(monkeypatch: pyte
         raise BrokenPipeError
 
     monkeypatch.setattr(typer, "echo", closed)
-    monkeypatch.setattr("headway_cli.reader.give_up", lambda: None)
+    monkeypatch.setattr("headway_cli.closed_pipe.give_up", lambda: None)
     with pytest.raises(typer.Exit) as left, following.shown(Mode.JSON) as show:
         show(shown_jobs.training())
     assert left.value.exit_code == 141
@@ -210,12 +210,20 @@ def written(console: Console) -> str:
     return Path(console.file.name).read_text()
 
 
+def until_written(console: Console, text: str) -> None:
+    """Return once the terminal shows it."""
+    end = time.monotonic() + DEADLINE_SECONDS
+    while text not in written(console):
+        assert time.monotonic() < end, written(console)
+        time.sleep(REDRAW_SECONDS / 10)
+
+
 def test_nothing_is_drawn_where_nothing_is_new(console: Console) -> None:
     with Terminal(console, now=lambda: shown_jobs.NOW) as there:
         there.show(shown_jobs.training())
-        time.sleep(0.8)
+        until_written(console, "held-out")
         there.show(shown_jobs.training())
-        time.sleep(0.8)
+        time.sleep(3 * REDRAW_SECONDS)  # a redraw would come meanwhile
     assert written(console).count("held-out") == 2  # once, and at the end
     assert written(console).endswith("\x1b[?25h")
 
@@ -225,10 +233,10 @@ def test_a_terminal_of_a_new_size_is_cleared_first(console: Console) -> None:
     clear = "\x1b[H\x1b[2J"
     with Terminal(console, now=lambda: shown_jobs.NOW) as there:
         there.show(shown_jobs.training())
-        time.sleep(0.8)
+        until_written(console, "held-out")
         assert clear not in written(console)
         console.size = ConsoleDimensions(60, 50)
-        time.sleep(0.8)
+        until_written(console, "EntropyFalling since step 31;\x1b[0m\n")
     assert written(console).count(clear) == 1
     assert "EntropyFalling since step 31;\x1b[0m\n" in written(console).partition(clear)[2]
 
